@@ -1,0 +1,1 @@
+//! The library that decides: lifecycle, review, upkeep and reconcile over traits.

@@ -1,0 +1,1 @@
+//! The process that holds one running sandbox: namespaces, view, init, execs, logs.

@@ -1,0 +1,1 @@
+//! The namespace provider: sandboxes held by a keeper on this host.

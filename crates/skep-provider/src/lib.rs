@@ -1,0 +1,1 @@
+//! The Provider trait: where the processes of a sandbox run.

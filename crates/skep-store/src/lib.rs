@@ -1,0 +1,1 @@
+//! What skep remembers: the Store trait and its SQLite implementation.

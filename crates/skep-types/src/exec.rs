@@ -1,0 +1,141 @@
+//! Execs: one command run in a sandbox, and how it ended.
+
+use crate::{ByteString, EnforcementReport, ExecId, Limits, SandboxId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What to run. Bytes all the way: nothing is quoted, split or decoded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecSpec {
+    /// The command and its arguments, as the kernel gets them.
+    pub argv: Vec<ByteString>,
+    /// Environment on top of the sandbox's.
+    pub env: BTreeMap<String, ByteString>,
+    /// Directory inside to start in; absolute. `None` is the project.
+    pub workdir: Option<ByteString>,
+    /// On a terminal of its own.
+    pub tty: Option<TerminalSize>,
+    /// Limits of this exec, on top of the sandbox's.
+    pub limits: Limits,
+}
+
+/// Rows and columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
+}
+
+/// How an exec ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// By itself, with an exit code.
+    Exited,
+    /// By a signal nobody here sent.
+    Signal,
+    /// The wall clock ran out.
+    Timeout,
+    /// The sandbox was idle for too long.
+    IdleTimeout,
+    /// It was silent for too long.
+    SilenceTimeout,
+    /// It used up its processor time.
+    CpuLimit,
+    /// It ran out of memory.
+    Oom,
+    /// It wrote more than it may.
+    DiskLimit,
+    /// It could not make more processes, and ended of it.
+    PidsLimit,
+    /// It printed more than it may.
+    OutputLimit,
+    /// Somebody killed it.
+    Killed,
+    /// Its end was not seen.
+    Lost,
+    /// It never ran.
+    StartFailed,
+}
+
+impl EndReason {
+    /// The word for it, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Signal => "signal",
+            Self::Timeout => "timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::SilenceTimeout => "silence_timeout",
+            Self::CpuLimit => "cpu_limit",
+            Self::Oom => "oom",
+            Self::DiskLimit => "disk_limit",
+            Self::PidsLimit => "pids_limit",
+            Self::OutputLimit => "output_limit",
+            Self::Killed => "killed",
+            Self::Lost => "lost",
+            Self::StartFailed => "start_failed",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What an exec used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStats {
+    /// Wall clock.
+    pub duration_ms: u64,
+    /// Processor time of all its processes.
+    pub cpu_ms: u64,
+    /// Largest memory use.
+    pub memory_peak_bytes: u64,
+    /// Bytes it printed, kept or not.
+    pub stdout_bytes: u64,
+    /// Bytes it printed, kept or not.
+    pub stderr_bytes: u64,
+}
+
+/// The end of an exec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecEnd {
+    /// The code for the shell: the command's own, 124, 125, 126, 127, or 128 + signal.
+    pub exit_code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// How it ended.
+    pub reason: EndReason,
+    /// A sentence where the reason needs one (start failures, denials).
+    pub message: Option<String>,
+    /// Limits that were felt, whether or not they ended it.
+    pub limits_hit: Vec<String>,
+    /// Whether output was dropped from the log.
+    pub truncated: bool,
+    /// What it used.
+    pub stats: ExecStats,
+}
+
+/// One exec as remembered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Its id.
+    pub id: ExecId,
+    /// Where it runs.
+    pub sandbox: SandboxId,
+    /// What it runs.
+    pub spec: ExecSpec,
+    /// When it was started (RFC 3339).
+    pub started_at: String,
+    /// How it ended; `None` while it runs.
+    pub end: Option<ExecEnd>,
+    /// What was enforced on it.
+    pub enforcement: EnforcementReport,
+}

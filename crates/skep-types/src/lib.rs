@@ -1,0 +1,59 @@
+//! The vocabulary of skep.
+//!
+//! Every other crate speaks in these types: what a sandbox is, which states it has, what a policy
+//! may say, what a change set holds, how an exec ends, how an error looks. There is no I/O here
+//! and no clock, no environment, no randomness: values come in and go out.
+//!
+//! Two habits run through all of it. Text is parsed once, at the edge, into a type that cannot be
+//! wrong ([`SandboxName`], [`RelPath`], [`ByteSize`]); code that holds such a value need not check
+//! it again. And names are bytes ([`ByteString`]): Linux has no other kind, so no path, argument or
+//! variable is ever decoded on its way through, and every sink for people escapes it
+//! ([`escape::visible`]).
+//!
+//! ```
+//! use skep_types::{RelPath, SandboxName};
+//! assert_eq!(RelPath::parse(b"src//./main.rs").unwrap().to_string(), "src/main.rs");
+//! assert!(RelPath::parse(b"../../etc/passwd").is_err());
+//! assert!(SandboxName::parse("fix-login").is_ok());
+//! ```
+//!
+//! What is deliberately not here: decisions (see `skep-policy`), and anything that knows how a
+//! thing is stored or shown.
+
+mod approval;
+mod bytes;
+mod change;
+mod enforcement;
+mod entry;
+pub mod escape;
+mod event;
+mod exec;
+mod hash;
+mod id;
+mod name;
+mod path;
+mod policy;
+mod problem;
+mod quantity;
+mod sandbox;
+mod state;
+
+pub use approval::{AppliedPath, Approval, ApprovalKind, ApprovalState};
+pub use bytes::ByteString;
+pub use change::{
+    Change, ChangeKind, ChangeSet, Conflict, Drift, Hunk, HunkId, HunkLine, Risk, Selection,
+    Totals, Verdict,
+};
+pub use enforcement::{EnforcementReport, Layer, LayerReport};
+pub use entry::{EntryState, SpecialKind};
+pub use event::Event;
+pub use exec::{EndReason, Exec, ExecEnd, ExecSpec, ExecStats, TerminalSize};
+pub use hash::{ChangeSetDigest, ContentHash, DigestError};
+pub use id::{ApprovalId, ExecId, IdError, LayerId, SandboxId};
+pub use name::{NameError, RESERVED_WORDS, SandboxName};
+pub use path::{RelPath, RelPathError};
+pub use policy::{Access, InsideUser, Limits, Mount, NetworkMode, Policy, SystemView};
+pub use problem::{Code, Problem, chain};
+pub use quantity::{ByteSize, QuantityError, parse_duration, show_duration};
+pub use sandbox::{Base, Instant, KeeperIdentity, Sandbox, WorkspaceDriver};
+pub use state::{IllegalTransition, SandboxState, TRANSITIONS};

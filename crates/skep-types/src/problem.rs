@@ -1,0 +1,135 @@
+//! Errors as callers see them: a stable code, a message, a hint; one table to exit codes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+
+/// The stable codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The request itself is wrong.
+    Usage,
+    /// No such sandbox, exec, approval, path.
+    NotFound,
+    /// The name or resource is taken.
+    AlreadyExists,
+    /// The project or the sandbox moved, or both changed the same lines; nothing was changed.
+    Conflict,
+    /// The change set is not the one that was reviewed.
+    DigestMismatch,
+    /// The move is not in the table of states.
+    IllegalState,
+    /// There is unreviewed work that would be lost.
+    UnreviewedChanges,
+    /// A rule says no.
+    Refused,
+    /// A risky path needs a word of its own.
+    Risky,
+    /// The host cannot give what was asked for.
+    MissingCapability,
+    /// The provider is not there or not working.
+    ProviderUnavailable,
+    /// Somebody else holds it right now.
+    Busy,
+    /// No space, quota or inodes.
+    NoSpace,
+    /// The store cannot be read or written.
+    Store,
+    /// A file operation failed.
+    Io,
+    /// A bug of ours.
+    Internal,
+}
+
+impl Code {
+    /// The exit code of commands other than `run`, `exec` and `shell`.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::AlreadyExists
+            | Self::Conflict
+            | Self::DigestMismatch
+            | Self::IllegalState
+            | Self::UnreviewedChanges => 4,
+            Self::Refused | Self::Risky | Self::MissingCapability | Self::ProviderUnavailable => 5,
+            Self::Busy | Self::NoSpace | Self::Store | Self::Io | Self::Internal => 1,
+        }
+    }
+
+    /// Whether the same request may succeed later by itself.
+    pub fn retryable(self) -> bool {
+        matches!(self, Self::Busy | Self::NoSpace)
+    }
+}
+
+/// An error for the caller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Stable.
+    pub code: Code,
+    /// Names the operation and the object; lower case, no full stop.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// Data for programs.
+    pub details: Value,
+}
+
+impl Problem {
+    /// A problem without a hint.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+            retryable: code.retryable(),
+            details: Value::Null,
+        }
+    }
+
+    /// The same with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same with data for programs.
+    #[must_use]
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// A problem from an error and its causes, in one line.
+    pub fn from_error(code: Code, error: &dyn std::error::Error) -> Self {
+        Self::new(code, chain(error))
+    }
+}
+
+/// An error and its causes in one line: `cannot open `x`: permission denied`.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
