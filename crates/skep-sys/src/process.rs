@@ -1,0 +1,195 @@
+//! Making processes: `clone3`, `fork`, `execve`, `wait4`, and what identifies one.
+
+use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::process::Pid;
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+bitflags_lite! {
+    /// Namespaces a new process gets for itself.
+    pub struct Namespaces: u64 {
+        /// Users and groups.
+        USER = libc::CLONE_NEWUSER as u64;
+        /// Mounts.
+        MOUNT = libc::CLONE_NEWNS as u64;
+        /// Processes; the new one is number 1.
+        PID = libc::CLONE_NEWPID as u64;
+        /// System V IPC and POSIX message queues.
+        IPC = libc::CLONE_NEWIPC as u64;
+        /// Host name.
+        UTS = libc::CLONE_NEWUTS as u64;
+        /// Network.
+        NETWORK = libc::CLONE_NEWNET as u64;
+        /// View of the cgroup tree.
+        CGROUP = libc::CLONE_NEWCGROUP as u64;
+    }
+}
+
+/// A child of this process.
+#[derive(Debug)]
+pub struct Child {
+    /// Its process id, here.
+    pub pid: Pid,
+    /// A handle that cannot come to mean another process.
+    pub pidfd: OwnedFd,
+}
+
+/// Whether this process has one thread only.
+///
+/// A fork copies one thread and every lock; a lock that another thread held stays locked for ever.
+/// So everything here that forks without an exec insists on being alone.
+pub fn is_single_threaded() -> io::Result<bool> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
+}
+
+/// Starts a process that runs `body` and exits with what it returns.
+///
+/// Like `fork`, the child has a copy of this process's memory and descriptors. On error nothing
+/// was started.
+pub fn clone_with(namespaces: Namespaces, body: impl FnOnce() -> i32) -> io::Result<Child> {
+    if !is_single_threaded()? {
+        return Err(io::Error::other("cannot fork: this process has several threads"));
+    }
+    let mut pidfd: libc::c_int = -1;
+    let arguments = libc::clone_args {
+        flags: namespaces.bits() | libc::CLONE_PIDFD as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    // SAFETY: clone3 with no CLONE_VM and no stack behaves like fork: the child returns here on a
+    // copy of this stack. We are single threaded, so no lock is held by somebody who is not there.
+    // `arguments` and `pidfd` outlive the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>())
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => exit_now(run_guarded(body)),
+        pid => {
+            // SAFETY: the kernel stored a new descriptor there that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            let pid =
+                Pid::from_raw(pid as i32).ok_or_else(|| io::Error::other("clone3 gave pid 0"))?;
+            Ok(Child { pid, pidfd })
+        }
+    }
+}
+
+/// A panic must not unwind into the copy of the caller's stack: the child would go on as if it
+/// were the parent.
+fn run_guarded(body: impl FnOnce() -> i32) -> i32 {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(125)
+}
+
+/// Ends this process without running destructors or exit handlers, which belong to the parent.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit takes any integer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces this process by a program. Returns only on failure, with the reason.
+pub fn execve(program: &CString, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: all three are NUL-terminated (the arrays by a null pointer) and live until the call
+    // returns, which it does only on failure.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// How a child ended, with what it used.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    /// Which child.
+    pub pid: i32,
+    /// Its exit code, if it ended by itself.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Processor time of it and of its waited-for children.
+    pub cpu: Duration,
+    /// Largest resident size of one process, in bytes.
+    pub memory_peak: u64,
+}
+
+/// Reaps one ended child, if there is one.
+pub fn wait_any() -> io::Result<Option<Ended>> {
+    let mut status: libc::c_int = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: both pointers are valid for the kernel to write to for the length of the call.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
+    match pid {
+        -1 => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+            error => Err(error),
+        },
+        0 => Ok(None),
+        pid => {
+            // SAFETY: zeroed is a valid rusage, and the kernel has filled it in.
+            let usage = unsafe { usage.assume_init() };
+            let time = |value: libc::timeval| {
+                Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1_000)
+            };
+            Ok(Some(Ended {
+                pid,
+                code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+                signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+                cpu: time(usage.ru_utime) + time(usage.ru_stime),
+                memory_peak: usage.ru_maxrss as u64 * 1024,
+            }))
+        }
+    }
+}
+
+/// Waits for one child of ours and returns its exit code, or 128 + the signal.
+pub fn wait_for(child: &Child) -> io::Result<i32> {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    loop {
+        let id = WaitId::PidFd(rustix::fd::AsFd::as_fd(&child.pidfd));
+        match waitid(id, WaitIdOptions::EXITED) {
+            Ok(Some(status)) => {
+                let signal = status.terminating_signal().map(|signal| 128 + signal);
+                return Ok(status.exit_status().or(signal).unwrap_or(125));
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Marks every descriptor from `first` on to be closed by the next exec.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: changes flags of descriptors only; takes plain integers.
+    let result = unsafe {
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Start time of a process in clock ticks since boot: with the pid and the boot it is an identity.
+pub fn start_ticks(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    // The second field is the program's name in parentheses and may itself hold any byte.
+    let end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(0);
+    let rest = String::from_utf8_lossy(&stat[end..]).into_owned();
+    rest.split_ascii_whitespace()
+        .nth(20)
+        .and_then(|field| field.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("cannot read the start time in /proc/{pid}/stat")))
+}
+
+/// The id of this boot.
+pub fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
