@@ -1,1 +1,2 @@
 //! The library that decides: lifecycle, review, upkeep and reconcile over traits.
+pub mod api;

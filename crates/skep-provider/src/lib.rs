@@ -1,1 +1,264 @@
-//! The Provider trait: where the processes of a sandbox run.
+//! The `Provider` trait: where the processes of a sandbox run.
+//!
+//! A provider turns a workspace and a policy into a running sandbox, runs execs in it, and takes
+//! it away again without leaving anything. It does not decide: what to run, what to keep and what
+//! to approve is the engine's business; what is remembered is the store's. It also does not look
+//! at changes: the workspace is the same under every provider, and so is the review.
+//!
+//! The contract, in short (each method says it in full):
+//!
+//! - On error nothing is left: no process, mount, cgroup or file.
+//! - Ending what is already gone succeeds.
+//! - Everything a sandbox needs on the host is named after its id, so that it can be found and
+//!   taken away by somebody who knows only the id.
+//! - The enforcement report says what was found by probing, never what was intended. What the
+//!   caller asked for by name and the host cannot give is [`ProviderError::Missing`].
+//!
+//! ```
+//! use skep_provider::{ProviderError, RunSpec};
+//! fn refuses_unless_it_can(error: &ProviderError) -> bool {
+//!     matches!(error, ProviderError::Missing { .. })
+//! }
+//! # let _ = (refuses_unless_it_can, |spec: RunSpec| spec);
+//! ```
+
+use skep_types::{
+    ByteString, Code, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, KeeperIdentity,
+    Layer, Policy, Problem, RelPath, SandboxId, SandboxName, TerminalSize, WorkspaceDriver,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+/// Everything a provider needs to know to hold one sandbox.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct RunSpec {
+    /// Its id; every resource is named after it.
+    pub id: SandboxId,
+    /// Its name, which is also the host name inside.
+    pub name: SandboxName,
+    /// `$SKEP_HOME/sandboxes/<id>`: upper, work, layers, execs, socket.
+    pub directory: PathBuf,
+    /// The project, absolute.
+    pub project: PathBuf,
+    /// How the view is made.
+    pub driver: WorkspaceDriver,
+    /// Device and inode of the project's root, as pinned at create.
+    pub root_identity: (u64, u64),
+    /// Frozen layers between the project and the upper, topmost first.
+    pub layers: Vec<PathBuf>,
+    /// Project paths shown as absent.
+    pub hidden: Vec<RelPath>,
+    /// What it may see, reach and use.
+    pub policy: Policy,
+    /// What the caller asked for by name: refused when it cannot be had (unless best effort).
+    pub asked: BTreeSet<Layer>,
+    /// Environment inside, complete.
+    pub environment: BTreeMap<String, ByteString>,
+    /// The caller's home directory, shown empty inside.
+    pub home: PathBuf,
+    /// What the base of the workspace is, for captures while execs run.
+    pub base: skep_types::Base,
+}
+
+/// A sandbox that now runs.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// Who holds it.
+    pub keeper: KeeperIdentity,
+    /// What was found to be enforced.
+    pub enforcement: EnforcementReport,
+}
+
+/// What an attached exec says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StreamEvent {
+    /// Bytes from standard output (or the terminal).
+    Stdout(Vec<u8>),
+    /// Bytes from standard error.
+    Stderr(Vec<u8>),
+    /// The end; nothing follows.
+    Ended(Box<ExecEnd>),
+}
+
+/// The live end of an attached exec.
+///
+/// Dropping it detaches: the exec goes on, its output is kept.
+pub trait ExecStream {
+    /// Readable when [`ExecStream::next`] has something.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// The next event; `None` when there is none yet. An end of the stream without
+    /// [`StreamEvent::Ended`] is an error (`UnexpectedEof`): the exec was lost.
+    fn next(&mut self) -> io::Result<Option<StreamEvent>>;
+    /// Bytes for standard input. Blocks while the exec does not read.
+    fn stdin(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// End of standard input.
+    fn close_stdin(&mut self) -> io::Result<()>;
+    /// The terminal has another size now.
+    fn resize(&mut self, size: TerminalSize) -> io::Result<()>;
+    /// Sends a signal to the exec's foreground process group.
+    fn signal(&mut self, signal: i32) -> io::Result<()>;
+}
+
+/// What a running sandbox is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Execs that have not ended.
+    pub running: Vec<ExecId>,
+    /// Whether its processes are paused.
+    pub frozen: bool,
+}
+
+/// Something to be put at a path through the mounted view.
+#[derive(Debug)]
+pub struct ViewWrite {
+    /// Where.
+    pub path: RelPath,
+    /// What shall stand there.
+    pub state: EntryState,
+    /// Its bytes, for a file.
+    pub content: Option<File>,
+}
+
+/// Why a provider could not.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// The host lacks something that was asked for; says what and what to do.
+    #[error("{what} cannot be enforced here: {reason}")]
+    Missing {
+        /// A layer, a driver, the provider itself.
+        what: String,
+        /// Found by probing.
+        reason: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// The view could not be built.
+    #[error("cannot {operation}")]
+    Setup {
+        /// Operation and object.
+        operation: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The request is wrong: a missing mount source, a bad working directory.
+    #[error("{0}")]
+    Invalid(String),
+    /// Nobody holds the sandbox.
+    #[error("sandbox `{0}` is not running")]
+    NotRunning(SandboxId),
+    /// The keeper speaks another version.
+    #[error("the keeper of sandbox `{id}` speaks protocol {theirs}, this skep speaks {ours}")]
+    Version {
+        /// Which sandbox.
+        id: SandboxId,
+        /// Its keeper's.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// The conversation with the keeper failed.
+    #[error("cannot {operation} sandbox `{id}`")]
+    Keeper {
+        /// What was asked.
+        operation: &'static str,
+        /// Of which sandbox.
+        id: SandboxId,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ProviderError {
+    /// The error as callers see it.
+    pub fn problem(&self) -> Problem {
+        let code = match self {
+            Self::Missing { .. } => Code::MissingCapability,
+            Self::Invalid(_) => Code::Usage,
+            Self::NotRunning(_) => Code::IllegalState,
+            Self::Version { .. } => Code::Refused,
+            Self::Setup { .. } | Self::Keeper { .. } => Code::Io,
+        };
+        let problem = Problem::from_error(code, self);
+        match self {
+            Self::Missing { remedy, .. } => problem.hint(remedy.clone()),
+            Self::Version { .. } => problem.hint("stop it with the skep that started it"),
+            _ => problem,
+        }
+    }
+}
+
+/// Where the processes of a sandbox run.
+pub trait Provider {
+    /// The word for it on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Whether it works here, found by doing; otherwise the reason and the remedy.
+    fn probe(&self) -> Result<(), ProviderError>;
+
+    /// The copy-on-write driver to use for a project with its state in `directory`.
+    fn choose_driver(
+        &self,
+        project: &std::path::Path,
+        directory: &std::path::Path,
+    ) -> Result<WorkspaceDriver, ProviderError>;
+
+    /// Starts a sandbox: its namespaces, view and limits are up and probed when this returns.
+    ///
+    /// On error nothing is left. The directory and its `upper` are kept in any case.
+    fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError>;
+
+    /// Runs a command. With `attach`, its output and input go through the returned stream;
+    /// without, it runs in the background and its output is kept in the exec's log.
+    fn exec(
+        &self,
+        spec: &RunSpec,
+        exec: &ExecId,
+        command: &ExecSpec,
+        attach: Attach,
+    ) -> Result<Option<Box<dyn ExecStream>>, ProviderError>;
+
+    /// Sends a signal to every process of an exec. Succeeds if it has ended.
+    fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError>;
+
+    /// Pauses every process inside; returns when none runs. Repeating is harmless.
+    fn freeze(&self, spec: &RunSpec) -> Result<(), ProviderError>;
+
+    /// Lets them go on. Repeating is harmless.
+    fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError>;
+
+    /// What it is doing; [`ProviderError::NotRunning`] when nobody holds it.
+    fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError>;
+
+    /// Puts entries into the workspace through the mounted view, in order. Nothing else inside
+    /// may be running (frozen, or no execs).
+    fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError>;
+
+    /// Ends everything inside and the keeper. When this returns, no process, mount, cgroup or
+    /// socket of the sandbox is left. Succeeds if it is already gone.
+    fn stop(
+        &self,
+        id: &SandboxId,
+        directory: &std::path::Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError>;
+
+    /// Whether the process that holds a sandbox is still that process.
+    fn is_alive(&self, keeper: &KeeperIdentity) -> bool;
+
+    /// Ids of sandboxes that have resources on this host (cgroups), for reconcile.
+    fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError>;
+}
+
+/// Whether the caller stays connected to an exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// Stream input and output.
+    Yes,
+    /// Run in the background.
+    No,
+}

@@ -1,0 +1,374 @@
+//! What the edges may ask of skep: one trait, served in process by the engine and, with
+//! `--host`, by the typed client.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use skep_provider::ExecStream;
+use skep_types::{
+    Access, Approval, ApprovalId, ByteSize, ByteString, ChangeSet, ChangeSetDigest, Conflict,
+    Drift, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits, NetworkMode, Problem, RelPath,
+    Sandbox, SandboxId, SandboxName, SandboxState, Selection, SystemView,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What every method answers with.
+pub type Answer<T> = Result<T, Problem>;
+
+/// A host path to be shown inside, as typed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// On the host.
+    pub source: PathBuf,
+    /// Inside.
+    pub target: PathBuf,
+    /// Read-only unless said.
+    pub access: Access,
+}
+
+/// What was typed to create a sandbox. `None` and empty mean: not typed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CreateRequest {
+    /// Otherwise one is made up.
+    pub name: Option<SandboxName>,
+    /// The project's directory, already found.
+    pub project: PathBuf,
+    /// Writable parts.
+    pub scope: Vec<PathBuf>,
+    /// `auto`, `namespace`, …
+    pub provider: Option<String>,
+    /// A snapshot (`NAME:LABEL`) or template to start from.
+    pub from: Option<String>,
+    /// Recreate under the same name.
+    pub fresh: bool,
+    /// Unreviewed changes of the one to be recreated may go.
+    pub discard: bool,
+    /// Lock the scope.
+    pub exclusive: bool,
+    /// Who the processes look like.
+    pub user: Option<InsideUser>,
+    /// System directories.
+    pub system: Option<SystemView>,
+    /// Named policy.
+    pub profile: Option<String>,
+    /// Network.
+    pub network: Option<NetworkMode>,
+    /// Environment set inside.
+    pub env: BTreeMap<String, ByteString>,
+    /// Extra mounts.
+    pub mounts: Vec<MountRequest>,
+    /// Read-only at `/candidate`.
+    pub archive: Option<PathBuf>,
+    /// Read-only at `/datasets/NAME`.
+    pub datasets: BTreeMap<String, PathBuf>,
+    /// Globs to hide.
+    pub hide: Vec<String>,
+    /// Globs not to hide.
+    pub show: Vec<String>,
+    /// Typed limits.
+    pub limits: Limits,
+    /// How long it may live.
+    pub ttl: Option<Duration>,
+    /// Refuse unless enforced.
+    pub require: BTreeSet<Layer>,
+    /// What was typed may weaken.
+    pub best_effort: bool,
+    /// Free words.
+    pub labels: BTreeMap<String, String>,
+    /// Same key and body: the same sandbox.
+    pub idempotency_key: Option<String>,
+    /// Environment of the caller, from which the allow-list takes.
+    pub host_env: BTreeMap<String, ByteString>,
+    /// The caller's home directory.
+    pub home: PathBuf,
+}
+
+/// Which sandboxes to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListFilter {
+    /// Of this project only.
+    pub project: Option<PathBuf>,
+    /// In this state only.
+    pub state: Option<SandboxState>,
+}
+
+/// A sandbox with what is computed on asking.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxView {
+    /// As remembered.
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+    /// Bytes in the upper.
+    pub upper_bytes: u64,
+    /// Inodes in the upper.
+    pub upper_inodes: u64,
+    /// The largest things in it, by size.
+    pub largest: Vec<(RelPath, u64)>,
+    /// Execs that have not ended.
+    pub running: Vec<ExecId>,
+    /// Paths that another live sandbox changed too, size warnings, …
+    pub warnings: Vec<String>,
+}
+
+/// An exec that was started.
+pub struct StartedExec {
+    /// Its id.
+    pub id: ExecId,
+    /// Its live end, when attached.
+    pub stream: Option<Box<dyn ExecStream>>,
+}
+
+/// A piece of an exec's kept output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogChunk {
+    /// Offset of the first byte in the whole output of this exec (both streams counted together).
+    pub offset: u64,
+    /// `stdout` or `stderr`.
+    pub stream: LogStream,
+    /// The bytes.
+    pub bytes: ByteString,
+}
+
+/// Which stream a piece of output came from; `Dropped` stands for bytes that were not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogStream {
+    /// Standard output, or the terminal.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// Not kept: over the output limit. `bytes` is empty, the next offset tells how many.
+    Dropped,
+}
+
+/// What to approve, and on which conditions.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApproveRequest {
+    /// Which part.
+    pub selection: Selection,
+    /// The reviewed change set; refuse if it is another one now.
+    pub digest: Option<ChangeSetDigest>,
+    /// Say what would happen, change nothing.
+    pub dry_run: bool,
+    /// Risky paths that are meant.
+    pub allow_risky: Vec<ByteString>,
+    /// Make a commit of it.
+    pub commit: Option<CommitRequest>,
+    /// A command that must succeed in a fork with the selection applied.
+    pub check: Option<String>,
+}
+
+/// How to commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitRequest {
+    /// The message.
+    pub message: String,
+}
+
+/// What an approval did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ApproveReport {
+    /// Its id; `None` for a dry run.
+    pub approval: Option<ApprovalId>,
+    /// The change set it was bound to.
+    pub digest: ChangeSetDigest,
+    /// What was applied.
+    pub applied: Vec<RelPath>,
+    /// How many changes are left.
+    pub remaining: u64,
+    /// How many of those are ignored paths.
+    pub remaining_ignored: u64,
+    /// The commit that was made.
+    pub commit: Option<String>,
+    /// What is worth saying (merged paths, stripped bits, a commit that failed).
+    pub notes: Vec<String>,
+}
+
+/// What a rejection did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RejectReport {
+    /// The paths.
+    pub rejected: Vec<RelPath>,
+    /// How many changes are left.
+    pub remaining: u64,
+}
+
+/// What a rebase did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RebaseReport {
+    /// Paths brought up to date or merged.
+    pub merged: Vec<RelPath>,
+    /// Paths that need a person.
+    pub conflicts: Vec<Conflict>,
+}
+
+/// One side-by-side row of a comparison.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CompareRow {
+    /// Where.
+    pub path: RelPath,
+    /// By sandbox name: what it did (kind and short hash), absent if nothing.
+    pub by: BTreeMap<String, String>,
+    /// Whether two of them did different things here.
+    pub collides: bool,
+}
+
+/// A comparison of several sandboxes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Per path.
+    pub rows: Vec<CompareRow>,
+    /// Last exec of each: command and how it ended.
+    pub execs: BTreeMap<String, Vec<String>>,
+}
+
+/// A named snapshot or template.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotView {
+    /// Label or template name.
+    pub label: String,
+    /// Of which sandbox.
+    pub sandbox: String,
+    /// When.
+    pub created_at: String,
+    /// How many layers it stands on.
+    pub layers: usize,
+}
+
+/// One finding of `doctor`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was probed.
+    pub name: String,
+    /// Whether it works.
+    pub ok: bool,
+    /// How it was found, or which mechanism.
+    pub how: String,
+    /// Why not.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// What gc would do, or did, with one thing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GcDecision {
+    /// What: a sandbox, a layer, an undo backup, trash.
+    pub what: String,
+    /// Which.
+    pub name: String,
+    /// `remove` or `keep`.
+    pub action: String,
+    /// Why.
+    pub reason: String,
+    /// Bytes freed.
+    pub bytes: u64,
+}
+
+/// How gc shall go about it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GcRequest {
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// Also sandboxes idle for this long (never unreviewed work).
+    pub older_than: Option<Duration>,
+    /// Until all together is at most this.
+    pub max_size: Option<ByteSize>,
+}
+
+/// Everything the edges may ask.
+pub trait Api {
+    /// Creates a sandbox and starts it.
+    fn create(&self, request: &CreateRequest) -> Answer<Sandbox>;
+    /// Finds a sandbox by name, id, or unique prefix of an id.
+    fn find(&self, name: &str) -> Answer<Sandbox>;
+    /// The newest sandbox of a project, if there is one.
+    fn newest(&self, project: &std::path::Path) -> Answer<Option<Sandbox>>;
+    /// With sizes, running execs and warnings.
+    fn show(&self, id: &SandboxId) -> Answer<SandboxView>;
+    /// Lists, newest first.
+    fn list(&self, filter: &ListFilter) -> Answer<Vec<SandboxView>>;
+    /// Starts a stopped sandbox again.
+    fn start(&self, id: &SandboxId) -> Answer<Sandbox>;
+    /// Ends everything inside; the changes are kept.
+    fn stop(&self, id: &SandboxId) -> Answer<Sandbox>;
+    /// Pauses every process.
+    fn freeze(&self, id: &SandboxId) -> Answer<Sandbox>;
+    /// Lets them go on.
+    fn thaw(&self, id: &SandboxId) -> Answer<Sandbox>;
+    /// Deletes; unreviewed changes need `discard`.
+    fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()>;
+
+    /// Runs a command in a sandbox, starting the sandbox if it is stopped.
+    fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec>;
+    /// One exec by id or unique prefix, its end included once it is known.
+    fn find_exec(&self, id: &str) -> Answer<Exec>;
+    /// The execs of a sandbox, oldest first.
+    fn execs(&self, id: &SandboxId) -> Answer<Vec<Exec>>;
+    /// Kept output from an offset on, at most about `limit` bytes.
+    fn logs(&self, exec: &ExecId, from: u64, limit: usize) -> Answer<Vec<LogChunk>>;
+    /// Ends an exec with everything it started.
+    fn kill(&self, exec: &ExecId, signal: i32) -> Answer<()>;
+
+    /// What a sandbox changed.
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet>;
+    /// Takes a selection over.
+    fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport>;
+    /// Drops a selection from the sandbox.
+    fn reject(
+        &self,
+        id: &SandboxId,
+        selection: &Selection,
+        digest: Option<ChangeSetDigest>,
+        reason: Option<&str>,
+    ) -> Answer<RejectReport>;
+    /// Reverses an approval (or an undo); without an id the newest of the project.
+    fn undo(
+        &self,
+        approval: Option<&ApprovalId>,
+        project: &std::path::Path,
+    ) -> Answer<ApproveReport>;
+    /// Where the project moved since create.
+    fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>>;
+    /// Takes the project's newer state in.
+    fn rebase(&self, id: &SandboxId) -> Answer<RebaseReport>;
+    /// The three sides of a drifted path: base, project, sandbox; absent ones are `None`.
+    fn sides(&self, id: &SandboxId, path: &RelPath) -> Answer<[Option<ByteString>; 3]>;
+    /// Approvals of a project, newest first, of one path if given.
+    fn history(&self, project: &std::path::Path, path: Option<&RelPath>) -> Answer<Vec<Approval>>;
+    /// Finds an approval by id or unique prefix.
+    fn find_approval(&self, id: &str) -> Answer<Approval>;
+    /// The signed statement of an approval.
+    fn receipt(&self, approval: &ApprovalId) -> Answer<Value>;
+
+    /// Freezes the upper as a layer with a label.
+    fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView>;
+    /// Goes back to a label.
+    fn restore(&self, id: &SandboxId, label: &str) -> Answer<Sandbox>;
+    /// Starts new sandboxes on the same layers.
+    fn fork(&self, id: &SandboxId, count: u32, name: Option<&SandboxName>) -> Answer<Vec<Sandbox>>;
+    /// Side by side.
+    fn compare(&self, ids: &[SandboxId]) -> Answer<Comparison>;
+    /// Snapshots of a sandbox.
+    fn snapshots(&self, id: &SandboxId) -> Answer<Vec<SnapshotView>>;
+    /// Named snapshots for `create --from`.
+    fn templates(&self) -> Answer<Vec<SnapshotView>>;
+    /// Saves a sandbox's state under a name.
+    fn save_template(&self, id: &SandboxId, name: &SandboxName) -> Answer<SnapshotView>;
+    /// Forgets a template.
+    fn remove_template(&self, name: &SandboxName) -> Answer<()>;
+
+    /// Probes the host.
+    fn doctor(&self) -> Answer<Vec<Finding>>;
+    /// Upkeep.
+    fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>>;
+    /// Events after a sequence number.
+    fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>>;
+    /// The settings in force for a project: key, value, origin.
+    fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
+}
