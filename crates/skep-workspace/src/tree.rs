@@ -1,0 +1,224 @@
+//! A pinned directory tree: every path below it is resolved from one descriptor, never by text.
+//!
+//! The project and the agent-written uppers are trees that somebody else may rearrange while we
+//! look. Each resolution therefore goes through `openat2` with `BENEATH`, `NO_SYMLINKS`,
+//! `NO_MAGICLINKS` and `NO_XDEV`: a parent that was swapped for a symlink, or a mount that appeared
+//! below the root, makes the operation fail instead of leading it elsewhere. Errors are plain
+//! [`io::Error`]s; the caller knows the path and says it.
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use skep_types::{ByteString, ContentHash, EntryState, RelPath, SpecialKind};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// How often a resolution is tried again when the kernel says that a rename went on beside it.
+const RESOLVE_ATTEMPTS: usize = 128;
+
+/// A directory held open; see the module's text.
+#[derive(Debug)]
+pub struct TreeRoot {
+    fd: OwnedFd,
+}
+
+impl TreeRoot {
+    /// Pins the directory at `path`. The path itself may lead over symlinks: it is the caller's.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { fd: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// Takes a directory that is open already.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// The descriptor. It may be an `O_PATH` one: good for `*at` calls, not for reading.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Device and inode of the root.
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Opens `path` below the root, creating nothing, with the fence of the module's text.
+    pub fn open_beneath(&self, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        let flags = flags | OFlags::CLOEXEC;
+        let mut attempts = 0;
+        loop {
+            let result =
+                rustix::fs::openat2(&self.fd, path.as_path_or_dot(), flags, Mode::empty(), resolve);
+            match result {
+                // openat2(2): EAGAIN means that a rename raced with the walk; it asks to retry.
+                Err(Errno::AGAIN | Errno::INTR) if attempts < RESOLVE_ATTEMPTS => attempts += 1,
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// What `lstat` says of `path`; `None` when nothing is there, or when a parent is absent, a
+    /// symlink or no directory (then nothing *of this tree* is there).
+    pub fn stat(&self, path: &RelPath) -> io::Result<Option<Stat>> {
+        Ok(self.handle(path)?.map(|(_, stat)| stat))
+    }
+
+    /// A handle on the entry itself (`O_PATH`, a symlink is not followed) and its `lstat`.
+    fn handle(&self, path: &RelPath) -> io::Result<Option<(OwnedFd, Stat)>> {
+        match self.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(fd) => {
+                let stat = rustix::fs::fstat(&fd)?;
+                Ok(Some((fd, stat)))
+            }
+            Err(error) if means_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A handle on a directory, for `*at` calls (`O_PATH`).
+    pub fn open_dir(&self, path: &RelPath) -> io::Result<OwnedFd> {
+        self.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+    }
+
+    /// Opens a regular file for reading. Anything else is refused without being opened: opening a
+    /// FIFO or a device can block, or do something.
+    pub fn open_file(&self, path: &RelPath) -> io::Result<(File, Stat)> {
+        let before = self.stat(path)?.ok_or(Errno::NOENT)?;
+        require_regular(&before)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(self.open_beneath(path, flags)?);
+        let stat = rustix::fs::fstat(&file)?;
+        require_regular(&stat)?;
+        Ok((file, stat))
+    }
+
+    /// Where the symlink at `path` points.
+    pub fn read_link(&self, path: &RelPath) -> io::Result<ByteString> {
+        let (fd, _) = self.handle(path)?.ok_or(Errno::NOENT)?;
+        link_target(&fd)
+    }
+
+    /// The names in a directory with their types, sorted by bytes; `.` and `..` left out.
+    pub fn list(&self, path: &RelPath) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+        list_dir(fd)
+    }
+
+    /// What stands at `path`, with the hash of its bytes when it is a file.
+    pub fn state(&self, path: &RelPath) -> io::Result<EntryState> {
+        Ok(self.state_and_stat(path)?.0)
+    }
+
+    /// As [`TreeRoot::state`], with the `lstat` taken *before* the bytes were read: a write that
+    /// comes later shows as a difference to it.
+    pub fn state_and_stat(&self, path: &RelPath) -> io::Result<(EntryState, Option<Stat>)> {
+        let Some((fd, stat)) = self.handle(path)? else {
+            return Ok((EntryState::Absent, None));
+        };
+        let mode = permission_bits(&stat);
+        let state = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return self.file_state(path),
+            FileType::Directory => EntryState::Dir { mode },
+            FileType::Symlink => EntryState::Symlink { target: link_target(&fd)? },
+            FileType::Fifo => EntryState::Special { what: SpecialKind::Fifo },
+            FileType::Socket => EntryState::Special { what: SpecialKind::Socket },
+            FileType::CharacterDevice => EntryState::Special { what: SpecialKind::CharDevice },
+            FileType::BlockDevice => EntryState::Special { what: SpecialKind::BlockDevice },
+            FileType::Unknown => return Err(Errno::OPNOTSUPP.into()),
+        };
+        Ok((state, Some(stat)))
+    }
+
+    fn file_state(&self, path: &RelPath) -> io::Result<(EntryState, Option<Stat>)> {
+        let (file, stat) = self.open_file(path)?;
+        let (hash, size) = hash_reader(file, stat.st_size as u64)?;
+        Ok((EntryState::File { hash, size, mode: permission_bits(&stat) }, Some(stat)))
+    }
+
+    /// The bytes of the file at `path`; more than `limit` of them is an error
+    /// ([`io::ErrorKind::FileTooLarge`]).
+    pub fn read(&self, path: &RelPath, limit: u64) -> io::Result<Vec<u8>> {
+        let (file, stat) = self.open_file(path)?;
+        let expected = (stat.st_size as u64).min(limit);
+        let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit { Err(Errno::FBIG.into()) } else { Ok(bytes) }
+    }
+}
+
+/// Whether an error of a resolution says that nothing of this tree is at the path.
+pub(crate) fn means_absent(error: &io::Error) -> bool {
+    [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// The permission bits with set-uid, set-gid and sticky (`0o7777`).
+pub(crate) fn permission_bits(stat: &Stat) -> u32 {
+    stat.st_mode & 0o7777
+}
+
+/// The names in an open directory (not an `O_PATH` one), sorted by bytes.
+pub(crate) fn list_dir(fd: OwnedFd) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(fd)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push((name.to_vec(), entry.file_type()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Hash and length of everything a reader gives. `expected` only sizes the buffer.
+pub(crate) fn hash_reader(mut reader: impl Read, expected: u64) -> io::Result<(ContentHash, u64)> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; expected.clamp(512, 256 << 10) as usize + 1];
+    let mut size = 0;
+    loop {
+        match reader.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                size += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((ContentHash::from_bytes(*hasher.finalize().as_bytes()), size))
+}
+
+/// The target of a symlink that is held by an `O_PATH` descriptor.
+fn link_target(fd: &OwnedFd) -> io::Result<ByteString> {
+    let target = rustix::fs::readlinkat(fd, "", Vec::new())?;
+    Ok(target.into_bytes().into())
+}
+
+fn require_regular(stat: &Stat) -> io::Result<()> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
+    }
+}
+
+/// `lstat` of one name in an open directory; `None` when it is absent.
+pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Stat>> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
