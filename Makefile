@@ -1,0 +1,72 @@
+# The one entry point. `make help` lists the targets.
+#
+# Everything here is a thin call: what a target does stands in ci/ and can be run by hand.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+
+# An absolute path, because recipes and the programs they start change directory.
+TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+SKEP       := $(TARGET_DIR)/release/skep
+ACCEPT     := $(abspath ../shared/accept)
+
+.DEFAULT_GOAL := build
+.PHONY: help build test test-long lint fmt bench accept man completions install uninstall clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## release build: target/release/skep (the default)
+	$(CARGO) build --release --locked --bin skep
+
+test: ## all tests of a normal run; as root it installs the Debian packages they need
+	ci/provision tests
+	ci/test
+
+test-long: ## the long run: more random cases, more cycles, and the replayed mutations
+	ci/provision tests
+	ci/test --long
+	ci/replay-mutations
+
+lint: ## formatting, clippy, licences, layers, claims
+	ci/lint
+
+fmt: ## format the sources
+	$(CARGO) fmt --all
+
+bench: build ## measure against peers, print a table (ARGS=--write keeps it in docs/bench/latest.md)
+	ci/provision bench
+	benches/run.py --skep $(SKEP) $(ARGS)
+
+accept: build ## the acceptance checks beside the project, where they exist
+	@if [ -x $(ACCEPT)/run ]; then SKEP=$(SKEP) $(ACCEPT)/run; \
+	else echo "make accept: there is no $(ACCEPT)/run here"; exit 1; fi
+
+man: build ## man pages into target/man
+	rm -rf $(TARGET_DIR)/man && mkdir -p $(TARGET_DIR)/man
+	$(SKEP) man --dir $(TARGET_DIR)/man
+
+completions: build ## shell completions into target/completions
+	rm -rf $(TARGET_DIR)/completions && mkdir -p $(TARGET_DIR)/completions
+	$(SKEP) completion bash > $(TARGET_DIR)/completions/skep.bash
+	$(SKEP) completion zsh  > $(TARGET_DIR)/completions/_skep
+	$(SKEP) completion fish > $(TARGET_DIR)/completions/skep.fish
+
+install: build man completions ## binary, man pages and completions below PREFIX (DESTDIR is honoured)
+	install -D -m 755 $(SKEP) $(DESTDIR)$(PREFIX)/bin/skep
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(TARGET_DIR)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -D -m 644 $(TARGET_DIR)/completions/skep.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/skep
+	install -D -m 644 $(TARGET_DIR)/completions/_skep $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_skep
+	install -D -m 644 $(TARGET_DIR)/completions/skep.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/skep.fish
+
+uninstall: ## remove what install put below PREFIX; state directories are left alone
+	rm -f $(DESTDIR)$(PREFIX)/bin/skep
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/skep.1 $(DESTDIR)$(PREFIX)/share/man/man1/skep-*.1
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/skep
+	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_skep
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/skep.fish
+
+clean: ## remove what was built
+	$(CARGO) clean
