@@ -28,4 +28,6 @@ pub mod failpoint;
 pub mod message;
 pub mod mount;
 pub mod process;
+pub mod raw;
+pub mod seccomp;
 pub mod signal;
