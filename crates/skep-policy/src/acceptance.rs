@@ -1,0 +1,116 @@
+//! Acceptance rules: which changed paths may be approved at all.
+//!
+//! Deny beats allow. A deny rule takes everything below what it matches along, and a single name
+//! matches at any depth; an allow rule matches from the project's root and only what it says. If
+//! there are allow rules, what none of them matches is refused.
+
+use crate::pattern::{PatternError, PatternSet, Reach};
+use skep_types::{Change, Policy, RelPath, Verdict};
+
+/// The allow and deny globs of a sandbox, compiled.
+#[derive(Debug, Clone)]
+pub struct AcceptanceRules {
+    allow: PatternSet,
+    deny: PatternSet,
+}
+
+impl AcceptanceRules {
+    /// Compiles the rules.
+    pub fn new<T: AsRef<str>>(allow: &[T], deny: &[T]) -> Result<Self, PatternError> {
+        Ok(Self {
+            allow: PatternSet::new(allow, Reach::Exact)?,
+            deny: PatternSet::new(deny, Reach::Wide)?,
+        })
+    }
+
+    /// The rules of a policy.
+    pub fn of(policy: &Policy) -> Result<Self, PatternError> {
+        Self::new(&policy.allow_changes, &policy.deny_changes)
+    }
+
+    /// Whether there is no rule, and so nothing to say of any path.
+    pub fn is_empty(&self) -> bool {
+        self.allow.is_empty() && self.deny.is_empty()
+    }
+
+    /// What the rules say of a path.
+    pub fn verdict(&self, path: &RelPath) -> Verdict {
+        if let Some(rule) = self.deny.first(path) {
+            let reason = format!("denied by rule `{}` of `changes.deny`", self.deny.text(rule));
+            return Verdict { allowed: false, reason };
+        }
+        if self.allow.is_empty() {
+            return Verdict { allowed: true, reason: "no rule speaks against it".into() };
+        }
+        match self.allow.first(path) {
+            Some(rule) => {
+                let rule = self.allow.text(rule);
+                let reason = format!("allowed by rule `{rule}` of `changes.allow`");
+                Verdict { allowed: true, reason }
+            }
+            None => Verdict {
+                allowed: false,
+                reason: format!("`{path}` matches no rule of `changes.allow`"),
+            },
+        }
+    }
+
+    /// What the rules say of a change: a rename must be allowed at both ends.
+    pub fn verdict_of(&self, change: &Change) -> Verdict {
+        let here = self.verdict(&change.path);
+        let Some(from) = change.renamed_from.as_ref().filter(|_| here.allowed) else {
+            return here;
+        };
+        let there = self.verdict(from);
+        if there.allowed {
+            return here;
+        }
+        Verdict { allowed: false, reason: format!("moved from `{from}`: {}", there.reason) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(allow: &[&str], deny: &[&str]) -> AcceptanceRules {
+        AcceptanceRules::new(allow, deny).unwrap()
+    }
+
+    fn verdict(rules: &AcceptanceRules, path: &[u8]) -> (bool, String) {
+        let verdict = rules.verdict(&RelPath::parse(path).unwrap());
+        (verdict.allowed, verdict.reason)
+    }
+
+    #[test]
+    fn no_rules_allow_everything() {
+        let none = rules(&[], &[]);
+        assert!(none.is_empty());
+        assert!(verdict(&none, b"a\xff").0);
+    }
+
+    #[test]
+    fn deny_beats_allow_and_names_the_rule() {
+        let both = rules(&["src", "*.md"], &["src/generated", "*.lock"]);
+        assert_eq!(
+            verdict(&both, b"src/generated/deep/x.rs"),
+            (false, "denied by rule `src/generated` of `changes.deny`".into())
+        );
+        assert!(!verdict(&both, b"src/a/b/c/d/e/x.lock").0);
+        assert_eq!(
+            verdict(&both, b"src/\xff.rs"),
+            (true, "allowed by rule `src` of `changes.allow`".into())
+        );
+        assert_eq!(
+            verdict(&both, b"lib/src/x"),
+            (false, "`lib/src/x` matches no rule of `changes.allow`".into())
+        );
+        assert!(!verdict(&both, b"docs/x.md").0);
+    }
+
+    #[test]
+    fn bad_rules_are_errors() {
+        assert!(AcceptanceRules::new(&["a["], &[]).is_err());
+        assert!(AcceptanceRules::new(&[], &["../x"]).is_err());
+    }
+}

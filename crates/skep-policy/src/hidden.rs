@@ -1,0 +1,348 @@
+//! Secrets on disk stay unread: which files of the project are shown as absent.
+//!
+//! The names are data (`resources/hidden.toml`). In order of strength: what the caller shows is
+//! seen, what the caller hides is not, the built-in exceptions (templates, public keys) are seen,
+//! the built-in list is not.
+
+use crate::dotgit::folded_path;
+use crate::pattern::{PatternError, PatternSet, Reach, is_wild, parents};
+use serde::Deserialize;
+use skep_types::{Policy, RelPath};
+use std::sync::LazyLock;
+
+const DATA: &str = include_str!("../../../resources/hidden.toml");
+
+/// What an entry of the list may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HiddenKind {
+    /// Anything but a directory (`.env` is also a common name for a Python environment).
+    File,
+    /// A directory, with everything below it.
+    Dir,
+    /// Either.
+    Any,
+}
+
+/// One line of the built-in list.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HiddenEntry {
+    /// Which names; lower case.
+    pub pattern: String,
+    /// What they may be.
+    pub kind: HiddenKind,
+    /// A path it hides.
+    pub sample: String,
+    /// Why.
+    pub reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exception {
+    pattern: String,
+    #[serde(rename = "reason")]
+    _reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SearchData {
+    max_entries: usize,
+    max_depth: usize,
+    skip: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DataFile {
+    #[serde(rename = "version")]
+    _version: u32,
+    hide: Vec<HiddenEntry>,
+    except: Vec<Exception>,
+    search: SearchData,
+}
+
+struct Builtin {
+    entries: Vec<HiddenEntry>,
+    hide: PatternSet,
+    except: PatternSet,
+    search: SearchData,
+}
+
+static BUILTIN: LazyLock<Result<Builtin, HideError>> = LazyLock::new(read_builtin);
+
+fn read_builtin() -> Result<Builtin, HideError> {
+    let data: DataFile =
+        toml::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
+    let anywhere = |pattern: &String| format!("**/{pattern}");
+    let hide: Vec<String> = data.hide.iter().map(|entry| anywhere(&entry.pattern)).collect();
+    let except: Vec<String> = data.except.iter().map(|entry| anywhere(&entry.pattern)).collect();
+    Ok(Builtin {
+        hide: PatternSet::new(&hide, Reach::Exact)?,
+        except: PatternSet::new(&except, Reach::Exact)?,
+        entries: data.hide,
+        search: data.search,
+    })
+}
+
+/// Why there are no hide rules.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HideError {
+    /// A pattern of the caller's.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// The list that comes with skep; a test makes sure that this cannot happen.
+    #[error("cannot read the built-in list of hidden files: {0}")]
+    BuiltinData(String),
+}
+
+/// What is hidden, compiled.
+#[derive(Clone)]
+pub struct HideRules {
+    builtin: &'static Builtin,
+    hide: PatternSet,
+    reasons: Vec<String>,
+    show: PatternSet,
+}
+
+impl HideRules {
+    /// The built-in list with the caller's additions and exceptions.
+    ///
+    /// In both, a single name matches at any depth and a directory means everything below it.
+    pub fn new<T: AsRef<str>>(hide: &[T], show: &[T]) -> Result<Self, HideError> {
+        let builtin = BUILTIN.as_ref().map_err(Clone::clone)?;
+        let reason = |pattern: &T| format!("hidden by `{}`", pattern.as_ref());
+        Ok(Self {
+            builtin,
+            hide: PatternSet::new(hide, Reach::Wide)?,
+            reasons: hide.iter().map(reason).collect(),
+            show: PatternSet::new(show, Reach::Wide)?,
+        })
+    }
+
+    /// The rules of a policy.
+    pub fn of(policy: &Policy) -> Result<Self, HideError> {
+        Self::new(&policy.hide, &policy.show)
+    }
+
+    /// The built-in list.
+    pub fn builtin_entries(&self) -> &[HiddenEntry] {
+        &self.builtin.entries
+    }
+
+    /// Why a path is hidden, or `None` when it is seen.
+    ///
+    /// A hidden directory is hidden as a whole, unless the caller shows a path inside it by
+    /// spelling it from the root: then its other entries are hidden one by one.
+    pub fn hides(&self, path: &RelPath, is_dir: bool) -> Option<&str> {
+        if path.is_root() || self.show.first(path).is_some() {
+            return None;
+        }
+        let shown_below = |shown: &RelPath| shown != path && shown.starts_with(path);
+        if is_dir && self.show.literals().any(shown_below) {
+            return None;
+        }
+        if let Some(rule) = self.hide.first(path) {
+            return self.reasons.get(rule).map(String::as_str);
+        }
+        self.hidden_by_list(path, is_dir)
+    }
+
+    fn hidden_by_list(&self, path: &RelPath, is_dir: bool) -> Option<&'static str> {
+        let folded = folded_path(path.as_bytes());
+        let hidden_as = |bytes: &[u8], is_dir: bool| {
+            let fits = |entry: &&HiddenEntry| match entry.kind {
+                HiddenKind::File => !is_dir,
+                HiddenKind::Dir => is_dir,
+                HiddenKind::Any => true,
+            };
+            let matched = self.builtin.hide.entry(bytes).into_iter();
+            matched.filter_map(|index| self.builtin.entries.get(index)).find(fits)
+        };
+        let above = parents(&folded).find_map(|parent| hidden_as(parent, true));
+        let own = || {
+            let excepted = !is_dir && !self.builtin.except.entry(&folded).is_empty();
+            hidden_as(&folded, is_dir).filter(|_| !excepted)
+        };
+        above.or_else(own).map(|entry| entry.reason.as_str())
+    }
+
+    /// Where to look for hidden files at create without walking the whole project.
+    pub fn search_plan(&self) -> SearchPlan {
+        let search = &self.builtin.search;
+        let mut plan = SearchPlan {
+            exact: self.hide.literals().cloned().collect(),
+            names: Vec::new(),
+            lists_directories: false,
+            skip: search.skip.clone(),
+            max_entries: search.max_entries,
+            max_depth: search.max_depth,
+        };
+        for entry in &self.builtin.entries {
+            match is_wild(&entry.pattern) {
+                true => plan.lists_directories = true,
+                false => plan.names.push(entry.pattern.clone()),
+            }
+        }
+        for index in 0..self.reasons.len() {
+            let text = self.hide.text(index);
+            match is_wild(text) {
+                true => plan.lists_directories = true,
+                false if !text.contains('/') => plan.names.push(text.to_owned()),
+                false => {}
+            }
+        }
+        plan
+    }
+}
+
+impl std::fmt::Debug for HideRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HideRules")
+            .field("hide", &self.hide)
+            .field("show", &self.show)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A bounded search for hidden files.
+///
+/// First look up `exact`: they are hidden wherever they are. Then go through the project, nearest
+/// levels first, asking [`HideRules::hides`] of every entry, not entering `skip`, and stop at
+/// `max_entries` or `max_depth`. What was not searched is not hidden: say so in the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchPlan {
+    /// Paths from the root, one lookup each.
+    pub exact: Vec<RelPath>,
+    /// Names (or short paths) without wildcards that count in every directory.
+    pub names: Vec<String>,
+    /// Whether some pattern has wildcards, so that looking up `names` is not enough and every
+    /// directory has to be listed.
+    pub lists_directories: bool,
+    /// Directories (by name, or by the last names of their path) that are not entered.
+    pub skip: Vec<String>,
+    /// Entries to look at before giving up.
+    pub max_entries: usize,
+    /// Levels to go down.
+    pub max_depth: usize,
+}
+
+impl SearchPlan {
+    /// Whether the search leaves this directory out.
+    pub fn skips(&self, directory: &RelPath) -> bool {
+        directory.depth() > self.max_depth
+            || self.skip.iter().any(|skipped| {
+                let bytes = directory.as_bytes();
+                bytes
+                    .strip_suffix(skipped.as_bytes())
+                    .is_some_and(|before| before.is_empty() || before.ends_with(b"/"))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(hide: &[&str], show: &[&str]) -> HideRules {
+        HideRules::new(hide, show).unwrap()
+    }
+
+    fn hides(rules: &HideRules, path: &str, is_dir: bool) -> bool {
+        rules.hides(&RelPath::parse(path.as_bytes()).unwrap(), is_dir).is_some()
+    }
+
+    #[test]
+    fn every_entry_hides_its_sample_at_every_depth() {
+        let rules = rules(&[], &[]);
+        assert!(rules.builtin_entries().len() > 40);
+        for entry in rules.builtin_entries() {
+            assert_eq!(entry.pattern, entry.pattern.to_lowercase());
+            for prefix in ["", "a/b/c/d/e/"] {
+                for sample in [entry.sample.clone(), entry.sample.to_uppercase()] {
+                    let at = format!("{prefix}{sample}");
+                    assert!(hides(&rules, &at, false), "{at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_is_seen() {
+        let rules = rules(&[], &[]);
+        for seen in [
+            "src/main.rs",
+            ".env.example",
+            "a/.env.sample",
+            ".env.template",
+            ".env.dist",
+            ".npmrc",
+            "id_rsa.pub",
+            "a/id_ed25519.pub",
+            "server.crt",
+            "main.tfvars",
+            "environment.ts",
+            ".git/config",
+            "keys.rs",
+            ".envrc",
+            ".env.production.example",
+        ] {
+            assert!(!hides(&rules, seen, false), "{seen}");
+        }
+        assert!(!hides(&rules, ".env", true), "a Python environment");
+        assert!(!hides(&rules, ".env/bin/python", false));
+        assert!(hides(&rules, ".aws", true));
+        assert!(!hides(&rules, ".aws", false));
+        assert!(!hides(&rules, "", true));
+    }
+
+    #[test]
+    fn the_caller_shows_and_hides() {
+        let rules = rules(&["internal", "*.sql", ".env.example"], &[".env.test", "/certs/dev.pem"]);
+        assert!(!hides(&rules, "a/b/.env.test", false));
+        assert!(!hides(&rules, "certs/dev.pem", false));
+        assert!(hides(&rules, "other/certs/dev.pem", false));
+        assert!(hides(&rules, "a/internal/b/c", false));
+        assert!(hides(&rules, "dump.sql", false));
+        assert!(hides(&rules, ".env.example", false), "what the caller hides beats the exception");
+        let reason = rules.hides(&RelPath::parse(b"a/dump.sql").unwrap(), false);
+        assert_eq!(reason, Some("hidden by `*.sql`"));
+        let both = super::tests::rules(&["x"], &["x"]);
+        assert!(!hides(&both, "x", false), "show is the stronger word");
+    }
+
+    #[test]
+    fn a_path_shown_inside_a_hidden_directory_opens_only_itself() {
+        let rules = rules(&[], &[".aws/config"]);
+        assert!(!hides(&rules, ".aws", true));
+        assert!(!hides(&rules, ".aws/config", false));
+        assert!(hides(&rules, ".aws/credentials", false));
+        assert!(hides(&rules, "a/.aws", true));
+    }
+
+    #[test]
+    fn names_may_be_any_bytes() {
+        let rules = rules(&[], &[]);
+        let path = RelPath::root().join(b"\xff\n.pem").unwrap();
+        assert_eq!(rules.hides(&path, false), Some("usually a private key"));
+    }
+
+    #[test]
+    fn the_plan_is_bounded() {
+        let plan = rules(&["a/b.txt", "secret", "*.x"], &[]).search_plan();
+        assert_eq!(plan.exact, [RelPath::parse(b"a/b.txt").unwrap()]);
+        assert!(plan.names.contains(&".env".into()) && plan.names.contains(&"secret".into()));
+        assert!(plan.lists_directories && plan.max_entries > 0);
+        let skips = |text: &str| plan.skips(&RelPath::parse(text.as_bytes()).unwrap());
+        assert!(skips("a/node_modules") && skips(".git") && skips("x/vendor/bundle"));
+        assert!(!skips("a/my_node_modules") && !skips("src") && !skips("vendor"));
+        assert!(skips("1/2/3/4/5/6/7/8/9/10/11/12/13"));
+    }
+
+    #[test]
+    fn bad_patterns_are_errors() {
+        assert!(matches!(HideRules::new(&["a["], &[]), Err(HideError::Pattern(_))));
+    }
+}
