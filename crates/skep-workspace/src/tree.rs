@@ -176,7 +176,7 @@ pub(crate) fn list_dir(fd: OwnedFd) -> io::Result<Vec<(Vec<u8>, FileType)>> {
             names.push((name.to_vec(), entry.file_type()));
         }
     }
-    names.sort();
+    names.sort_by(|one, two| one.0.cmp(&two.0));
     Ok(names)
 }
 

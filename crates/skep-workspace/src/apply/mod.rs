@@ -30,6 +30,27 @@
 //! The caller holds the project's lock: two applies, or an apply and a recovery, of one project
 //! never run at the same time.
 
+mod backups;
+mod copy;
+mod journal;
+mod plan;
+mod publish;
+mod recover;
+mod resolve;
+mod stage;
+mod staging;
+mod step;
+#[cfg(test)]
+mod tests;
+mod undo;
+mod verify;
+
+pub use publish::Staged;
+pub use recover::recover;
+pub use resolve::resolve;
+pub use stage::stage;
+pub use undo::{discard, undo_targets};
+
 use skep_types::{AppliedPath, ApprovalId, EntryState, RelPath};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,352 @@
+//! Staging: everything that can fail for want of space, access or agreement happens here, before
+//! the commit point and out of sight.
+
+use super::copy::Copier;
+use super::journal::{INTENT, Intent, JOURNAL, Journal, JournalDir, Mark, Record};
+use super::plan::working_mode;
+use super::staging::{Staging, choose_place, own};
+use super::verify::{check_project, check_request, check_space};
+use super::{ApplyError, ApplyRequest, Phase, Progress, Source, Staged, Target};
+use crate::tree::TreeRoot;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use skep_sys::failpoint;
+use skep_types::{ContentHash, EntryState, RelPath};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+/// Up to this many files are synced one by one; more are synced with their whole filesystem.
+const SYNC_SINGLY: usize = 8;
+/// Bits that a file from a sandbox never brings along.
+const PRIVILEGE_BITS: u32 = 0o6000;
+
+/// Verifies, stages, syncs and writes the journal. On error nothing is left behind.
+///
+/// The order, and why:
+/// 1. the intent, so that whatever follows can be found and removed (its ctime also tells when the
+///    verification began);
+/// 2. the verification, so that a refusal comes before any work;
+/// 3. the bytes, compared with the reviewed hash as they are written;
+/// 4. a sync of them, because the journal promises that they exist;
+/// 5. the journal, synced with its directory: from here the caller may commit.
+pub fn stage(request: ApplyRequest<'_>) -> Result<Staged, ApplyError> {
+    let index = check_request(request.id, &request.targets)?;
+    let project = request.project.canonicalize().map_err(own("find", request.project))?;
+    let root = TreeRoot::open(&project).map_err(own("open", &project))?;
+    if root.identity().map_err(own("look at", &project))? != request.root_identity {
+        return Err(ApplyError::RootChanged { project });
+    }
+    let place = choose_place(&root).map_err(own("look above", &project))?;
+    let dir = JournalDir::open(request.journal_dir)?;
+    let intent = Intent {
+        id: request.id.clone(),
+        project: project.as_path().into(),
+        root: request.root_identity,
+        place,
+        note: request.note,
+    };
+    dir.write(INTENT, &intent)?;
+    let prepared = check_project(&root, &request.targets, &index, request.progress)
+        .and_then(|stats| check_space(&root, &request.targets).map(|()| stats));
+    let staged = prepared.and_then(|stats| {
+        let staging = make_staging(&root, &intent)?;
+        let work = Work::new(&root, &staging, request.progress);
+        match write_all(work, &dir, &intent, request.targets, &stats) {
+            Ok(journal) => Ok((staging, journal)),
+            Err(error) => {
+                // Best effort beside the first error; recovery does it again by the intent.
+                let _ = staging.remove();
+                Err(error)
+            }
+        }
+    });
+    match staged {
+        Ok((staging, journal)) => Ok(Staged { root, staging, dir, journal }),
+        Err(error) => {
+            let _ = dir.remove(JOURNAL);
+            let _ = dir.remove(INTENT);
+            Err(error)
+        }
+    }
+}
+
+fn make_staging(root: &TreeRoot, intent: &Intent) -> Result<Staging, ApplyError> {
+    let path = super::staging::staging_path(intent);
+    let staging = Staging::make(root, intent).map_err(own("make", &path))?;
+    match staging.probe_exchange() {
+        Ok(true) => Ok(staging),
+        Ok(false) => {
+            let _ = staging.remove();
+            Err(ApplyError::Refused {
+                path: RelPath::root(),
+                reason: "its filesystem cannot exchange two entries (renameat2 RENAME_EXCHANGE)"
+                    .to_owned(),
+            })
+        }
+        Err(error) => {
+            let _ = staging.remove();
+            Err(own("try an exchange in", &path)(error))
+        }
+    }
+}
+
+fn write_all(
+    mut work: Work<'_>,
+    dir: &JournalDir,
+    intent: &Intent,
+    targets: Vec<Target>,
+    stats: &[Option<Stat>],
+) -> Result<Journal, ApplyError> {
+    let path = work.staging.path();
+    let staging = work.staging.mark().map_err(own("look at", path))?.ino;
+    failpoint::hit("apply.staging_made").map_err(own("make", path))?;
+    let total = targets.len() as u64;
+    let mut records = Vec::with_capacity(targets.len());
+    for (done, (target, stat)) in targets.into_iter().zip(stats).enumerate() {
+        (work.progress)(Progress { phase: Phase::Stage, done: done as u64, total });
+        if target.before == target.after {
+            continue;
+        }
+        let slot = u32::try_from(records.len()).map_err(|_| ApplyError::Refused {
+            path: target.path.clone(),
+            reason: "there are too many paths".to_owned(),
+        })?;
+        records.push(work.stage_one(slot, target, stat.as_ref())?);
+    }
+    work.sync().map_err(own("sync", path))?;
+    failpoint::hit("apply.synced").map_err(own("sync", path))?;
+    let verified_from = dir.written_at(INTENT)?;
+    let stripped = work.stripped;
+    let journal = Journal { intent: intent.clone(), staging, verified_from, records, stripped };
+    dir.write(JOURNAL, &journal)?;
+    failpoint::hit("apply.journal_written").map_err(own("write the journal of", path))?;
+    Ok(journal)
+}
+
+/// What staging keeps between targets.
+struct Work<'a> {
+    root: &'a TreeRoot,
+    staging: &'a Staging,
+    progress: &'a mut dyn FnMut(Progress),
+    copier: Copier,
+    sources: HashMap<PathBuf, TreeRoot>,
+    owners: HashMap<RelPath, Owner>,
+    stripped: Vec<RelPath>,
+    unsynced: Vec<File>,
+    files: usize,
+}
+
+type Owner = (u32, u32);
+
+impl<'a> Work<'a> {
+    fn new(
+        root: &'a TreeRoot,
+        staging: &'a Staging,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Self {
+        Self {
+            root,
+            staging,
+            progress,
+            copier: Copier::new(),
+            sources: HashMap::new(),
+            owners: HashMap::new(),
+            stripped: Vec::new(),
+            unsynced: Vec::new(),
+            files: 0,
+        }
+    }
+
+    fn stage_one(
+        &mut self,
+        slot: u32,
+        target: Target,
+        found: Option<&Stat>,
+    ) -> Result<Record, ApplyError> {
+        let fail = |source| ApplyError::Path {
+            operation: "stage the new version of",
+            path: target.path.clone(),
+            source,
+        };
+        let name = slot.to_string();
+        let after = self.after_of(&target);
+        let dir_to_dir =
+            matches!((&target.before, &after), (EntryState::Dir { .. }, EntryState::Dir { .. }));
+        let staged = match &after {
+            EntryState::File { mode, .. } => Some(self.stage_file(&name, *mode, &target, found)?),
+            EntryState::Symlink { target: points_to } => Some(
+                self.stage_link(&name, points_to.as_bytes(), &target.path, found).map_err(fail)?,
+            ),
+            EntryState::Dir { mode } if !dir_to_dir => {
+                Some(self.stage_dir(&name, *mode, &target.path, found).map_err(fail)?)
+            }
+            EntryState::Dir { .. } | EntryState::Absent | EntryState::Special { .. } => None,
+        };
+        failpoint::hit("apply.staged").map_err(fail)?;
+        let found = found.map(Mark::of);
+        Ok(Record { slot, path: target.path, before: target.before, after, found, staged })
+    }
+
+    /// The state as it will be: files from a sandbox lose their privilege bits.
+    fn after_of(&mut self, target: &Target) -> EntryState {
+        match &target.after {
+            EntryState::File { hash, size, mode }
+                if mode & PRIVILEGE_BITS != 0
+                    && !matches!(target.source, Source::Backup { .. }) =>
+            {
+                self.stripped.push(target.path.clone());
+                EntryState::File { hash: *hash, size: *size, mode: mode & !PRIVILEGE_BITS }
+            }
+            after => after.clone(),
+        }
+    }
+
+    fn stage_file(
+        &mut self,
+        name: &str,
+        mode: u32,
+        target: &Target,
+        found: Option<&Stat>,
+    ) -> Result<Mark, ApplyError> {
+        let fail = |source| ApplyError::Path {
+            operation: "stage the new version of",
+            path: target.path.clone(),
+            source,
+        };
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(self.staging.fd(), name, flags, Mode::RUSR | Mode::WUSR);
+        let mut file = fd.map(File::from).map_err(|errno| fail(errno.into()))?;
+        let (written, backup_owner) = self.fill(&mut file, target).map_err(fail)?;
+        let EntryState::File { hash, size, .. } = &target.after else {
+            return Err(ApplyError::DigestMismatch { path: target.path.clone() });
+        };
+        if written != (*hash, *size) {
+            return Err(ApplyError::DigestMismatch { path: target.path.clone() });
+        }
+        let owner = match backup_owner {
+            Some(owner) => owner,
+            None => self.owner_for(&target.path, found).map_err(fail)?,
+        };
+        let mark = settle(&file, owner, mode).map_err(fail)?;
+        self.files += 1;
+        if self.unsynced.len() < SYNC_SINGLY {
+            self.unsynced.push(file);
+        }
+        Ok(mark)
+    }
+
+    /// Writes the bytes; gives their hash and length, and the owner if they are a backup.
+    fn fill(
+        &mut self,
+        file: &mut File,
+        target: &Target,
+    ) -> io::Result<((ContentHash, u64), Option<Owner>)> {
+        let limit = match &target.after {
+            EntryState::File { size, .. } => *size,
+            _ => 0,
+        };
+        let (mut source, stat) = match &target.source {
+            Source::Bytes(bytes) => {
+                file.write_all(bytes)?;
+                return Ok(((ContentHash::of(bytes), bytes.len() as u64), None));
+            }
+            Source::None if matches!(target.before, EntryState::File { .. }) => {
+                self.root.open_file(&target.path)?
+            }
+            // Only an empty file has no source; the hash decides.
+            Source::None => return Ok(((ContentHash::of(b""), 0), None)),
+            Source::File { root, path } | Source::Backup { root, path } => {
+                self.source_tree(root)?.open_file(path)?
+            }
+        };
+        let written = self.copier.copy(&mut source, &stat, file, limit)?;
+        let is_backup = matches!(target.source, Source::Backup { .. });
+        Ok((written, is_backup.then_some((stat.st_uid, stat.st_gid))))
+    }
+
+    fn source_tree(&mut self, path: &PathBuf) -> io::Result<&TreeRoot> {
+        if !self.sources.contains_key(path) {
+            self.sources.insert(path.clone(), TreeRoot::open(path)?);
+        }
+        self.sources.get(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn stage_link(
+        &mut self,
+        name: &str,
+        points_to: &[u8],
+        path: &RelPath,
+        found: Option<&Stat>,
+    ) -> io::Result<Mark> {
+        rustix::fs::symlinkat(points_to, self.staging.fd(), name)?;
+        let (uid, gid) = self.owner_for(path, found)?;
+        if rustix::process::geteuid().is_root() {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(self.staging.fd(), name, Some(uid), Some(gid), flags)?;
+        }
+        let stat = rustix::fs::statat(self.staging.fd(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Mark::of(&stat))
+    }
+
+    fn stage_dir(
+        &mut self,
+        name: &str,
+        mode: u32,
+        path: &RelPath,
+        found: Option<&Stat>,
+    ) -> io::Result<Mark> {
+        rustix::fs::mkdirat(self.staging.fd(), name, Mode::RWXU)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(self.staging.fd(), name, flags, Mode::empty())?;
+        let owner = self.owner_for(path, found)?;
+        self.owners.insert(path.clone(), owner);
+        settle(dir, owner, working_mode(mode))
+    }
+
+    /// The owner of what is replaced, else of the nearest directory above that is there (or made).
+    fn owner_for(&mut self, path: &RelPath, found: Option<&Stat>) -> io::Result<Owner> {
+        if let Some(stat) = found {
+            return Ok((stat.st_uid, stat.st_gid));
+        }
+        let parent = path.parent().unwrap_or_default();
+        if let Some(owner) = self.owners.get(&parent) {
+            return Ok(*owner);
+        }
+        let stat = self.root.stat(&parent)?;
+        let is_dir = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let owner = match stat.filter(is_dir) {
+            Some(stat) => (stat.st_uid, stat.st_gid),
+            None if parent.is_root() => return Err(io::ErrorKind::NotFound.into()),
+            None => self.owner_for(&parent, None)?,
+        };
+        self.owners.insert(parent, owner);
+        Ok(owner)
+    }
+
+    /// Makes what was staged durable. An error is final: after a failed fsync the kernel may have
+    /// dropped the pages, and a second one would say that all is well.
+    fn sync(&mut self) -> io::Result<()> {
+        if self.files > SYNC_SINGLY {
+            return Ok(rustix::fs::syncfs(self.staging.fd())?);
+        }
+        for file in self.unsynced.drain(..) {
+            file.sync_all()?;
+        }
+        Ok(rustix::fs::fsync(self.staging.fd())?)
+    }
+}
+
+/// Owner first, then mode: a change of owner clears bits.
+fn settle(fd: impl AsFd, (uid, gid): Owner, mode: u32) -> io::Result<Mark> {
+    let stat = rustix::fs::fstat(&fd)?;
+    let differs = (stat.st_uid, stat.st_gid) != (uid, gid);
+    if differs && rustix::process::geteuid().is_root() {
+        rustix::fs::fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+    Ok(Mark::of(&rustix::fs::fstat(&fd)?))
+}
