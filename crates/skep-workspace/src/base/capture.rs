@@ -1,0 +1,248 @@
+//! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
+//! still proves it. A later edit by the user then has a base to be merged against.
+
+use super::memory::{Capture, Durability, Memory, Record};
+use super::{Identity, Proof, is_dir};
+use crate::error::DeriveError;
+use crate::markers::Markers;
+use crate::spec::{Trees, WorkspaceSpec};
+use crate::union::{self, Seen};
+use rustix::fs::{FileType, Stat};
+use skep_types::{EntryState, RelPath, WorkspaceDriver};
+use std::collections::HashSet;
+
+/// Files up to this size are captured with their bytes; larger ones by identity only.
+const CAPTURE_BYTES: u64 = 1 << 20;
+
+/// What a capture did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CaptureSummary {
+    /// Paths captured now.
+    pub captured: u64,
+    /// Paths whose base is no longer proven by the project, and was not captured before.
+    pub unproven: u64,
+}
+
+/// Captures the base of every changed path that was not captured yet and is still proven.
+///
+/// Called while execs run and when one ends. The proof is checked before *and* after the bytes are
+/// read: else an edit that the user makes meanwhile would become the base, and be reverted.
+pub fn capture(spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
+    let trees = Trees::open(spec)?;
+    let mut memory = Memory::load(&spec.memory)?;
+    let union = union::read(&trees, Markers::of(spec.driver))?;
+    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
+    let mut run = Run {
+        trees: &trees,
+        proof,
+        records: Vec::new(),
+        anchored: memory.anchors.keys().cloned().collect(),
+        summary: CaptureSummary::default(),
+    };
+    let complete_copy = memory.subtrees.contains(&RelPath::root());
+    for (path, seen) in &union {
+        let known = complete_copy
+            || memory.captures.contains_key(path)
+            || memory.settled.contains_key(path)
+            || spec.is_hidden(path);
+        if !known {
+            run.path(&memory, path, *seen)?;
+        }
+        let below = seen.cuts() && !memory.subtrees.contains(path) && !complete_copy;
+        if below {
+            run.subtree(spec, &memory, path)?;
+        }
+    }
+    let Run { records, summary, .. } = run;
+    memory.append(records, Durability::Process)?;
+    Ok(summary)
+}
+
+/// For the copy driver, right after the copy was made: remembers every entry of it as the base, so
+/// that entries the user adds or removes later are not taken for the sandbox's work.
+pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
+    debug_assert_eq!(spec.driver, WorkspaceDriver::Copy);
+    let trees = Trees::open(spec)?;
+    let mut memory = Memory::load(&spec.memory)?;
+    let upper = &trees.levels[0];
+    let mut records = Vec::new();
+    for path in union::read(&trees, Markers::of(spec.driver))?.into_keys() {
+        let state =
+            upper.state(&path).map_err(|source| DeriveError::read("sandbox", &path, source))?;
+        let stat = trees
+            .project
+            .stat(&path)
+            .map_err(|source| DeriveError::read("project", &path, source))?;
+        // Identity of the project's entry only when it can still be what was copied.
+        let identity = stat.as_ref().map(Identity::of).unwrap_or(Identity {
+            device: 0,
+            inode: 0,
+            ctime: (0, 0),
+        });
+        let capture = Capture { identity: Some(identity), state: Some(state) };
+        records.push(Record::Capture { path, capture });
+    }
+    let count = records.len() as u64;
+    records.push(Record::Subtree { path: RelPath::root() });
+    memory.append(records, Durability::Process)?;
+    Ok(count)
+}
+
+struct Run<'a> {
+    trees: &'a Trees,
+    proof: Proof<'a>,
+    records: Vec<Record>,
+    anchored: HashSet<RelPath>,
+    summary: CaptureSummary,
+}
+
+impl Run<'_> {
+    fn path(&mut self, memory: &Memory, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
+        let Some(stat) = self.stat(path)? else {
+            return self.absent(path);
+        };
+        if !self.proof.present(path, &stat)? {
+            if matches!(seen, Seen::Dir { .. }) && self.proof.same_directory(path)? {
+                return Ok(());
+            }
+            self.summary.unproven += 1;
+            return Ok(());
+        }
+        let (state, bytes) = self.read(path, &stat)?;
+        self.proof.look_again();
+        let Some(after) = self.stat(path)? else { return Ok(()) };
+        let unmoved = Identity::of(&after) == Identity::of(&stat);
+        if !unmoved || !self.proof.present(path, &after)? {
+            self.summary.unproven += 1;
+            return Ok(());
+        }
+        if let Some(bytes) = bytes {
+            memory.keep_blob(&bytes)?;
+        }
+        self.record(path, Some(Identity::of(&stat)), state)?;
+        if is_dir(&stat) {
+            self.anchor(path, &stat);
+        }
+        Ok(())
+    }
+
+    /// The state of a small entry, and its bytes when it is a file.
+    fn read(
+        &self,
+        path: &RelPath,
+        stat: &Stat,
+    ) -> Result<(Option<EntryState>, Option<Vec<u8>>), DeriveError> {
+        let error = |source| DeriveError::read("project", path, source);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Ok((Some(self.trees.project.state(path).map_err(error)?), None));
+        }
+        if stat.st_size as u64 > CAPTURE_BYTES {
+            return Ok((None, None));
+        }
+        let bytes = match self.trees.project.read(path, CAPTURE_BYTES) {
+            Ok(bytes) => bytes,
+            // Not readable by us: its identity has to do.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Ok((None, None));
+            }
+            Err(source) => return Err(error(source)),
+        };
+        let hash = skep_types::ContentHash::of(&bytes);
+        let state =
+            EntryState::File { hash, size: bytes.len() as u64, mode: stat.st_mode & 0o7777 };
+        Ok((Some(state), Some(bytes)))
+    }
+
+    fn absent(&mut self, path: &RelPath) -> Result<(), DeriveError> {
+        if !self.proof.absent(path)? {
+            return Ok(());
+        }
+        self.record(path, None, Some(EntryState::Absent))
+    }
+
+    fn record(
+        &mut self,
+        path: &RelPath,
+        identity: Option<Identity>,
+        state: Option<EntryState>,
+    ) -> Result<(), DeriveError> {
+        for parent in path.ancestors().filter(|parent| !parent.is_root()) {
+            if self.anchored.contains(&parent) {
+                break;
+            }
+            if let Some(stat) = self.stat(&parent)?
+                && self.proof.same_directory(&parent)?
+            {
+                self.anchor(&parent, &stat);
+            }
+        }
+        let capture = Capture { identity, state };
+        self.records.push(Record::Capture { path: path.clone(), capture });
+        self.summary.captured += 1;
+        Ok(())
+    }
+
+    fn anchor(&mut self, path: &RelPath, stat: &Stat) {
+        if self.anchored.insert(path.clone()) {
+            let (device, inode) = (stat.st_dev, stat.st_ino);
+            self.records.push(Record::Anchor { path: path.clone(), device, inode });
+        }
+    }
+
+    /// What the sandbox removed with a directory: identities are enough, a deletion is not merged.
+    fn subtree(
+        &mut self,
+        spec: &WorkspaceSpec,
+        memory: &Memory,
+        top: &RelPath,
+    ) -> Result<(), DeriveError> {
+        match self.stat(top)? {
+            Some(stat) if is_dir(&stat) && !spec.is_hidden(top) => {}
+            _ => return Ok(()),
+        }
+        let mut pending = vec![top.clone()];
+        let mut records = Vec::new();
+        while let Some(directory) = pending.pop() {
+            let error = |source| DeriveError::read("project", &directory, source);
+            let Some(stat) = self.stat(&directory)? else { return Ok(()) };
+            if !self.proof.present(&directory, &stat)? {
+                self.summary.unproven += 1;
+                return Ok(());
+            }
+            for (name, _) in self.trees.project.list(&directory).map_err(error)? {
+                let path = directory.join(&name).map_err(|e| error(std::io::Error::other(e)))?;
+                if spec.is_hidden(&path) {
+                    continue;
+                }
+                let Some(stat) = self.stat(&path)? else { return Ok(()) };
+                if !self.proof.present(&path, &stat)? {
+                    self.summary.unproven += 1;
+                    return Ok(());
+                }
+                if is_dir(&stat) {
+                    pending.push(path.clone());
+                }
+                let state = if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                    None
+                } else {
+                    Some(self.trees.project.state(&path).map_err(error)?)
+                };
+                if !memory.captures.contains_key(&path) {
+                    let capture = Capture { identity: Some(Identity::of(&stat)), state };
+                    records.push(Record::Capture { path, capture });
+                }
+            }
+        }
+        // Each directory was proven before it was listed and each entry after: an entry that came
+        // in between is not proven, and we are not here.
+        self.summary.captured += records.len() as u64;
+        self.records.append(&mut records);
+        self.records.push(Record::Subtree { path: top.clone() });
+        Ok(())
+    }
+
+    fn stat(&self, path: &RelPath) -> Result<Option<Stat>, DeriveError> {
+        self.trees.project.stat(path).map_err(|source| DeriveError::read("project", path, source))
+    }
+}

@@ -1,0 +1,329 @@
+//! What is remembered of the base, in the sandbox's own 0700 directory.
+//!
+//! `index` is a file of lines, only ever appended to: a checksum, a space, a JSON record. The last
+//! record of a path counts. A torn last line (the writer was killed) is left out and cut off by the
+//! next writer. `blobs/` holds bytes under the name of their hash.
+
+use super::Identity;
+use crate::error::DeriveError;
+use crate::tree::TreeRoot;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use skep_types::{ContentHash, EntryState, HunkId, RelPath};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+const INDEX: &str = "index";
+const BLOBS: &str = "blobs";
+/// Hexadecimal digits of the checksum of a line.
+const CHECKSUM_DIGITS: usize = 16;
+
+/// One line of the index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub(crate) enum Record {
+    /// What stood in the project at `path` while the proof held.
+    Capture { path: RelPath, capture: Capture },
+    /// Everything below this directory was captured; what is not recorded there was not there.
+    Subtree { path: RelPath },
+    /// This directory was there at create.
+    Anchor { path: RelPath, device: u64, inode: u64 },
+    /// The base of `path` from now on: it was approved, undone or rebased.
+    Settled { path: RelPath, settled: Settled },
+    /// No longer settled.
+    Unsettled { path: RelPath },
+}
+
+/// What was seen of a base entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Capture {
+    /// Which inode at which time; `None` when nothing stood there.
+    pub identity: Option<Identity>,
+    /// Its state, when it was small enough to be read (or needs no reading).
+    pub state: Option<EntryState>,
+}
+
+/// A base that was settled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// What counts as the base.
+    pub state: EntryState,
+    /// Set when only some hunks of the file were taken.
+    pub partial: Option<Partial>,
+}
+
+/// How a settled base came from an earlier one, so that the remaining hunks keep their ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partial {
+    /// The base of which hunks were taken.
+    pub root: ContentHash,
+    /// The sandbox's content then.
+    pub new: ContentHash,
+    /// The hunks that were taken.
+    pub taken: Vec<HunkId>,
+}
+
+/// The loaded index.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    directory: PathBuf,
+    pub captures: HashMap<RelPath, Capture>,
+    pub subtrees: HashSet<RelPath>,
+    pub anchors: HashMap<RelPath, (u64, u64)>,
+    pub settled: BTreeMap<RelPath, Settled>,
+}
+
+/// Whether a write must outlive a power loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// It may be lost with the machine, not with a process.
+    Process,
+    /// It is synced.
+    Power,
+}
+
+impl Memory {
+    pub(crate) fn load(directory: &Path) -> Result<Self, DeriveError> {
+        let path = directory.join(INDEX);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(memory_error("read", &path, source)),
+        };
+        let mut memory = Self { directory: directory.to_owned(), ..Self::default() };
+        let records = parse_index(&bytes)
+            .map_err(|line| DeriveError::Damaged { path: path.clone(), line })?;
+        records.into_iter().for_each(|record| memory.take(record));
+        Ok(memory)
+    }
+
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Capture { path, capture } => drop(self.captures.insert(path, capture)),
+            Record::Subtree { path } => drop(self.subtrees.insert(path)),
+            Record::Anchor { path, device, inode } => {
+                self.anchors.insert(path, (device, inode));
+            }
+            Record::Settled { path, settled } => drop(self.settled.insert(path, settled)),
+            Record::Unsettled { path } => drop(self.settled.remove(&path)),
+        }
+    }
+
+    /// Appends records, whole or (after a kill) as a torn tail that readers leave out.
+    pub(crate) fn append(
+        &mut self,
+        records: Vec<Record>,
+        durability: Durability,
+    ) -> Result<(), DeriveError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join(INDEX);
+        append_lines(&path, &records, durability)
+            .map_err(|source| memory_error("append to", &path, source))?;
+        records.into_iter().for_each(|record| self.take(record));
+        Ok(())
+    }
+
+    /// Keeps bytes; does nothing when they are kept already.
+    pub(crate) fn keep_blob(&self, bytes: &[u8]) -> Result<ContentHash, DeriveError> {
+        let hash = ContentHash::of(bytes);
+        let blobs = self.directory.join(BLOBS);
+        let path = blobs.join(hash.to_string());
+        write_blob(&blobs, &path, bytes).map_err(|source| memory_error("write", &path, source))?;
+        Ok(hash)
+    }
+
+    /// Bytes kept before; `None` when they are not here.
+    pub(crate) fn blob(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, DeriveError> {
+        let path = self.directory.join(BLOBS).join(hash.to_string());
+        match std::fs::read(&path) {
+            Ok(bytes) if ContentHash::of(&bytes) == *hash => Ok(Some(bytes)),
+            // A blob cut short by a crash is as good as none.
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(memory_error("read", &path, source)),
+        }
+    }
+}
+
+fn memory_error(operation: &'static str, path: &Path, source: io::Error) -> DeriveError {
+    DeriveError::Memory { operation, path: path.to_owned(), source }
+}
+
+/// The records of an index, or the number of the first damaged line.
+pub(crate) fn parse_index(bytes: &[u8]) -> Result<Vec<Record>, usize> {
+    let mut records = Vec::new();
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    for (number, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
+        records.push(parse_line(&line[..line.len() - 1]).ok_or(number + 1)?);
+    }
+    Ok(records)
+}
+
+fn parse_line(line: &[u8]) -> Option<Record> {
+    let (sum, json) = line.split_at_checked(CHECKSUM_DIGITS)?;
+    let json = json.strip_prefix(b" ")?;
+    (checksum(json).as_bytes() == sum).then_some(())?;
+    serde_json::from_slice(json).ok()
+}
+
+fn checksum(json: &[u8]) -> String {
+    ContentHash::of(json).to_string().chars().take(CHECKSUM_DIGITS).collect()
+}
+
+fn render_line(record: &Record) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(record).map_err(io::Error::other)?;
+    Ok([checksum(&json).as_bytes(), b" ", &json, b"\n"].concat())
+}
+
+fn append_lines(path: &Path, records: &[Record], durability: Durability) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
+    // The keeper captures while a command line settles; one of them writes at a time.
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    let end = cut_torn_tail(&mut file)?;
+    file.seek(SeekFrom::Start(end))?;
+    let lines: Vec<Vec<u8>> = records.iter().map(render_line).collect::<io::Result<_>>()?;
+    file.write_all(&lines.concat())?;
+    if durability == Durability::Power {
+        file.sync_all()?;
+        if let Some(parent) = path.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+    }
+    Ok(())
+}
+
+fn cut_torn_tail(file: &mut File) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut chunk = [0; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(chunk.len() as u64);
+        let part = &mut chunk[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            end = start + at as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    if end != length {
+        file.set_len(end)?;
+    }
+    Ok(end)
+}
+
+fn write_blob(blobs: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Ok(found) = std::fs::metadata(path)
+        && found.len() == bytes.len() as u64
+    {
+        return Ok(());
+    }
+    match std::fs::create_dir(blobs) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let root = TreeRoot::open(blobs)?;
+    let name = format!("{}.{}", path.file_name().unwrap_or_default().display(), std::process::id());
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = rustix::fs::openat(root.fd(), &name, flags, Mode::from_raw_mode(0o600))?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    // The name is the hash: a blob must not appear under it before its bytes are down.
+    file.sync_data()?;
+    std::fs::rename(blobs.join(&name), path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record() -> impl Strategy<Value = Record> {
+        let path = prop::collection::vec(1u8..=255, 1..8).prop_filter_map("a path", |bytes| {
+            RelPath::parse(&bytes).ok().filter(|path| !path.is_root())
+        });
+        let state = prop_oneof![
+            Just(EntryState::Absent),
+            any::<u32>().prop_map(|mode| EntryState::Dir { mode }),
+            (any::<Vec<u8>>(), any::<u64>()).prop_map(|(bytes, size)| EntryState::File {
+                hash: ContentHash::of(&bytes),
+                size,
+                mode: 0o644
+            }),
+            prop::collection::vec(any::<u8>(), 0..9)
+                .prop_map(|target| EntryState::Symlink { target: target.into() }),
+        ];
+        (path, state, 0..5).prop_map(|(path, state, which)| match which {
+            0 => Record::Subtree { path },
+            1 => Record::Anchor { path, device: 3, inode: u64::MAX },
+            2 => Record::Unsettled { path },
+            3 => Record::Settled { path, settled: Settled { state, partial: None } },
+            _ => {
+                let identity = Identity { device: 1, inode: 2, ctime: (1_700_000_000, 5) };
+                Record::Capture {
+                    path,
+                    capture: Capture { identity: Some(identity), state: Some(state) },
+                }
+            }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn any_cut_gives_a_prefix_and_any_flip_is_noticed(
+            records in prop::collection::vec(record(), 1..8), cut in any::<u16>(), flip in any::<u16>()
+        ) {
+            let lines: Vec<Vec<u8>> = records.iter().map(|r| render_line(r).unwrap()).collect();
+            let bytes = lines.concat();
+            prop_assert_eq!(&parse_index(&bytes).unwrap(), &records);
+            let torn = parse_index(&bytes[..usize::from(cut) % (bytes.len() + 1)]).unwrap();
+            prop_assert_eq!(&torn[..], &records[..torn.len()]);
+            let mut damaged = bytes.clone();
+            let at = usize::from(flip) % damaged.len();
+            damaged[at] ^= 0x20;
+            let parsed = parse_index(&damaged);
+            prop_assert!(parsed.is_err() || parsed.unwrap().len() < records.len());
+        }
+    }
+
+    #[test]
+    fn the_last_record_counts_and_a_torn_tail_is_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = RelPath::parse(b"a").unwrap();
+        let settled = |mode| Record::Settled {
+            path: path.clone(),
+            settled: Settled { state: EntryState::Dir { mode }, partial: None },
+        };
+        let mut memory = Memory::load(dir.path()).unwrap();
+        memory.append(vec![settled(1), settled(2)], Durability::Power).unwrap();
+        let index = dir.path().join(INDEX);
+        let mut bytes = std::fs::read(&index).unwrap();
+        bytes.extend_from_slice(b"0123 torn");
+        std::fs::write(&index, bytes).unwrap();
+        let mut memory = Memory::load(dir.path()).unwrap();
+        assert_eq!(memory.settled[&path].state, EntryState::Dir { mode: 2 });
+        memory.append(vec![settled(3)], Durability::Process).unwrap();
+        assert_eq!(Memory::load(dir.path()).unwrap().settled[&path].state.mode(), Some(3));
+    }
+
+    #[test]
+    fn blobs_come_back_only_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::load(dir.path()).unwrap();
+        let hash = memory.keep_blob(b"honey").unwrap();
+        assert_eq!(memory.blob(&hash).unwrap().unwrap(), b"honey");
+        std::fs::write(dir.path().join(BLOBS).join(hash.to_string()), b"hon").unwrap();
+        assert_eq!(memory.blob(&hash).unwrap(), None);
+        memory.keep_blob(b"honey").unwrap();
+        assert_eq!(memory.blob(&hash).unwrap().unwrap(), b"honey");
+    }
+}

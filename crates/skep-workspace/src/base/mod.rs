@@ -1,0 +1,237 @@
+//! The base: the project as it was at create, known without having walked or copied it.
+//!
+//! A lower entry is *proven old* when its change time and those of the directories above it are
+//! older than the creation instant. The change time cannot be set by a program, so whatever was
+//! written, renamed or linked since is newer. Two refinements:
+//!
+//! - A directory whose inode was seen while the proof held (an *anchor*) may be newer itself: an
+//!   entry that came into it since is newer too, because renaming and linking touch the entry.
+//!   The project's root is such an anchor from the start.
+//! - That nothing *was* there needs more: every directory above must be old, for a removed entry
+//!   leaves no trace but its directory's change time.
+
+pub(crate) mod capture;
+pub(crate) mod memory;
+mod resolve;
+
+pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
+
+use crate::error::DeriveError;
+use crate::tree::TreeRoot;
+use rustix::fs::Stat;
+use rustix::time::{ClockId, clock_gettime};
+use skep_types::{Instant, RelPath};
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+/// Allowed difference between the wall clock and the boot clock: a slewed clock may run up to this
+/// many millionths off.
+const SLEW_PPM: i128 = 1000;
+/// And both are read one after the other, on ticks.
+const SLACK_NS: i128 = 10_000_000;
+
+/// The creation instant: everything that happened in a filesystem before this call has an older
+/// change time, everything after it returns has not.
+///
+/// Filesystems stamp with a clock that moves in ticks, so this waits for the next tick (a few
+/// milliseconds at most); a file saved just before is then not taken for a later edit.
+pub fn now() -> io::Result<Instant> {
+    let entered = wall_ns(ClockId::Realtime);
+    loop {
+        let wall = wall_ns(ClockId::RealtimeCoarse);
+        if wall > entered {
+            let boot_ns = wall_ns(ClockId::Boottime);
+            return Ok(Instant { wall_ns: wall, boot_ns, boot_id: boot_id()? });
+        }
+        if entered - wall > 1_000_000_000 {
+            // The wall clock was set back meanwhile; start again from the new one.
+            return now();
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+fn wall_ns(clock: ClockId) -> i128 {
+    let time = clock_gettime(clock);
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Whether change times can still be compared with `base`: the wall clock was not set back since.
+pub(crate) fn clock_is_sound(base: &Instant) -> bool {
+    let (wall, boot) = (wall_ns(ClockId::Realtime), wall_ns(ClockId::Boottime));
+    let id = boot_id().unwrap_or_default();
+    no_step_back(base, &Instant { wall_ns: wall, boot_ns: boot, boot_id: id })
+}
+
+fn no_step_back(base: &Instant, now: &Instant) -> bool {
+    if base.boot_id != now.boot_id {
+        return now.wall_ns >= base.wall_ns;
+    }
+    let elapsed = now.boot_ns - base.boot_ns;
+    let offset = (now.wall_ns - base.wall_ns) - elapsed;
+    elapsed >= 0 && offset >= -(SLACK_NS + elapsed * SLEW_PPM / 1_000_000)
+}
+
+/// What tells one inode at one time from any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Identity {
+    pub device: u64,
+    pub inode: u64,
+    /// Seconds and nanoseconds.
+    pub ctime: (i64, i64),
+}
+
+impl Identity {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let ctime = (stat.st_ctime, stat.st_ctime_nsec as i64);
+        Self { device: stat.st_dev, inode: stat.st_ino, ctime }
+    }
+}
+
+pub(crate) fn ctime_ns(stat: &Stat) -> i128 {
+    i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
+}
+
+pub(crate) fn is_dir(stat: &Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
+}
+
+/// Answers whether an entry of the project is as it was at create. See the module's text.
+pub(crate) struct Proof<'a> {
+    project: &'a TreeRoot,
+    created_ns: i128,
+    sound: bool,
+    anchors: HashMap<RelPath, (u64, u64)>,
+    directories: std::cell::RefCell<HashMap<RelPath, Directory>>,
+}
+
+/// What the change time and the anchors say of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Directory {
+    /// It is the directory that was there at create.
+    same: bool,
+    /// And nothing was added to or removed from it since.
+    untouched: bool,
+}
+
+impl<'a> Proof<'a> {
+    pub(crate) fn new(
+        project: &'a TreeRoot,
+        created: &Instant,
+        anchors: HashMap<RelPath, (u64, u64)>,
+    ) -> Self {
+        let sound = clock_is_sound(created);
+        let directories = std::cell::RefCell::default();
+        Self { project, created_ns: created.wall_ns, sound, anchors, directories }
+    }
+
+    /// Whether this entry, with this `lstat`, stood here at create with these bytes and mode.
+    pub(crate) fn present(&self, path: &RelPath, stat: &Stat) -> Result<bool, DeriveError> {
+        if !self.sound || ctime_ns(stat) >= self.created_ns {
+            return Ok(false);
+        }
+        match path.parent() {
+            None => Ok(true),
+            Some(parent) => Ok(self.directory(&parent)?.same),
+        }
+    }
+
+    /// Whether nothing stood here at create (nothing stands here now).
+    pub(crate) fn absent(&self, path: &RelPath) -> Result<bool, DeriveError> {
+        if !self.sound {
+            return Ok(false);
+        }
+        for parent in path.ancestors() {
+            let Some(stat) = self.stat(&parent)? else { continue };
+            if !is_dir(&stat) {
+                return self.present(&parent, &stat);
+            }
+            let directory = self.directory(&parent)?;
+            return Ok(directory.same && directory.untouched);
+        }
+        Ok(false)
+    }
+
+    /// Whether the directory at `path` is the one that was there at create.
+    pub(crate) fn same_directory(&self, path: &RelPath) -> Result<bool, DeriveError> {
+        Ok(self.sound && self.directory(path)?.same)
+    }
+
+    fn directory(&self, path: &RelPath) -> Result<Directory, DeriveError> {
+        if let Some(known) = self.directories.borrow().get(path) {
+            return Ok(*known);
+        }
+        let known = match self.stat(path)? {
+            Some(stat) if is_dir(&stat) => {
+                let old = ctime_ns(&stat) < self.created_ns;
+                let anchored = self.anchors.get(path) == Some(&(stat.st_dev, stat.st_ino));
+                let parent_same = match path.parent() {
+                    None => true,
+                    Some(parent) => self.directory(&parent)?.same,
+                };
+                let same = path.is_root() || ((old || anchored) && parent_same);
+                Directory { same, untouched: old }
+            }
+            _ => Directory { same: false, untouched: false },
+        };
+        self.directories.borrow_mut().insert(path.clone(), known);
+        Ok(known)
+    }
+
+    /// Forgets what was seen, so that the next question looks again.
+    pub(crate) fn look_again(&self) {
+        self.directories.borrow_mut().clear();
+    }
+
+    fn stat(&self, path: &RelPath) -> Result<Option<Stat>, DeriveError> {
+        self.project.stat(path).map_err(|source| DeriveError::read("project", path, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instant(wall_ns: i128, boot_ns: i128, boot_id: &str) -> Instant {
+        Instant { wall_ns, boot_ns, boot_id: boot_id.to_owned() }
+    }
+
+    #[test]
+    fn only_a_step_back_voids_the_proof() {
+        let base = instant(1_000_000_000_000, 500_000_000_000, "a");
+        let after = |wall: i128, boot: i128, id: &str| {
+            no_step_back(&base, &instant(base.wall_ns + wall, base.boot_ns + boot, id))
+        };
+        assert!(after(60_000_000_000, 60_000_000_000, "a"));
+        assert!(after(60_000_000_000 - 60_000_000, 60_000_000_000, "a"), "slewed");
+        assert!(after(9_000_000_000_000, 60_000_000_000, "a"), "set forward");
+        assert!(!after(59_000_000_000, 60_000_000_000, "a"), "set back by a second");
+        assert!(after(1, -400_000_000_000, "b"), "another boot");
+        assert!(!after(-1, -400_000_000_000, "b"), "another boot with an earlier clock");
+    }
+
+    #[test]
+    fn a_file_written_before_is_older_and_one_written_after_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let path = |name: &str| RelPath::parse(name.as_bytes()).unwrap();
+        for round in 0..5 {
+            let (before, after) = (format!("before{round}"), format!("after{round}"));
+            std::fs::write(dir.path().join(&before), b"x").unwrap();
+            let created = now().unwrap();
+            std::fs::write(dir.path().join(&after), b"x").unwrap();
+            let proof = Proof::new(&root, &created, HashMap::new());
+            let old = |name: &str| {
+                let stat = root.stat(&path(name)).unwrap().unwrap();
+                proof.present(&path(name), &stat).unwrap()
+            };
+            assert!(old(&before));
+            assert!(!old(&after));
+        }
+    }
+}

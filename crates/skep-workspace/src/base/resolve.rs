@@ -1,0 +1,114 @@
+//! The base of one path, from what is settled, proven or captured.
+
+use super::memory::{Memory, Partial};
+use super::{Identity, Proof};
+use crate::error::DeriveError;
+use rustix::fs::Stat;
+use skep_types::{EntryState, RelPath};
+
+/// Where the base's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BaseBytes {
+    /// In the project, as they stand.
+    Project,
+    /// Kept under their hash, if they were small enough.
+    Blob,
+}
+
+/// The base of one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// `None` when it cannot be told.
+    pub state: Option<EntryState>,
+    pub bytes: BaseBytes,
+    pub partial: Option<Partial>,
+}
+
+impl Base {
+    fn known(state: EntryState, bytes: BaseBytes) -> Self {
+        Self { state: Some(state), bytes, partial: None }
+    }
+
+    fn unknown() -> Self {
+        Self { state: None, bytes: BaseBytes::Blob, partial: None }
+    }
+}
+
+/// A path of the project as it stands, and what the sandbox knows of its own side.
+pub(crate) struct Question<'a> {
+    pub path: &'a RelPath,
+    pub project: &'a EntryState,
+    pub stat: Option<&'a Stat>,
+    /// Whether the overlay noted that the sandbox's file was copied from the project.
+    pub copied_up: bool,
+    /// Whether the sandbox removed it.
+    pub removed: bool,
+}
+
+/// Knows the base; see the module's text.
+pub(crate) struct Resolver<'a> {
+    pub proof: Proof<'a>,
+    pub memory: &'a Memory,
+}
+
+impl Resolver<'_> {
+    pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        let Question { path, project, stat, .. } = question;
+        if let Some(settled) = self.memory.settled.get(path) {
+            let standing = settled.state == **project;
+            let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
+            let partial = settled.partial.clone();
+            return Ok(Base { state: Some(settled.state.clone()), bytes, partial });
+        }
+        if let Some(stat) = stat
+            && self.proof.present(path, stat)?
+        {
+            return Ok(Base::known((*project).clone(), BaseBytes::Project));
+        }
+        if let Some(base) = self.captured(question) {
+            return Ok(base);
+        }
+        match stat {
+            Some(_) => self.unproven_present(question),
+            None => self.unproven_absent(question),
+        }
+    }
+
+    fn captured(&self, question: &Question<'_>) -> Option<Base> {
+        let Question { path, project, stat, .. } = question;
+        let Some(capture) = self.memory.captures.get(path) else {
+            let covered = path.ancestors().any(|parent| self.memory.subtrees.contains(&parent));
+            return covered.then(|| Base::known(EntryState::Absent, BaseBytes::Blob));
+        };
+        let Some(identity) = capture.identity else {
+            return Some(Base::known(EntryState::Absent, BaseBytes::Blob));
+        };
+        if stat.map(Identity::of) == Some(identity) {
+            return Some(Base::known((*project).clone(), BaseBytes::Project));
+        }
+        Some(match &capture.state {
+            Some(state) => Base::known(state.clone(), BaseBytes::Blob),
+            None => Base::unknown(),
+        })
+    }
+
+    fn unproven_present(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        // An entry came or went in it since, but it is the same directory: taking an empty one
+        // away loses nothing.
+        let directory = matches!(question.project, EntryState::Dir { .. });
+        if question.removed && directory && self.proof.same_directory(question.path)? {
+            return Ok(Base::known(question.project.clone(), BaseBytes::Project));
+        }
+        Ok(Base::unknown())
+    }
+
+    /// Nothing stands there now, and its directory was touched since create. That alone says little
+    /// (the user may have saved another file beside it), and nothing can be overwritten; only when
+    /// the overlay noted that the sandbox started from a file of the project is it an open question.
+    fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        if question.copied_up && !self.proof.absent(question.path)? {
+            return Ok(Base::unknown());
+        }
+        Ok(Base::known(EntryState::Absent, BaseBytes::Blob))
+    }
+}

@@ -1,0 +1,176 @@
+//! The bytes behind the states, and the hunks between them.
+
+use super::judge::Entry;
+use crate::base::BaseBytes;
+use crate::base::memory::Memory;
+use crate::error::DeriveError;
+use crate::hunks::{TextDiff, apply_hunks, diff_lines, is_binary, without_taken};
+use crate::spec::Trees;
+use crate::tree::TreeRoot;
+use skep_types::{Change, ContentHash, EntryState, RelPath};
+
+/// Reads content, up to a limit.
+pub(crate) struct Contents<'a> {
+    pub trees: &'a Trees,
+    pub memory: &'a Memory,
+    pub limit: u64,
+}
+
+/// Content as a diff wants it.
+enum Text {
+    /// Nothing there, or no file: an empty text.
+    Empty,
+    Bytes(Vec<u8>),
+    /// Above the limit, or not kept.
+    TooLarge,
+}
+
+impl Contents<'_> {
+    /// The base's bytes; `None` when it is no file, too large, or not kept.
+    pub(crate) fn base(&self, entry: &Entry) -> Result<Option<Vec<u8>>, DeriveError> {
+        match (entry.base.bytes, &entry.base.state) {
+            (BaseBytes::Project, Some(state)) => self.project(&entry.path, state),
+            (BaseBytes::Blob, Some(EntryState::File { hash, size, .. })) => {
+                if *size > self.limit {
+                    Ok(None)
+                } else {
+                    self.memory.blob(hash)
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The project's bytes at `path`, which must still hash to what `state` says.
+    pub(crate) fn project(
+        &self,
+        path: &RelPath,
+        state: &EntryState,
+    ) -> Result<Option<Vec<u8>>, DeriveError> {
+        self.read("project", &self.trees.project, path, state)
+    }
+
+    /// The sandbox's bytes.
+    pub(crate) fn sandbox(&self, entry: &Entry) -> Result<Option<Vec<u8>>, DeriveError> {
+        match entry.level {
+            None => Ok(None),
+            Some(level) => {
+                self.read("sandbox", &self.trees.levels[level], &entry.path, &entry.sandbox)
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        side: &'static str,
+        root: &TreeRoot,
+        path: &RelPath,
+        state: &EntryState,
+    ) -> Result<Option<Vec<u8>>, DeriveError> {
+        let EntryState::File { hash, size, .. } = state else { return Ok(None) };
+        if *size > self.limit {
+            return Ok(None);
+        }
+        let bytes =
+            root.read(path, self.limit).map_err(|source| DeriveError::read(side, path, source))?;
+        if ContentHash::of(&bytes) == *hash {
+            Ok(Some(bytes))
+        } else {
+            Err(DeriveError::Moved { path: path.clone() })
+        }
+    }
+
+    /// Whether a file that is too large to be diffed is binary, by its first bytes.
+    fn large_is_binary(&self, entry: &Entry) -> Result<bool, DeriveError> {
+        use std::io::Read;
+        let (side, root) = match entry.level {
+            Some(level) => ("sandbox", &self.trees.levels[level]),
+            None => ("project", &self.trees.project),
+        };
+        let error = |source| DeriveError::read(side, &entry.path, source);
+        let (file, _) = match root.open_file(&entry.path) {
+            Ok(opened) => opened,
+            Err(_) if entry.level.is_none() => return Ok(false),
+            Err(source) => return Err(error(source)),
+        };
+        let mut head = Vec::new();
+        file.take(8000).read_to_end(&mut head).map_err(error)?;
+        Ok(is_binary(&head))
+    }
+
+    /// Fills in what a change says of its content.
+    pub(crate) fn describe(&self, entry: &Entry, change: &mut Change) -> Result<(), DeriveError> {
+        let file_or_nothing =
+            |state: &EntryState| matches!(state, EntryState::Absent | EntryState::File { .. });
+        if !file_or_nothing(&change.old) || !file_or_nothing(&change.new) {
+            return Ok(());
+        }
+        let old = self.text(&change.old, || self.old_bytes(entry))?;
+        let new = self.text(&change.new, || self.sandbox(entry))?;
+        let (old, new) = match (old, new) {
+            (Text::TooLarge, _) | (_, Text::TooLarge) => {
+                change.binary = self.large_is_binary(entry)?;
+                change.too_large = !change.binary;
+                return Ok(());
+            }
+            (old, new) => (old.into_bytes(), new.into_bytes()),
+        };
+        if is_binary(&old) || is_binary(&new) {
+            change.binary = true;
+            return Ok(());
+        }
+        let diff = self.diff(entry, &old, &new)?;
+        (change.hunks, change.added, change.removed) = (diff.hunks, diff.added, diff.removed);
+        Ok(())
+    }
+
+    /// The bytes of what the change starts from (see [`Entry::old`]).
+    fn old_bytes(&self, entry: &Entry) -> Result<Option<Vec<u8>>, DeriveError> {
+        match entry.base.state {
+            Some(_) => self.base(entry),
+            None => self.project(&entry.path, &entry.project),
+        }
+    }
+
+    fn text(
+        &self,
+        state: &EntryState,
+        read: impl FnOnce() -> Result<Option<Vec<u8>>, DeriveError>,
+    ) -> Result<Text, DeriveError> {
+        match state {
+            EntryState::File { size: 0, .. } => Ok(Text::Empty),
+            EntryState::File { .. } => Ok(read()?.map_or(Text::TooLarge, Text::Bytes)),
+            _ => Ok(Text::Empty),
+        }
+    }
+
+    /// The hunks from the base; when some of a file's hunks were taken before and the sandbox has
+    /// not touched it since, those that are left of the diff that was reviewed.
+    pub(crate) fn diff(
+        &self,
+        entry: &Entry,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<TextDiff, DeriveError> {
+        if let Some(partial) = &entry.base.partial
+            && partial.new == ContentHash::of(new)
+            && let Some(root) = self.memory.blob(&partial.root)?
+        {
+            let left = without_taken(diff_lines(&entry.path, &root, new), &partial.taken);
+            let fits = apply_hunks(old, &left.hunks.iter().collect::<Vec<_>>());
+            if fits.as_deref() == Ok(new) {
+                return Ok(left);
+            }
+        }
+        Ok(diff_lines(&entry.path, old, new))
+    }
+}
+
+impl Text {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Empty | Self::TooLarge => Vec::new(),
+        }
+    }
+}

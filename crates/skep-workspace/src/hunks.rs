@@ -1,0 +1,315 @@
+//! Line hunks: what changed in a text, as stretches that can be taken over one by one.
+//!
+//! Lines are bytes up to and including `\n`; nothing is decoded, so CRLF, a byte order mark, a
+//! missing final newline and invalid UTF-8 come through exactly.
+
+use gix_imara_diff::{Algorithm, Diff, InternedInput};
+use skep_types::{ContentHash, Hunk, HunkId, HunkLine, RelPath};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Lines of context on each side of a change.
+const CONTEXT: u32 = 3;
+
+/// How much of a file decides whether it is text, as in git.
+const BINARY_PROBE: usize = 8000;
+
+/// A hunk that does not fit the bytes it is applied to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("hunk `{id}` does not fit the base at line {line}")]
+pub struct HunkMismatch {
+    /// Which hunk.
+    pub id: HunkId,
+    /// First line of the base that differs from what the hunk expects.
+    pub line: u32,
+}
+
+/// The hunks between two texts, with the sums of changed lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextDiff {
+    /// In the order of the text.
+    pub hunks: Vec<Hunk>,
+    /// Lines added.
+    pub added: u64,
+    /// Lines removed.
+    pub removed: u64,
+}
+
+/// Whether these bytes are no text: a NUL among the first 8000.
+pub fn is_binary(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(BINARY_PROBE)].contains(&0)
+}
+
+/// The lines of `bytes`, each with its end.
+pub(crate) fn lines_of(bytes: &[u8]) -> Vec<&[u8]> {
+    bytes.split_inclusive(|byte| *byte == b'\n').collect()
+}
+
+/// The changed stretches between two texts: ranges of lines before and after.
+pub(crate) fn changed_ranges(
+    algorithm: Algorithm,
+    before: &[&[u8]],
+    after: &[&[u8]],
+) -> Vec<(Range<u32>, Range<u32>)> {
+    let mut input: InternedInput<&[u8]> = InternedInput::default();
+    input.update_before(before.iter().copied());
+    input.update_after(after.iter().copied());
+    let mut diff = Diff::compute(algorithm, &input);
+    diff.postprocess_lines(&input);
+    diff.hunks().map(|hunk| (hunk.before, hunk.after)).collect()
+}
+
+/// The hunks that turn `old` into `new`. `path` enters their ids.
+pub fn diff_lines(path: &RelPath, old: &[u8], new: &[u8]) -> TextDiff {
+    let (before, after) = (lines_of(old), lines_of(new));
+    let ranges = changed_ranges(Algorithm::Histogram, &before, &after);
+    let mut diff = TextDiff::default();
+    for (removed, added) in &ranges {
+        diff.removed += u64::from(removed.end - removed.start);
+        diff.added += u64::from(added.end - added.start);
+    }
+    let mut ordinals = HashMap::new();
+    for group in group_ranges(&ranges) {
+        let mut hunk = build_hunk(group, &before, &after);
+        hunk.id = hunk_id(path, &hunk.lines, &mut ordinals);
+        diff.hunks.push(hunk);
+    }
+    diff
+}
+
+/// Puts changes together whose context would touch or overlap.
+fn group_ranges(ranges: &[(Range<u32>, Range<u32>)]) -> Vec<&[(Range<u32>, Range<u32>)]> {
+    ranges.chunk_by(|left, right| right.0.start - left.0.end <= 2 * CONTEXT).collect()
+}
+
+fn build_hunk(group: &[(Range<u32>, Range<u32>)], before: &[&[u8]], after: &[&[u8]]) -> Hunk {
+    let (first, last) = (&group[0], &group[group.len() - 1]);
+    let lead = first.0.start.min(CONTEXT);
+    let tail = (before.len() as u32 - last.0.end).min(CONTEXT);
+    let old = first.0.start - lead..last.0.end + tail;
+    let new = first.1.start - lead..last.1.end + tail;
+    let mut lines = Vec::new();
+    let mut at = old.start;
+    for (removed, added) in group {
+        lines.extend(slice(before, at..removed.start).map(HunkLine::Context));
+        lines.extend(slice(before, removed.clone()).map(HunkLine::Removed));
+        lines.extend(slice(after, added.clone()).map(HunkLine::Added));
+        at = removed.end;
+    }
+    lines.extend(slice(before, at..old.end).map(HunkLine::Context));
+    Hunk {
+        id: HunkId::from_hash(&ContentHash::of(b"")),
+        old_start: start_number(&old),
+        old_lines: old.end - old.start,
+        new_start: start_number(&new),
+        new_lines: new.end - new.start,
+        lines,
+    }
+}
+
+fn slice<'a>(
+    lines: &'a [&'a [u8]],
+    range: Range<u32>,
+) -> impl Iterator<Item = skep_types::ByteString> + 'a {
+    lines[range.start as usize..range.end as usize].iter().map(|line| (*line).into())
+}
+
+/// Unified diffs count from 1, and name the line before when there is none.
+fn start_number(range: &Range<u32>) -> u32 {
+    if range.is_empty() { range.start } else { range.start + 1 }
+}
+
+/// The id covers the lines from the first to the last changed one. The context around them is left
+/// out, so an edit elsewhere does not rename a hunk.
+fn hunk_id(path: &RelPath, lines: &[HunkLine], ordinals: &mut HashMap<ContentHash, u64>) -> HunkId {
+    let changed = |line: &HunkLine| !matches!(line, HunkLine::Context(_));
+    let first = lines.iter().position(changed).unwrap_or(0);
+    let last = lines.iter().rposition(changed).map_or(0, |index| index + 1);
+    let mut bytes = Vec::new();
+    push(&mut bytes, b'p', path.as_bytes());
+    for line in &lines[first..last] {
+        match line {
+            HunkLine::Context(text) => push(&mut bytes, b' ', text.as_bytes()),
+            HunkLine::Removed(text) => push(&mut bytes, b'-', text.as_bytes()),
+            HunkLine::Added(text) => push(&mut bytes, b'+', text.as_bytes()),
+        }
+    }
+    let content = ContentHash::of(&bytes);
+    let ordinal = ordinals.entry(content).or_insert(0);
+    push(&mut bytes, b'n', &ordinal.to_le_bytes());
+    *ordinal += 1;
+    HunkId::from_hash(&ContentHash::of(&bytes))
+}
+
+fn push(bytes: &mut Vec<u8>, mark: u8, text: &[u8]) {
+    bytes.push(mark);
+    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(text);
+}
+
+/// Applies some of the hunks of a diff to its base. None gives the base, all give the new text.
+///
+/// Fails when a hunk's context or removed lines are not what stands in `base`.
+pub fn apply_hunks(base: &[u8], hunks: &[&Hunk]) -> Result<Vec<u8>, HunkMismatch> {
+    let lines = lines_of(base);
+    let mut sorted = hunks.to_vec();
+    sorted.sort_by_key(|hunk| (first_line(hunk), hunk.old_lines));
+    let mut out = Vec::with_capacity(base.len());
+    let mut at = 0usize;
+    for hunk in sorted {
+        let start = first_line(hunk);
+        let mismatch = |line: usize| HunkMismatch { id: hunk.id.clone(), line: line as u32 + 1 };
+        if start < at || start > lines.len() {
+            return Err(mismatch(start));
+        }
+        lines[at..start].iter().for_each(|line| out.extend_from_slice(line));
+        at = start;
+        for line in &hunk.lines {
+            match line {
+                HunkLine::Added(text) => out.extend_from_slice(text.as_bytes()),
+                HunkLine::Context(text) | HunkLine::Removed(text) => {
+                    if lines.get(at).copied() != Some(text.as_bytes()) {
+                        return Err(mismatch(at));
+                    }
+                    if matches!(line, HunkLine::Context(_)) {
+                        out.extend_from_slice(text.as_bytes());
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+    lines[at..].iter().for_each(|line| out.extend_from_slice(line));
+    Ok(out)
+}
+
+fn first_line(hunk: &Hunk) -> usize {
+    if hunk.old_lines == 0 { hunk.old_start as usize } else { hunk.old_start as usize - 1 }
+}
+
+/// The hunks that are left after `taken` were applied to the base: the same ids, their place in the
+/// base moved by what was taken before them.
+///
+/// Diffing the half-applied base again could line repeated text up in another way; this cannot.
+pub(crate) fn without_taken(diff: TextDiff, taken: &[HunkId]) -> TextDiff {
+    let mut shift = 0i64;
+    let mut left = TextDiff { hunks: Vec::new(), added: diff.added, removed: diff.removed };
+    for mut hunk in diff.hunks {
+        if taken.contains(&hunk.id) {
+            shift += i64::from(hunk.new_lines) - i64::from(hunk.old_lines);
+            let (added, removed) = line_counts(&hunk);
+            left.added -= added;
+            left.removed -= removed;
+        } else {
+            hunk.old_start = (i64::from(hunk.old_start) + shift).max(0) as u32;
+            left.hunks.push(hunk);
+        }
+    }
+    left
+}
+
+fn line_counts(hunk: &Hunk) -> (u64, u64) {
+    let count = |wanted: fn(&HunkLine) -> bool| hunk.lines.iter().filter(|l| wanted(l)).count();
+    let added = count(|line| matches!(line, HunkLine::Added(_)));
+    let removed = count(|line| matches!(line, HunkLine::Removed(_)));
+    (added as u64, removed as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn path() -> RelPath {
+        RelPath::parse(b"src/a.txt").unwrap()
+    }
+
+    /// Few different lines, so that repeats and ambiguous alignments are the rule.
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        let line = prop_oneof![
+            Just(&b"a\n"[..]),
+            Just(&b"b\n"[..]),
+            Just(&b"\n"[..]),
+            Just(&b"  c\r\n"[..]),
+            Just(&b"\xff\xfe\n"[..]),
+            Just(&b"long line of text\n"[..]),
+        ];
+        (prop::collection::vec(line, 0..60), prop::option::of(Just(&b"no newline"[..])))
+            .prop_map(|(lines, end)| [lines.concat(), end.unwrap_or_default().to_vec()].concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn all_hunks_give_the_new_text_and_none_the_base(old in text(), new in text()) {
+            let diff = diff_lines(&path(), &old, &new);
+            prop_assert_eq!(apply_hunks(&old, &diff.hunks.iter().collect::<Vec<_>>()).unwrap(), new);
+            prop_assert_eq!(apply_hunks(&old, &[]).unwrap(), old);
+        }
+
+        #[test]
+        fn what_is_left_after_a_subset_has_the_same_ids_and_finishes(
+            old in text(), new in text(), mask in any::<u64>()
+        ) {
+            let diff = diff_lines(&path(), &old, &new);
+            let (taken, kept): (Vec<_>, Vec<_>) = diff.hunks.iter().enumerate()
+                .partition(|(index, _)| mask >> (index % 64) & 1 == 1);
+            let taken: Vec<&Hunk> = taken.into_iter().map(|(_, hunk)| hunk).collect();
+            let half = apply_hunks(&old, &taken).unwrap();
+            let ids: Vec<HunkId> = taken.iter().map(|hunk| hunk.id.clone()).collect();
+            let left = without_taken(diff.clone(), &ids);
+            let left_ids: Vec<_> = left.hunks.iter().map(|hunk| &hunk.id).collect();
+            prop_assert_eq!(left_ids, kept.iter().map(|(_, hunk)| &hunk.id).collect::<Vec<_>>());
+            prop_assert_eq!(apply_hunks(&half, &left.hunks.iter().collect::<Vec<_>>()).unwrap(), new);
+        }
+
+        #[test]
+        fn ids_are_unique_in_a_file(old in text(), new in text()) {
+            let diff = diff_lines(&path(), &old, &new);
+            let ids: std::collections::BTreeSet<_> = diff.hunks.iter().map(|hunk| &hunk.id).collect();
+            prop_assert_eq!(ids.len(), diff.hunks.len());
+        }
+    }
+
+    fn numbered(range: Range<u32>) -> Vec<u8> {
+        range.flat_map(|number| format!("line {number}\n").into_bytes()).collect()
+    }
+
+    #[test]
+    fn close_changes_are_one_hunk_and_far_ones_two() {
+        let old = numbered(0..40);
+        let edit = |at: &[u32]| -> Vec<u8> {
+            (0..40)
+                .flat_map(|n| {
+                    let mark = if at.contains(&n) { "!" } else { "" };
+                    format!("line {n}{mark}\n").into_bytes()
+                })
+                .collect()
+        };
+        assert_eq!(diff_lines(&path(), &old, &edit(&[10, 17])).hunks.len(), 1);
+        let far = diff_lines(&path(), &old, &edit(&[10, 18]));
+        assert_eq!(far.hunks.len(), 2);
+        assert_eq!((far.hunks[0].old_start, far.hunks[0].old_lines), (8, 7));
+        // The same edit alone has the same id.
+        assert_eq!(diff_lines(&path(), &old, &edit(&[18])).hunks[0].id, far.hunks[1].id);
+    }
+
+    #[test]
+    fn added_and_deleted_files_are_one_hunk() {
+        let diff = diff_lines(&path(), b"", b"a\nb");
+        assert_eq!(diff.hunks.len(), 1);
+        let hunk = &diff.hunks[0];
+        assert_eq!((hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines), (0, 0, 1, 2));
+        assert_eq!(diff_lines(&path(), b"a\nb", b"").removed, 2);
+    }
+
+    #[test]
+    fn only_a_nul_near_the_start_makes_it_binary() {
+        assert!(is_binary(b"a\0b"));
+        assert!(!is_binary(b"\xff\xfe caf\xe9\r\n"));
+        let mut late = vec![b'a'; 8000];
+        late.push(0);
+        assert!(!is_binary(&late));
+    }
+}

@@ -1,0 +1,83 @@
+//! Where the parts of one sandbox's workspace are.
+
+use crate::error::DeriveError;
+use crate::tree::TreeRoot;
+use skep_types::{Base, RelPath, WorkspaceDriver};
+use std::path::{Path, PathBuf};
+
+/// Everything needed to look at one sandbox's workspace from the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceSpec {
+    /// The user's directory.
+    pub project: PathBuf,
+    /// What it was at create.
+    pub base: Base,
+    /// How the view is made, and so which marks count.
+    pub driver: WorkspaceDriver,
+    /// The writable layer.
+    pub upper: PathBuf,
+    /// Frozen uppers below it, topmost first.
+    pub layers: Vec<PathBuf>,
+    /// Read-only dependency directories, topmost first. What stands there is not the project's.
+    pub dependency_layers: Vec<PathBuf>,
+    /// Paths of the project that the inside does not see.
+    pub hidden: Vec<RelPath>,
+    /// Where captures and settled bases are kept; exists, mode 0700.
+    pub memory: PathBuf,
+}
+
+/// How to derive a change set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeriveOptions {
+    /// Texts above this size are shown without hunks.
+    pub max_hunk_bytes: u64,
+}
+
+impl Default for DeriveOptions {
+    fn default() -> Self {
+        Self { max_hunk_bytes: 4 << 20 }
+    }
+}
+
+impl WorkspaceSpec {
+    /// Whether `path` is hidden from the inside, or lies below a hidden path.
+    pub(crate) fn is_hidden(&self, path: &RelPath) -> bool {
+        self.hidden.iter().any(|hidden| path.starts_with(hidden))
+    }
+}
+
+/// The directories of a workspace, pinned.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    pub project: TreeRoot,
+    /// The upper, then the layers.
+    pub levels: Vec<TreeRoot>,
+    pub level_paths: Vec<PathBuf>,
+    pub dependencies: Vec<TreeRoot>,
+}
+
+impl Trees {
+    pub(crate) fn open(spec: &WorkspaceSpec) -> Result<Self, DeriveError> {
+        let project = open("project", &spec.project)?;
+        let identity = project
+            .identity()
+            .map_err(|source| DeriveError::read("project", &RelPath::root(), source))?;
+        if identity != (spec.base.device, spec.base.inode) {
+            return Err(DeriveError::ProjectReplaced { path: spec.project.clone() });
+        }
+        let mut level_paths = vec![spec.upper.clone()];
+        level_paths.extend(spec.layers.iter().cloned());
+        let levels =
+            level_paths.iter().map(|path| open("layer", path)).collect::<Result<_, _>>()?;
+        let dependencies = spec
+            .dependency_layers
+            .iter()
+            .map(|path| open("dependency layer", path))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { project, levels, level_paths, dependencies })
+    }
+}
+
+fn open(what: &'static str, path: &Path) -> Result<TreeRoot, DeriveError> {
+    TreeRoot::open(path).map_err(|source| DeriveError::Open { what, path: path.to_owned(), source })
+}
