@@ -1,0 +1,241 @@
+//! Approvals and undos: the rows that must survive power loss.
+
+use super::fault::{Fault, Outcome};
+use super::row::{IdSearch, by_id_prefix, encode, first, micros, rows};
+use super::{Durability, SqliteStore, ledger};
+use crate::{APPROVAL_MOVES, ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
+use rusqlite::{Transaction, params};
+use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, SandboxId};
+use std::collections::BTreeSet;
+
+const TABLE: &str = "approvals";
+const SEARCH: IdSearch = IdSearch {
+    what: "approval",
+    exact: "SELECT id, value, sum FROM approvals WHERE id = ?1",
+    range: "SELECT id FROM approvals WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT 10",
+};
+
+impl ApprovalStore for SqliteStore {
+    fn insert_approval(&self, approval: &Approval, events: &[NewEvent]) -> Result<()> {
+        self.write("insert an approval", Durability::Power, |tx| {
+            let id = approval.id.as_str();
+            if approval.state != ApprovalState::Applying {
+                let (from, to) = (ApprovalState::Applying, approval.state);
+                return Err(illegal(approval, from, to));
+            }
+            if tx.prepare("SELECT 1 FROM approvals WHERE id = ?1")?.exists(params![id])? {
+                let name = id.to_owned();
+                return Err(StoreError::AlreadyExists { what: "approval", name }.into());
+            }
+            insert(tx, approval)?;
+            write_paths(tx, approval)?;
+            ledger::append(tx, events)?;
+            Ok(())
+        })
+    }
+
+    fn move_approval(
+        &self,
+        id: &ApprovalId,
+        to: ApprovalState,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Approval),
+    ) -> Result<Approval> {
+        self.write("move an approval", Durability::Power, |tx| {
+            let before = load(tx, id)?;
+            check_move(&before, to)?;
+            if (before.state, to) == (ApprovalState::Applying, ApprovalState::Committed) {
+                refuse_second_undo(tx, &before)?;
+            }
+            let mut after = before.clone();
+            change(&mut after);
+            after.id = before.id.clone();
+            after.kind = before.kind.clone();
+            after.sandbox = before.sandbox.clone();
+            after.project = before.project.clone();
+            after.state = to;
+            write_back(tx, &after)?;
+            if after.paths != before.paths {
+                write_paths(tx, &after)?;
+            }
+            if before.state != to {
+                settle_undone(tx, &after)?;
+            }
+            ledger::append(tx, events)?;
+            Ok(after)
+        })
+    }
+
+    fn find_approval(&self, text: &str) -> Result<Approval> {
+        self.read("find an approval", |tx| by_id_prefix(tx, TABLE, &SEARCH, text))
+    }
+
+    fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>> {
+        // Everything below `dir` lies between `dir/` and `dir0`: `0` follows `/`.
+        let (path, from, until) = match &filter.path {
+            Some(path) if !path.is_root() => {
+                let bytes = path.as_bytes();
+                (Some(bytes), [bytes, b"/"].concat(), [bytes, b"0"].concat())
+            }
+            _ => (None, Vec::new(), Vec::new()),
+        };
+        let states: Vec<_> = filter.states.iter().map(|state| state_word(*state)).collect();
+        let states = (!states.is_empty()).then(|| serde_json::json!(states).to_string());
+        let project = filter.project.as_ref().map(ByteString::as_bytes);
+        let sandbox = filter.sandbox.as_ref().map(SandboxId::as_str);
+        let sql = "SELECT id, value, sum FROM approvals
+                   WHERE (?1 IS NULL OR project = ?1)
+                     AND (?2 IS NULL OR sandbox = ?2)
+                     AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3)))
+                     AND (?4 IS NULL OR id IN (
+                         SELECT approval FROM approval_paths WHERE path = ?4
+                         UNION SELECT approval FROM approval_paths WHERE path >= ?5 AND path < ?6))
+                   ORDER BY seq DESC";
+        self.read("list approvals", |tx| {
+            rows(tx, TABLE, sql, params![project, sandbox, states, path, from, until])
+        })
+    }
+
+    fn newest_undoable(&self, project: &ByteString) -> Result<Option<Approval>> {
+        let sql = "SELECT id, value, sum FROM approvals
+                   WHERE project = ?1 AND kind = 'approve' AND state = 'applied' AND undo_kept
+                   ORDER BY seq DESC LIMIT 1";
+        self.read("find the newest approval", |tx| {
+            first(tx, TABLE, sql, params![project.as_bytes()])
+        })
+    }
+
+    fn undo_expired(&self, keep: u32, before: &str) -> Result<Vec<Approval>> {
+        let sql = "SELECT id, value, sum FROM (
+                       SELECT *, row_number() OVER (PARTITION BY project ORDER BY seq DESC) AS rank
+                       FROM approvals)
+                   WHERE rank > ?1 AND at_us < ?2 AND undo_kept
+                     AND state IN ('applied', 'aborted', 'undone')
+                   ORDER BY seq DESC";
+        self.read("list approvals past their undo", |tx| {
+            rows(tx, TABLE, sql, params![keep, micros(before)?])
+        })
+    }
+
+    fn drop_undo(&self, id: &ApprovalId) -> Result<()> {
+        // Synced: the backups are removed next, and an undo that still believes in them after a
+        // power loss would find nothing.
+        self.write("give up an undo", Durability::Power, |tx| {
+            let changed =
+                tx.execute("UPDATE approvals SET undo_kept = 0 WHERE id = ?1", [id.as_str()])?;
+            if changed == 0 { Err(not_found(id)) } else { Ok(()) }
+        })
+    }
+}
+
+fn not_found(id: &ApprovalId) -> Fault {
+    StoreError::NotFound { what: "approval", name: id.to_string() }.into()
+}
+
+fn illegal(approval: &Approval, from: ApprovalState, to: ApprovalState) -> Fault {
+    StoreError::IllegalApprovalMove { id: approval.id.clone(), from, to }.into()
+}
+
+fn check_move(approval: &Approval, to: ApprovalState) -> Outcome<()> {
+    let from = approval.state;
+    if from == to || APPROVAL_MOVES.contains(&(from, to)) {
+        Ok(())
+    } else {
+        Err(illegal(approval, from, to))
+    }
+}
+
+fn load(tx: &Transaction<'_>, id: &ApprovalId) -> Outcome<Approval> {
+    first(tx, TABLE, SEARCH.exact, params![id.as_str()])?.ok_or_else(|| not_found(id))
+}
+
+/// Two undos of one approval may be staged at once; only the first may pass the commit point.
+fn refuse_second_undo(tx: &Transaction<'_>, undo: &Approval) -> Outcome<()> {
+    let ApprovalKind::Undo { of } = &undo.kind else { return Ok(()) };
+    let reversed = load(tx, of)?;
+    if reversed.state != ApprovalState::Applied {
+        return Err(illegal(&reversed, reversed.state, ApprovalState::Undone));
+    }
+    let sql = "SELECT id, value, sum FROM approvals
+               WHERE project = ?1 AND kind = 'undo' AND state IN ('committed', 'needs_attention')";
+    let begun: Vec<Approval> = rows(tx, TABLE, sql, params![undo.project.as_bytes()])?;
+    match begun.iter().find(|other| other.kind == undo.kind) {
+        Some(_) => Err(illegal(undo, undo.state, ApprovalState::Committed)),
+        None => Ok(()),
+    }
+}
+
+/// An undo that is in the project has undone the approval it names; both are true at once.
+fn settle_undone(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
+    let (ApprovalKind::Undo { of }, ApprovalState::Applied) = (&approval.kind, approval.state)
+    else {
+        return Ok(());
+    };
+    let mut reversed = load(tx, of)?;
+    check_move(&reversed, ApprovalState::Undone)?;
+    reversed.state = ApprovalState::Undone;
+    write_back(tx, &reversed)
+}
+
+fn insert(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
+    let row = encode("approval", approval.id.as_str(), approval)?;
+    let kind = match approval.kind {
+        ApprovalKind::Approve => "approve",
+        ApprovalKind::Undo { .. } => "undo",
+    };
+    tx.execute(
+        "INSERT INTO approvals (id, sandbox, project, kind, state, at_us, value, sum)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            approval.id.as_str(),
+            approval.sandbox.as_str(),
+            approval.project.as_bytes(),
+            kind,
+            state_word(approval.state),
+            micros(&approval.at)?,
+            row.value,
+            row.sum,
+        ],
+    )?;
+    Ok(())
+}
+
+fn write_back(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
+    let row = encode("approval", approval.id.as_str(), approval)?;
+    tx.execute(
+        "UPDATE approvals SET state = ?2, at_us = ?3, value = ?4, sum = ?5 WHERE id = ?1",
+        params![
+            approval.id.as_str(),
+            state_word(approval.state),
+            micros(&approval.at)?,
+            row.value,
+            row.sum,
+        ],
+    )?;
+    Ok(())
+}
+
+fn write_paths(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
+    let id = approval.id.as_str();
+    tx.execute("DELETE FROM approval_paths WHERE approval = ?1", params![id])?;
+    let paths: BTreeSet<&[u8]> =
+        approval.paths.iter().map(|applied| applied.path.as_bytes()).collect();
+    let mut statement =
+        tx.prepare("INSERT INTO approval_paths (path, approval) VALUES (?1, ?2)")?;
+    for path in paths {
+        statement.execute(params![path, id])?;
+    }
+    Ok(())
+}
+
+/// The word in the `state` column, as in the JSON.
+fn state_word(state: ApprovalState) -> &'static str {
+    match state {
+        ApprovalState::Applying => "applying",
+        ApprovalState::Committed => "committed",
+        ApprovalState::Applied => "applied",
+        ApprovalState::Aborted => "aborted",
+        ApprovalState::Undone => "undone",
+        ApprovalState::NeedsAttention => "needs_attention",
+    }
+}

@@ -1,0 +1,77 @@
+//! Execs.
+
+use super::fault::Outcome;
+use super::row::{IdSearch, by_id_prefix, encode, first, rows};
+use super::{Durability, SqliteStore, ledger, sandboxes};
+use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
+use rusqlite::{Transaction, params};
+use skep_types::{Exec, ExecEnd, ExecId, SandboxId, SandboxState};
+
+const TABLE: &str = "execs";
+const SEARCH: IdSearch = IdSearch {
+    what: "exec",
+    exact: "SELECT id, value, sum FROM execs WHERE id = ?1",
+    range: "SELECT id FROM execs WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT 10",
+};
+
+impl ExecStore for SqliteStore {
+    fn insert_exec(&self, exec: &Exec, events: &[NewEvent]) -> Result<()> {
+        self.write("insert an exec", Durability::Process, |tx| {
+            refuse_orphan(tx, &exec.sandbox)?;
+            let id = exec.id.as_str();
+            if tx.prepare("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
+                let name = id.to_owned();
+                return Err(StoreError::AlreadyExists { what: "exec", name }.into());
+            }
+            let row = encode("exec", id, exec)?;
+            tx.execute(
+                "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![id, exec.sandbox.as_str(), exec.end.is_some(), row.value, row.sum],
+            )?;
+            ledger::append(tx, events)?;
+            Ok(())
+        })
+    }
+
+    fn finish_exec(&self, id: &ExecId, end: &ExecEnd, events: &[NewEvent]) -> Result<Finish> {
+        self.write("record the end of an exec", Durability::Process, |tx| {
+            let found: Option<Exec> = first(tx, TABLE, SEARCH.exact, params![id.as_str()])?;
+            let mut exec =
+                found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
+            if let Some(end) = exec.end {
+                return Ok(Finish::AlreadyEnded(end));
+            }
+            exec.end = Some(end.clone());
+            let row = encode("exec", id.as_str(), &exec)?;
+            tx.execute(
+                "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1",
+                params![id.as_str(), row.value, row.sum],
+            )?;
+            ledger::append(tx, events)?;
+            Ok(Finish::Recorded)
+        })
+    }
+
+    fn find_exec(&self, text: &str) -> Result<Exec> {
+        self.read("find an exec", |tx| by_id_prefix(tx, TABLE, &SEARCH, text))
+    }
+
+    fn list_execs(&self, sandbox: &SandboxId) -> Result<Vec<Exec>> {
+        let sql = "SELECT id, value, sum FROM execs WHERE sandbox = ?1 ORDER BY seq";
+        self.read("list execs", |tx| rows(tx, TABLE, sql, params![sandbox.as_str()]))
+    }
+
+    fn running_execs(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Exec>> {
+        let sql = "SELECT id, value, sum FROM execs
+                   WHERE ended = 0 AND (?1 IS NULL OR sandbox = ?1) ORDER BY seq";
+        let sandbox = sandbox.map(SandboxId::as_str);
+        self.read("list running execs", |tx| rows(tx, TABLE, sql, params![sandbox]))
+    }
+}
+
+fn refuse_orphan(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
+    if sandboxes::load(tx, id)?.state == SandboxState::Deleted {
+        return Err(StoreError::NotFound { what: "sandbox", name: id.to_string() }.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! [`SqliteStore`]: one connection, two kinds of transaction.
+
+mod approvals;
+mod execs;
+mod fault;
+mod layers;
+mod ledger;
+mod migrate;
+mod open;
+mod row;
+mod sandboxes;
+mod upkeep;
+
+use crate::{Result, StoreError};
+use fault::{Fault, Outcome};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use open::{Access, NewInstance};
+
+/// The store in one SQLite file, shared by any number of processes of this host.
+///
+/// How it is set up, and why:
+///
+/// - **Write-ahead log.** Readers and one writer do not wait for each other. Every write begins
+///   with `BEGIN IMMEDIATE`, so that it reads what it is going to change; it waits up to ten
+///   seconds for another writer, then it is `Busy`.
+/// - **`synchronous=NORMAL`, normally.** A commit is then a write into the log without an fsync:
+///   it survives the death of every process, and power loss may take the newest commits (never
+///   the order, never half of one). For approvals the connection is switched to
+///   `synchronous=FULL` for that one transaction: the log, with everything committed before, is
+///   synced before the method returns.
+/// - **No surprising fsync.** Folding the log into the database syncs both files, so it never
+///   happens by itself: automatic checkpoints are off, and closing the last connection neither
+///   folds nor removes the log (`SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE`). [`crate::Housekeeping::upkeep`]
+///   does it once the log has grown, and also pays for the one fsync with which SQLite starts a
+///   log anew. A log that is never folded would also slow down opening, because the first process
+///   to open a database reads its log.
+/// - **Opening is cheap.** With a current schema: open, three pragmas. No schema work, no
+///   integrity check (that is [`crate::Housekeeping::check`]), statements prepared when needed.
+/// - **The file is watched.** Each transaction first looks whether the path still leads to the
+///   file that was opened; a store that was moved or replaced is not written to blindly.
+#[derive(Debug)]
+pub struct SqliteStore {
+    connection: Mutex<Connection>,
+    path: PathBuf,
+    access: Access,
+    file: FileId,
+    /// Set by a failed write or sync; there is no way back.
+    stopped: AtomicBool,
+    durable_commits: AtomicU64,
+}
+
+/// Which file a path led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+/// What a commit must survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// The death of every process.
+    Process,
+    /// Power loss.
+    Power,
+}
+
+impl SqliteStore {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many commits of this handle were synced to the disk.
+    pub fn durable_commits(&self) -> u64 {
+        self.durable_commits.load(Ordering::Relaxed)
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        // A panic in a caller's closure rolled its transaction back; the connection is sound.
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_file(&self) -> Result<()> {
+        if FileId::of(&self.path) == Some(self.file) {
+            Ok(())
+        } else {
+            Err(StoreError::Replaced { path: self.path.clone() })
+        }
+    }
+
+    /// Runs `body` on one consistent view.
+    fn read<T>(
+        &self,
+        operation: &'static str,
+        body: impl FnOnce(&Transaction<'_>) -> Outcome<T>,
+    ) -> Result<T> {
+        self.check_file()?;
+        let connection = self.connection();
+        Transaction::new_unchecked(&connection, TransactionBehavior::Deferred)
+            .map_err(Into::into)
+            .and_then(|tx| body(&tx))
+            .map_err(|fault| fault.into_error(operation, &self.path))
+    }
+
+    /// Runs `body` under the write lock and commits what it did.
+    fn write<T>(
+        &self,
+        operation: &'static str,
+        durability: Durability,
+        body: impl FnOnce(&Transaction<'_>) -> Outcome<T>,
+    ) -> Result<T> {
+        let path = || self.path.clone();
+        if self.access == Access::ReadOnly {
+            return Err(StoreError::ReadOnly { operation, path: path() });
+        }
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(StoreError::Stopped { operation, path: path() });
+        }
+        let connection = self.connection();
+        let done = match durability {
+            Durability::Process => self.transact(&connection, durability, body),
+            // The level cannot change inside a transaction. Staying at FULL by mistake would only
+            // be slow, so putting it back is not a reason to fail.
+            Durability::Power => set_synchronous(&connection, "FULL").and_then(|()| {
+                let done = self.transact(&connection, durability, body);
+                let _ = set_synchronous(&connection, "NORMAL");
+                done
+            }),
+        };
+        done.map_err(|fault| self.settle(operation, fault))
+    }
+
+    /// The error for the caller; one that cannot be recovered from stops the store.
+    fn settle(&self, operation: &'static str, fault: Fault) -> StoreError {
+        if fault.is_final() {
+            self.stopped.store(true, Ordering::Release);
+        }
+        fault.into_error(operation, &self.path)
+    }
+
+    fn transact<T>(
+        &self,
+        connection: &Connection,
+        durability: Durability,
+        body: impl FnOnce(&Transaction<'_>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let tx = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+        // After the lock was taken: the wait may have been long enough to move the file.
+        self.check_file()?;
+        let value = body(&tx)?;
+        if durability == Durability::Power {
+            // SQLite syncs the directory only for a log it made itself in this connection.
+            open::sync_parent(&self.path)?;
+        }
+        tx.commit()?;
+        if durability == Durability::Power {
+            self.durable_commits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(value)
+    }
+}
+
+fn set_synchronous(connection: &Connection, level: &'static str) -> Outcome<()> {
+    Ok(connection.pragma_update(None, "synchronous", level)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn synchronous(tx: &Transaction<'_>) -> Outcome<i64> {
+        Ok(tx.pragma_query_value(None, "synchronous", |row| row.get(0))?)
+    }
+
+    #[test]
+    fn only_power_commits_are_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("skep.db");
+        let first = NewInstance { instance: "i".into(), node: "n".into() };
+        let store = SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+        let before = store.durable_commits();
+        assert_eq!(store.write("test", Durability::Process, synchronous).unwrap(), 1);
+        assert_eq!(store.durable_commits(), before);
+        assert_eq!(store.write("test", Durability::Power, synchronous).unwrap(), 2);
+        assert_eq!(store.durable_commits(), before + 1);
+        assert_eq!(store.write("test", Durability::Process, synchronous).unwrap(), 1);
+        let connection = store.connection();
+        let pragma = |name: &str| -> String {
+            let read = |row: &rusqlite::Row<'_>| row.get::<_, rusqlite::types::Value>(0);
+            format!("{:?}", connection.pragma_query_value(None, name, read).unwrap())
+        };
+        assert_eq!(pragma("wal_autocheckpoint"), "Integer(0)");
+        assert_eq!(pragma("journal_mode"), "Text(\"wal\")");
+        assert_eq!(pragma("busy_timeout"), "Integer(10000)");
+    }
+
+    #[test]
+    fn a_failed_sync_stops_all_further_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("skep.db");
+        let first = NewInstance { instance: "i".into(), node: "n".into() };
+        let store = SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+        let failed: Result<()> = store.write("test", Durability::Process, |_| {
+            let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+            Err(rusqlite::Error::SqliteFailure(error, None).into())
+        });
+        assert!(matches!(failed, Err(StoreError::Backend { .. })), "{failed:?}");
+        let next = store.write("test", Durability::Process, |_| Ok(()));
+        assert!(matches!(next, Err(StoreError::Stopped { .. })), "{next:?}");
+        store.read("test", |_| Ok(())).unwrap();
+    }
+}

@@ -1,0 +1,331 @@
+//! Sandboxes, their names, scope locks and leases.
+
+use super::fault::{Fault, Outcome};
+use super::row::{IdSearch, by_id_prefix, encode, first, micros, rows};
+use super::{Durability, SqliteStore, layers, ledger};
+use crate::{
+    DeletedRows, Expect, Lease, NewEvent, Result, SandboxFilter, SandboxStore, ScopeConflict,
+    ScopeMode, StoreError,
+};
+use rusqlite::{OptionalExtension as _, Transaction, params};
+use skep_types::{ByteString, RelPath, Sandbox, SandboxId, SandboxState};
+
+const TABLE: &str = "sandboxes";
+const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = ?1";
+const BY_NAME: &str = "SELECT id, value, sum FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
+const LIVE: IdSearch = IdSearch {
+    what: "sandbox",
+    exact: "SELECT id, value, sum FROM sandboxes WHERE id = ?1 AND state <> 'deleted'",
+    range: "SELECT id FROM sandboxes WHERE id >= ?1 AND id < ?2 AND state <> 'deleted'
+            ORDER BY id LIMIT 10",
+};
+
+impl SandboxStore for SqliteStore {
+    fn insert_sandbox(
+        &self,
+        sandbox: &Sandbox,
+        scope: ScopeMode,
+        events: &[NewEvent],
+    ) -> Result<u64> {
+        let mut sandbox = sandbox.clone();
+        sandbox.version = 1;
+        self.write("insert a sandbox", Durability::Process, |tx| {
+            refuse_taken(tx, &sandbox)?;
+            if scope == ScopeMode::Exclusive {
+                lock_scope(tx, &sandbox)?;
+            }
+            insert(tx, &sandbox)?;
+            refer_to_layers(tx, &sandbox)?;
+            ledger::append(tx, events)?;
+            Ok(sandbox.version)
+        })
+    }
+
+    fn sandbox(&self, id: &SandboxId) -> Result<Sandbox> {
+        self.read("read a sandbox", |tx| load(tx, id))
+    }
+
+    fn find_sandbox(&self, text: &str) -> Result<Sandbox> {
+        self.read("find a sandbox", |tx| match first(tx, TABLE, BY_NAME, params![text])? {
+            Some(sandbox) => Ok(sandbox),
+            None => by_id_prefix(tx, TABLE, &LIVE, text),
+        })
+    }
+
+    fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>> {
+        let project = filter.project.as_ref().map(ByteString::as_bytes);
+        // A set of states is few words from a closed list; as JSON it is one parameter.
+        let states: Vec<_> = filter.states.iter().map(|state| state.as_str()).collect();
+        let states = (!states.is_empty()).then(|| serde_json::json!(states).to_string());
+        let with_deleted = filter.deleted == DeletedRows::Included;
+        let sql = "SELECT id, value, sum FROM sandboxes
+                   WHERE (?1 IS NULL OR project = ?1)
+                     AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
+                     AND (?3 OR state <> 'deleted')
+                   ORDER BY seq";
+        self.read("list sandboxes", |tx| {
+            rows(tx, TABLE, sql, params![project, states, with_deleted])
+        })
+    }
+
+    fn newest_sandbox(&self, project: &ByteString) -> Result<Option<Sandbox>> {
+        let sql = "SELECT id, value, sum FROM sandboxes
+                   WHERE project = ?1 AND state <> 'deleted' ORDER BY seq DESC LIMIT 1";
+        self.read("find the newest sandbox", |tx| {
+            first(tx, TABLE, sql, params![project.as_bytes()])
+        })
+    }
+
+    fn update_sandbox(
+        &self,
+        id: &SandboxId,
+        expect: Expect,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox> {
+        self.write("update a sandbox", Durability::Process, |tx| {
+            let before: Sandbox = load(tx, id)?;
+            check_expected(tx, &before, expect)?;
+            let mut after = before.clone();
+            change(&mut after);
+            after.id = before.id.clone();
+            after.created_at = before.created_at.clone();
+            after.version = before.version + 1;
+            before
+                .state
+                .check_move(after.state)
+                .map_err(|source| StoreError::IllegalState { id: id.clone(), source })?;
+            if after.name != before.name {
+                refuse_taken_name(tx, &after)?;
+            }
+            write_back(tx, &before, &after)?;
+            ledger::append(tx, events)?;
+            Ok(after)
+        })
+    }
+
+    fn purge_deleted(&self, before: &str) -> Result<Vec<SandboxId>> {
+        self.write("purge deleted sandboxes", Durability::Process, |tx| {
+            let before = micros(before)?;
+            let gone: Vec<Sandbox> = rows(
+                tx,
+                TABLE,
+                "SELECT id, value, sum FROM sandboxes
+                 WHERE state = 'deleted' AND updated_us < ?1 ORDER BY seq",
+                params![before],
+            )?;
+            for sandbox in &gone {
+                let id = sandbox.id.as_str();
+                tx.execute("DELETE FROM execs WHERE sandbox = ?1", params![id])?;
+                tx.execute("DELETE FROM rejections WHERE sandbox = ?1", params![id])?;
+                tx.execute("DELETE FROM sandboxes WHERE id = ?1", params![id])?;
+            }
+            Ok(gone.into_iter().map(|sandbox| sandbox.id).collect())
+        })
+    }
+
+    fn release_scope(&self, id: &SandboxId) -> Result<()> {
+        self.write("release a scope", Durability::Process, |tx| unlock_scope(tx, id))
+    }
+
+    fn lease(&self, id: &SandboxId) -> Result<Lease> {
+        self.read("read a lease", |tx| load_lease(tx, id))
+    }
+
+    fn take_lease(&self, id: &SandboxId, node: &str) -> Result<Lease> {
+        self.write("take a lease", Durability::Process, |tx| {
+            tx.execute(
+                "UPDATE sandboxes SET node = ?2, lease_epoch = lease_epoch + 1 WHERE id = ?1",
+                params![id.as_str(), node],
+            )?;
+            load_lease(tx, id)
+        })
+    }
+}
+
+fn not_found(id: &SandboxId) -> Fault {
+    StoreError::NotFound { what: "sandbox", name: id.to_string() }.into()
+}
+
+pub(super) fn load(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Sandbox> {
+    first(tx, TABLE, BY_ID, params![id.as_str()])?.ok_or_else(|| not_found(id))
+}
+
+fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
+    let sql = "SELECT node, lease_epoch FROM sandboxes WHERE id = ?1";
+    let found: Option<(String, i64)> =
+        tx.query_row(sql, params![id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (node, epoch) = found.ok_or_else(|| not_found(id))?;
+    Ok(Lease { node, epoch: epoch as u64 })
+}
+
+fn check_expected(tx: &Transaction<'_>, sandbox: &Sandbox, expect: Expect) -> Outcome<()> {
+    let id = sandbox.id.clone();
+    if let Some(expected) = expect.version.filter(|version| *version != sandbox.version) {
+        let found = sandbox.version;
+        return Err(StoreError::StaleVersion { id, expected, found }.into());
+    }
+    if let Some(expected) = expect.lease_epoch {
+        let found = load_lease(tx, &id)?.epoch;
+        if found != expected {
+            return Err(StoreError::StaleLease { id, expected, found }.into());
+        }
+    }
+    Ok(())
+}
+
+fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    let sql = "SELECT 1 FROM sandboxes WHERE id = ?1";
+    if tx.prepare(sql)?.exists(params![sandbox.id.as_str()])? {
+        let name = sandbox.id.to_string();
+        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+    }
+    refuse_taken_name(tx, sandbox)
+}
+
+fn refuse_taken_name(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    let sql = "SELECT 1 FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
+    if tx.prepare(sql)?.exists(params![sandbox.name.as_str()])? {
+        let name = sandbox.name.to_string();
+        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+    }
+    Ok(())
+}
+
+fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    let row = encode("sandbox", sandbox.id.as_str(), sandbox)?;
+    tx.execute(
+        "INSERT INTO sandboxes
+             (id, name, project, state, version, updated_us, value, sum, node)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+             COALESCE((SELECT value FROM meta WHERE key = 'node'), ''))",
+        params![
+            sandbox.id.as_str(),
+            sandbox.name.as_str(),
+            sandbox.project.as_bytes(),
+            sandbox.state.as_str(),
+            sandbox.version as i64,
+            micros(&sandbox.updated_at)?,
+            row.value,
+            row.sum,
+        ],
+    )?;
+    Ok(())
+}
+
+fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcome<()> {
+    let row = encode("sandbox", after.id.as_str(), after)?;
+    tx.execute(
+        "UPDATE sandboxes SET name = ?2, project = ?3, state = ?4, version = ?5, updated_us = ?6,
+             value = ?7, sum = ?8
+         WHERE id = ?1",
+        params![
+            after.id.as_str(),
+            after.name.as_str(),
+            after.project.as_bytes(),
+            after.state.as_str(),
+            after.version as i64,
+            micros(&after.updated_at)?,
+            row.value,
+            row.sum,
+        ],
+    )?;
+    if after.state == SandboxState::Deleted {
+        unlock_scope(tx, &after.id)?;
+        layers::forget_holder(tx, &holder(&after.id))?;
+    } else if after.layers != before.layers {
+        refer_to_layers(tx, after)?;
+    }
+    Ok(())
+}
+
+fn holder(id: &SandboxId) -> String {
+    format!("sandbox/{id}")
+}
+
+fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    layers::set_holder(tx, &holder(&sandbox.id), &sandbox.layers)
+}
+
+fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
+    tx.execute("DELETE FROM scope_locks WHERE sandbox = ?1", params![id.as_str()])?;
+    Ok(())
+}
+
+/// No scope in the policy means the whole project.
+fn scopes(sandbox: &Sandbox) -> Vec<RelPath> {
+    match sandbox.policy.scope.as_slice() {
+        [] => vec![RelPath::root()],
+        scopes => scopes.to_vec(),
+    }
+}
+
+fn lock_scope(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    let wanted = scopes(sandbox);
+    let conflicts: Vec<ScopeConflict> = held_scopes(tx, &sandbox.project)?
+        .into_iter()
+        .filter(|held| wanted.iter().any(|scope| overlap(scope, &held.scope)))
+        .collect();
+    if !conflicts.is_empty() {
+        let project = sandbox.project.clone();
+        return Err(StoreError::ScopeLocked { project, conflicts }.into());
+    }
+    for scope in &wanted {
+        tx.execute(
+            "INSERT OR IGNORE INTO scope_locks (sandbox, project, scope) VALUES (?1, ?2, ?3)",
+            params![sandbox.id.as_str(), sandbox.project.as_bytes(), scope.as_bytes()],
+        )?;
+    }
+    Ok(())
+}
+
+fn held_scopes(tx: &Transaction<'_>, project: &ByteString) -> Outcome<Vec<ScopeConflict>> {
+    let mut statement = tx.prepare(
+        "SELECT sandbox, scope FROM scope_locks WHERE project = ?1 ORDER BY scope, sandbox",
+    )?;
+    let held: Vec<(String, Vec<u8>)> = statement
+        .query_map(params![project.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    held.into_iter()
+        .map(|(id, scope)| {
+            let damaged = |detail: String| StoreError::Damaged {
+                table: "scope_locks",
+                id: id.clone(),
+                detail,
+            };
+            let sandbox: SandboxId = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
+            let scope = RelPath::parse(&scope).map_err(|error| damaged(error.to_string()))?;
+            let sandbox_name = load(tx, &sandbox)?.name;
+            Ok(ScopeConflict { sandbox, sandbox_name, scope })
+        })
+        .collect()
+}
+
+/// Whether one of two scopes is the other or holds it.
+fn overlap(a: &RelPath, b: &RelPath) -> bool {
+    let holds = |above: &[u8], below: &[u8]| {
+        above.is_empty()
+            || below
+                .strip_prefix(above)
+                .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+    };
+    holds(a.as_bytes(), b.as_bytes()) || holds(b.as_bytes(), a.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_overlap_by_component() {
+        let overlaps = |a: &str, b: &str| {
+            overlap(&RelPath::parse(a.as_bytes()).unwrap(), &RelPath::parse(b.as_bytes()).unwrap())
+        };
+        for (a, b) in [("", "x"), ("x", "x"), ("x", "x/y"), ("x/y/z", "x"), ("", "")] {
+            assert!(overlaps(a, b) && overlaps(b, a), "{a} {b}");
+        }
+        for (a, b) in [("x", "y"), ("x", "xy"), ("x/a", "x/b"), ("x/a", "x/ab")] {
+            assert!(!overlaps(a, b) && !overlaps(b, a), "{a} {b}");
+        }
+    }
+}

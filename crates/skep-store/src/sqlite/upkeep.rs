@@ -1,0 +1,115 @@
+//! Folding the log, and the check of everything.
+
+use super::fault::Outcome;
+use super::open::{BUSY_TIMEOUT, beside};
+use super::row::{checksum, decode};
+use super::{Access, Durability, SqliteStore};
+use crate::{Housekeeping, Result, StoreError, Upkeep};
+use rusqlite::{Connection, Transaction};
+use serde::de::IgnoredAny;
+use std::fs;
+use std::time::Duration;
+
+/// From this size on the log is folded into the database. The first process that opens a database
+/// reads its whole log, so the log's bound is also a bound on how long opening takes.
+const LOG_BYTES: u64 = 1 << 20;
+/// How long folding waits for readers; it is tried again at the next occasion.
+const FOLD_PATIENCE: Duration = Duration::from_millis(50);
+
+impl Housekeeping for SqliteStore {
+    fn upkeep(&self) -> Result<Upkeep> {
+        let log = beside(self.path(), "-wal");
+        let log_bytes = fs::metadata(log).map_or(0, |found| found.len());
+        if log_bytes < LOG_BYTES || self.access == Access::ReadOnly {
+            return Ok(Upkeep { log_bytes, folded: false });
+        }
+        self.check_file()?;
+        let folded = {
+            let connection = self.connection();
+            let folded = fold(&connection);
+            connection
+                .busy_timeout(BUSY_TIMEOUT)
+                .map_err(Into::into)
+                .and(folded)
+                .map_err(|fault| self.settle("fold the log into", fault))?
+        };
+        if folded {
+            self.restart_log()?;
+        }
+        Ok(Upkeep { log_bytes, folded })
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        let checked = self.read("check", |tx| {
+            let mut problems = quick_check(tx)?;
+            for (table, key) in VALUE_TABLES {
+                check_values(tx, table, key, &mut problems)?;
+            }
+            Ok(problems)
+        });
+        match checked {
+            // SQLite gives up on the first page it cannot read at all; that is a finding, too.
+            Err(StoreError::Corrupt { detail, .. }) => Ok(vec![detail]),
+            other => other,
+        }
+    }
+}
+
+impl SqliteStore {
+    /// SQLite syncs a log when it writes its first frame, also with `synchronous=NORMAL`. Writing
+    /// it here keeps that wait out of the next `skep run`.
+    pub(super) fn restart_log(&self) -> Result<()> {
+        self.write("restart the log", Durability::Power, |tx| {
+            tx.execute(
+                "INSERT INTO meta (key, value) VALUES ('log_restarts', '1')
+                 ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                [],
+            )?;
+            Ok(())
+        })
+    }
+}
+
+/// Whether the whole log went into the database and was cut to nothing. With somebody still
+/// reading or writing, as much as possible is folded and the log stays.
+fn fold(connection: &Connection) -> Outcome<bool> {
+    connection.busy_timeout(FOLD_PATIENCE)?;
+    let busy: i64 =
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    Ok(busy == 0)
+}
+
+/// Tables that hold values with checksums, and how a row is named.
+const VALUE_TABLES: [(&str, &str); 7] = [
+    ("sandboxes", "SELECT id, value, sum FROM sandboxes"),
+    ("execs", "SELECT id, value, sum FROM execs"),
+    ("approvals", "SELECT id, value, sum FROM approvals"),
+    ("snapshots", "SELECT sandbox || '/' || label, value, sum FROM snapshots"),
+    ("templates", "SELECT name, value, sum FROM templates"),
+    ("rejections", "SELECT sandbox, value, sum FROM rejections"),
+    ("events", "SELECT CAST(seq AS TEXT), value, sum FROM events"),
+];
+
+fn quick_check(tx: &Transaction<'_>) -> Outcome<Vec<String>> {
+    let mut statement = tx.prepare("PRAGMA quick_check")?;
+    let lines: Vec<String> =
+        statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+}
+
+fn check_values(
+    tx: &Transaction<'_>,
+    table: &'static str,
+    sql: &str,
+    problems: &mut Vec<String>,
+) -> Outcome<()> {
+    let mut statement = tx.prepare(sql)?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let (id, value, sum): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        if checksum(&value) != sum || decode::<IgnoredAny>(table, &id, &value, sum).is_err() {
+            problems.push(format!("the row `{id}` of table `{table}` is damaged"));
+        }
+    }
+    Ok(())
+}

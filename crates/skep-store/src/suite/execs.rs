@@ -1,0 +1,54 @@
+//! Execs.
+
+use super::sample::{end, event, exec, sandbox};
+use crate::{EventFilter, Expect, Finish, ScopeMode, Store, StoreError};
+use skep_types::SandboxState;
+
+pub(super) fn life(store: &dyn Store) {
+    let (home, other) = (sandbox(1, "a"), sandbox(2, "b"));
+    for row in [&home, &other] {
+        store.insert_sandbox(row, ScopeMode::Shared, &[]).unwrap();
+    }
+    let (mut first, mut second) = (exec(1, &home.id), exec(2, &home.id));
+    first.id = "cc00000000000000".parse().unwrap();
+    second.id = "cd00000000000000".parse().unwrap();
+    let third = exec(3, &other.id);
+    for row in [&first, &second, &third] {
+        store.insert_exec(row, &[]).unwrap();
+    }
+    let again = store.insert_exec(&first, &[]);
+    assert!(matches!(again, Err(StoreError::AlreadyExists { what: "exec", .. })), "{again:?}");
+    assert_eq!(store.find_exec("cc").unwrap(), first);
+    assert_eq!(store.find_exec(second.id.as_str()).unwrap(), second);
+    assert!(matches!(store.find_exec("c"), Err(StoreError::Ambiguous { .. })));
+    assert!(matches!(store.find_exec("zzzz"), Err(StoreError::NotFound { .. })));
+    assert_eq!(store.list_execs(&home.id).unwrap(), [first.clone(), second.clone()]);
+
+    assert_eq!(store.finish_exec(&first.id, &end(3), &[]).unwrap(), Finish::Recorded);
+    assert_eq!(store.running_execs(None).unwrap(), [second.clone(), third]);
+    assert_eq!(store.running_execs(Some(&home.id)).unwrap(), [second]);
+    assert_eq!(store.find_exec("cc").unwrap().end, Some(end(3)));
+
+    // Nothing starts in a sandbox that is gone.
+    let gone = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Deleted;
+    store.update_sandbox(&other.id, Expect::default(), &[], gone).unwrap();
+    for row in [exec(8, &other.id), exec(9, &sandbox(3, "c").id)] {
+        let refused = store.insert_exec(&row, &[]);
+        assert!(matches!(refused, Err(StoreError::NotFound { what: "sandbox", .. })));
+    }
+}
+
+pub(super) fn first_end_wins(store: &dyn Store) {
+    let home = sandbox(1, "a");
+    store.insert_sandbox(&home, ScopeMode::Shared, &[]).unwrap();
+    let row = exec(1, &home.id);
+    store.insert_exec(&row, &[]).unwrap();
+    let ended = [event("exec.ended", 4)];
+    assert_eq!(store.finish_exec(&row.id, &end(0), &ended).unwrap(), Finish::Recorded);
+    let again = store.finish_exec(&row.id, &end(137), &ended).unwrap();
+    assert_eq!(again, Finish::AlreadyEnded(end(0)));
+    assert_eq!(store.find_exec(row.id.as_str()).unwrap().end, Some(end(0)));
+    assert_eq!(store.list_events(&EventFilter::default()).unwrap().len(), 1);
+    let missing = store.finish_exec(&exec(2, &home.id).id, &end(0), &[]);
+    assert!(matches!(missing, Err(StoreError::NotFound { what: "exec", .. })));
+}
