@@ -17,3 +17,10 @@ mod selector;
 pub use acceptance::AcceptanceRules;
 pub use hidden::{HiddenEntry, HiddenKind, HideError, HideRules, SearchPlan};
 pub use selector::PathSelector;
+mod environment;
+mod limits;
+pub use environment::{
+    EnvironmentTable, InsideFacts, PassedVariable, WithheldVariable, inside_environment,
+    withheld_names,
+};
+pub use limits::{HostFacts, LimitError, Widening, default_limits, narrow, validate, wider};
