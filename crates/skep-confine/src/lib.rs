@@ -22,4 +22,7 @@
 //! What is deliberately not here: namespaces and mounts (the keeper), the disk limit (it belongs
 //! to the workspace), and the network (egress).
 
+pub mod cgroup;
+pub mod report;
 pub mod seccomp;
+pub mod usage;

@@ -1,9 +1,11 @@
 //! Running the same tests as root and as an ordinary user, in processes of one thread.
 
+#![allow(dead_code)] // Each test program uses its part.
+
 use skep_sys::process::{Namespaces, clone_with, wait_for};
 
 /// The user that owns nothing.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// Runs every test in a child of its own; as root, once more as an ordinary user. A first
 /// argument picks tests by a part of their name, as `cargo test` does.
@@ -40,7 +42,7 @@ fn run(user: Option<u32>, test: fn()) -> i32 {
 }
 
 /// This process has one thread, so that the ids of the thread are those of the process.
-fn become_user(user: u32) {
+pub fn become_user(user: u32) {
     let (uid, gid) = (rustix::process::Uid::from_raw(user), rustix::process::Gid::from_raw(user));
     rustix::thread::set_thread_groups(&[]).unwrap();
     rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();

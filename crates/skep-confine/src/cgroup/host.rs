@@ -1,0 +1,397 @@
+//! Where groups can be made on this host, and making them.
+
+use super::group::{Group, Level, Part};
+use super::tables::{MountedHierarchy, mounted_hierarchies, own_path};
+use super::{CgroupError, Feature, GroupLimits, Version, read_knob, write_knob};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use skep_types::SandboxId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory under which all groups of one installation stand; `skep` unless configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentName(String);
+
+impl ParentName {
+    /// Accepts letters, digits and `-`, at most 64: never a path.
+    pub fn parse(text: &str) -> Result<Self, CgroupError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let good = (1..=64).contains(&text.len()) && text.bytes().all(plain);
+        if good { Ok(Self(text.to_owned())) } else { Err(CgroupError::BadParentName(text.into())) }
+    }
+}
+
+impl Default for ParentName {
+    fn default() -> Self {
+        Self("skep".to_owned())
+    }
+}
+
+/// One hierarchy in which groups can be made.
+#[derive(Debug, Clone)]
+struct Hierarchy {
+    version: Version,
+    /// The directory this process may write to.
+    base: PathBuf,
+    /// What it is used for here.
+    features: BTreeSet<Feature>,
+}
+
+/// What the host's cgroups offer to this process.
+#[derive(Debug, Clone)]
+pub struct CgroupHost {
+    parent: ParentName,
+    hierarchies: Vec<Hierarchy>,
+    missing: BTreeMap<Feature, String>,
+}
+
+impl CgroupHost {
+    /// Reads where groups can be made, without making any: a few file reads.
+    pub fn locate(parent: ParentName) -> Self {
+        let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::locate_in(parent, &mountinfo, &own)
+    }
+
+    /// [`Self::locate`] for given contents of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    pub fn locate_in(parent: ParentName, mountinfo: &[u8], self_cgroup: &str) -> Self {
+        let mut host = Self { parent, hierarchies: Vec::new(), missing: BTreeMap::new() };
+        let mut mounted = mounted_hierarchies(mountinfo);
+        // The unified hierarchy first: what it offers is not asked of the old ones.
+        mounted.sort_by_key(|hierarchy| std::cmp::Reverse(hierarchy.version));
+        for hierarchy in &mounted {
+            host.consider(hierarchy, own_path(self_cgroup, hierarchy));
+        }
+        for feature in Feature::ALL {
+            if host.hierarchy_of(feature).is_none() {
+                let reason = host.missing.entry(feature);
+                reason.or_insert_with(|| "no cgroup hierarchy has it".to_owned());
+            } else {
+                host.missing.remove(&feature);
+            }
+        }
+        host
+    }
+
+    /// [`Self::locate`], and then makes, joins and removes a group to see which of it is true.
+    ///
+    /// Leaves nothing behind.
+    pub fn detect(parent: ParentName) -> Self {
+        let mut host = Self::locate(parent);
+        let name = format!("probe-{}", rustix::process::getpid().as_raw_nonzero());
+        let limits = GroupLimits { io_weight: Some(100), ..GroupLimits::default() };
+        match host.create_named(&name, &limits) {
+            Err(error) => {
+                let reason = skep_types::chain(&error);
+                host.hierarchies.clear();
+                for feature in Feature::ALL {
+                    host.missing.entry(feature).or_insert_with(|| reason.clone());
+                }
+            }
+            Ok(group) => {
+                for (feature, reason) in group.missing() {
+                    host.missing.insert(*feature, reason.clone());
+                    host.hierarchies.iter_mut().for_each(|h| {
+                        h.features.remove(feature);
+                    });
+                }
+                if let Err(error) = group.remove() {
+                    host.missing.insert(Feature::Kill, skep_types::chain(&error));
+                }
+            }
+        }
+        host
+    }
+
+    /// What cannot be had, and why.
+    pub fn missing(&self) -> &BTreeMap<Feature, String> {
+        &self.missing
+    }
+
+    /// Where a feature comes from, in words: `cgroup v1 at /sys/fs/cgroup/pids`.
+    pub fn describe(&self, feature: Feature) -> Option<String> {
+        let hierarchy = self.hierarchy_of(feature)?;
+        Some(format!("cgroup {} at {}", hierarchy.version.as_str(), hierarchy.base.display()))
+    }
+
+    fn hierarchy_of(&self, feature: Feature) -> Option<&Hierarchy> {
+        self.hierarchies.iter().find(|hierarchy| hierarchy.features.contains(&feature))
+    }
+
+    /// Takes from a mounted hierarchy what is not had yet.
+    fn consider(&mut self, mounted: &MountedHierarchy, own: Option<PathBuf>) {
+        let base = writable_base(mounted, own.as_deref());
+        let probe = base.as_deref().unwrap_or(&mounted.mount_point);
+        let offered = offered_features(mounted, probe);
+        let wanted: BTreeSet<Feature> =
+            offered.into_iter().filter(|feature| self.hierarchy_of(*feature).is_none()).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        match base {
+            Some(base) => {
+                self.hierarchies.push(Hierarchy {
+                    version: mounted.version,
+                    base,
+                    features: wanted,
+                });
+            }
+            None => {
+                let version = mounted.version.as_str();
+                let place = mounted.mount_point.display();
+                let reason = format!("cgroup {version} at {place} is not writable for this user");
+                for feature in wanted {
+                    self.missing.insert(feature, reason.clone());
+                }
+            }
+        }
+    }
+
+    /// Makes the group of a sandbox and sets its limits.
+    ///
+    /// What the host lacks is in [`Group::missing`]. On error nothing is left.
+    pub fn create(&self, id: &SandboxId, limits: &GroupLimits) -> Result<Group, CgroupError> {
+        self.create_named(id.as_str(), limits)
+    }
+
+    fn create_named(&self, name: &str, limits: &GroupLimits) -> Result<Group, CgroupError> {
+        let mut parts = Vec::new();
+        let mut missing = self.missing.clone();
+        // A hierarchy that can only weigh input and output is joined by those who ask for that.
+        let idle = |hierarchy: &&Hierarchy| {
+            limits.io_weight.is_none() && hierarchy.features.iter().all(|f| *f == Feature::Io)
+        };
+        for hierarchy in self.hierarchies.iter().filter(|hierarchy| !idle(hierarchy)) {
+            match self.create_part(hierarchy, name) {
+                Ok((part, lost)) => {
+                    parts.push(part);
+                    missing.extend(lost);
+                }
+                Err(error @ CgroupError::InUse { .. }) => {
+                    let _ = Group::from_parts(parts, missing, Level::Sandbox).remove();
+                    return Err(error);
+                }
+                Err(error) => {
+                    let reason = skep_types::chain(&error);
+                    missing.extend(hierarchy.features.iter().map(|f| (*f, reason.clone())));
+                }
+            }
+        }
+        if parts.is_empty() {
+            let reasons: BTreeSet<String> = missing.into_values().collect();
+            let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            return Err(CgroupError::NoneUsable { reasons });
+        }
+        let mut group = Group::from_parts(parts, missing, Level::Sandbox);
+        group.set_limits(limits);
+        Ok(group)
+    }
+
+    /// The directory of a group in one hierarchy, with the controllers that could be enabled for
+    /// it; those that could not come back with the reason.
+    fn create_part(
+        &self,
+        hierarchy: &Hierarchy,
+        name: &str,
+    ) -> Result<(Part, BTreeMap<Feature, String>), CgroupError> {
+        let parent = hierarchy.base.join(&self.parent.0);
+        let mut lost = BTreeMap::new();
+        if hierarchy.version == Version::V2 {
+            lost = self.enable(hierarchy, &hierarchy.base);
+        }
+        let directory = parent.join(name);
+        make_group(&parent, &directory)?;
+        let mut part = Part {
+            version: hierarchy.version,
+            directory: directory.clone(),
+            features: hierarchy.features.clone(),
+        };
+        if hierarchy.version == Version::V2 {
+            lost.extend(self.enable(hierarchy, &parent));
+            lost.extend(self.enable(hierarchy, &directory));
+            // A v2 group that hands controllers down may hold no processes itself.
+            if let Err(error) = make_directory(&part.leaf()) {
+                let _ = fs::remove_dir(&directory);
+                return Err(error);
+            }
+        }
+        part.features.retain(|feature| !lost.contains_key(feature));
+        Ok((part, lost))
+    }
+
+    /// Hands the controllers of a v2 hierarchy down from `directory` to its children.
+    fn enable(&self, hierarchy: &Hierarchy, directory: &Path) -> BTreeMap<Feature, String> {
+        let enabled = read_knob(directory, "cgroup.subtree_control").unwrap_or_default();
+        let mut lost = BTreeMap::new();
+        for feature in &hierarchy.features {
+            let Some(controller) = v2_controller(*feature) else { continue };
+            if enabled.split_whitespace().any(|word| word == controller) {
+                continue;
+            }
+            let on = format!("+{controller}");
+            let mut result = write_knob(directory, "cgroup.subtree_control", &on);
+            if is_busy(&result) && self.step_aside(directory) {
+                result = write_knob(directory, "cgroup.subtree_control", &on);
+            }
+            if let Err(error) = result {
+                lost.insert(*feature, explain_enable(directory, &error));
+            }
+        }
+        lost
+    }
+
+    /// When this process is the only one in the directory it wants to divide, it moves into a
+    /// leaf beside the groups. Others are never moved.
+    fn step_aside(&self, directory: &Path) -> bool {
+        let own = rustix::process::getpid().as_raw_nonzero().to_string();
+        let alone = read_knob(directory, "cgroup.procs").is_ok_and(|pids| pids.trim() == own);
+        let leaf = directory.join(format!("{}-keeper", self.parent.0));
+        alone && make_directory(&leaf).is_ok() && write_knob(&leaf, "cgroup.procs", "0").is_ok()
+    }
+
+    /// The group of a sandbox, if there is one: made by this process or an earlier one.
+    pub fn open(&self, id: &SandboxId) -> Option<Group> {
+        let mut parts = Vec::new();
+        let mut missing = self.missing.clone();
+        for hierarchy in &self.hierarchies {
+            let directory = hierarchy.base.join(&self.parent.0).join(id.as_str());
+            let (version, features) = (hierarchy.version, hierarchy.features.clone());
+            if directory.is_dir() {
+                parts.push(Part { version, directory, features });
+            } else {
+                let gone = |feature: &Feature| (*feature, "the group is gone".to_owned());
+                missing.extend(features.iter().map(gone));
+            }
+        }
+        (!parts.is_empty()).then(|| Group::from_parts(parts, missing, Level::Sandbox))
+    }
+
+    /// Sandboxes that have a group under our parent.
+    ///
+    /// Another state directory may use the same parent: an id that is not in the caller's store
+    /// is not the caller's to remove.
+    pub fn find_owned(&self) -> BTreeSet<SandboxId> {
+        let parents = self.hierarchies.iter().map(|h| h.base.join(&self.parent.0));
+        parents
+            .filter_map(|parent| fs::read_dir(parent).ok())
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect()
+    }
+
+    /// Ends everything in the group of a sandbox and removes it. Succeeds if it is already gone.
+    pub fn remove_by_id(&self, id: &SandboxId) -> Result<(), CgroupError> {
+        match self.open(id) {
+            None => Ok(()),
+            Some(group) => {
+                group.kill()?;
+                group.remove()
+            }
+        }
+    }
+}
+
+fn is_busy(result: &Result<(), CgroupError>) -> bool {
+    matches!(result, Err(CgroupError::WriteKnob { source, .. })
+        if source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
+}
+
+fn explain_enable(directory: &Path, error: &CgroupError) -> String {
+    let mut text = skep_types::chain(error);
+    if let CgroupError::WriteKnob { source, .. } = error
+        && source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
+    {
+        let place = directory.display();
+        text.push_str(&format!(" (other processes are in {place}; start in a group of its own: `systemd-run --user --scope -p Delegate=yes`)"));
+    }
+    text
+}
+
+fn v2_controller(feature: Feature) -> Option<&'static str> {
+    match feature {
+        Feature::Memory => Some("memory"),
+        Feature::Cpu => Some("cpu"),
+        Feature::Pids => Some("pids"),
+        Feature::Io => Some("io"),
+        // Part of every v2 group.
+        Feature::CpuTime | Feature::Freeze | Feature::Kill => None,
+    }
+}
+
+fn offered_features(mounted: &MountedHierarchy, directory: &Path) -> Vec<Feature> {
+    match mounted.version {
+        Version::V1 => {
+            let of = |controller: &str| -> &[Feature] {
+                match controller {
+                    "memory" => &[Feature::Memory],
+                    "cpu" => &[Feature::Cpu],
+                    "pids" => &[Feature::Pids],
+                    "blkio" => &[Feature::Io],
+                    "cpuacct" => &[Feature::CpuTime],
+                    "freezer" => &[Feature::Freeze, Feature::Kill],
+                    _ => &[],
+                }
+            };
+            mounted.controllers.iter().flat_map(|name| of(name)).copied().collect()
+        }
+        Version::V2 => {
+            let available = read_knob(directory, "cgroup.controllers").unwrap_or_default();
+            let has = |feature: &Feature| {
+                v2_controller(*feature)
+                    .is_none_or(|name| available.split_whitespace().any(|word| word == name))
+            };
+            Feature::ALL.into_iter().filter(has).collect()
+        }
+    }
+}
+
+/// The topmost directory on the way to our own group that this process may make groups in: root
+/// gets the top, an ordinary user what was delegated to it.
+fn writable_base(mounted: &MountedHierarchy, own: Option<&Path>) -> Option<PathBuf> {
+    let below = own.and_then(|own| own.strip_prefix(&mounted.root).ok()).unwrap_or(Path::new(""));
+    let mut candidate = mounted.mount_point.clone();
+    let mut candidates = vec![candidate.clone()];
+    for component in below.components() {
+        candidate.push(component);
+        candidates.push(candidate.clone());
+    }
+    candidates.into_iter().find(|directory| {
+        // Moving a process needs the right to write to the common ancestor's cgroup.procs as well.
+        may_write(directory) && may_write(&directory.join("cgroup.procs"))
+    })
+}
+
+fn may_write(path: &Path) -> bool {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Makes a group's directory, and its parent, which another process may be removing right now.
+fn make_group(parent: &Path, directory: &Path) -> Result<(), CgroupError> {
+    for _ in 0..100 {
+        make_directory(parent)?;
+        match fs::create_dir(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Left by a keeper that was killed: taken away if nothing is in it.
+                if super::group::remove_tree(directory, 1).is_err() {
+                    return Err(CgroupError::InUse { path: directory.to_owned() });
+                }
+            }
+            Err(source) => return Err(CgroupError::Create { path: directory.to_owned(), source }),
+        }
+    }
+    let source = io::Error::other("it was removed again and again");
+    Err(CgroupError::Create { path: directory.to_owned(), source })
+}
+
+fn make_directory(path: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(CgroupError::Create { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! What the limits really are: the part of the enforcement report that cgroups and rlimits answer
+//! for, from what the kernel says when it is asked afterwards.
+
+use crate::cgroup::{Feature, Group, InForce, processors_of};
+use skep_types::{ByteSize, EnforcementReport, Layer, LayerReport, Limits};
+
+/// What stands in where there is no cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fallback {
+    /// The `RLIMIT_NPROC` set in the sandbox's own user namespace.
+    pub process_limit: Option<u64>,
+    /// Whether somebody polls [`crate::usage::poll_usage`] and ends what is over.
+    pub polled: bool,
+}
+
+/// Memory, processor rate and number of tasks: enforced or not, how, and why not.
+///
+/// A limit counts as enforced only if the kernel gives back what was asked. A limit nobody asked
+/// for is reported as off, so that a reader never takes "unlimited" for "limited".
+pub fn report_limits(
+    group: Option<&Group>,
+    asked: &Limits,
+    fallback: Fallback,
+) -> EnforcementReport {
+    let in_force = group.map(Group::in_force).unwrap_or_default();
+    let mut report = EnforcementReport::default();
+    report.0.insert(Layer::Memory, memory(group, asked, &in_force, fallback));
+    report.0.insert(Layer::Cpu, cpu(group, asked, &in_force));
+    report.0.insert(Layer::Pids, pids(group, asked, &in_force, fallback));
+    report
+}
+
+fn on(how: String) -> LayerReport {
+    LayerReport { enforced: true, how, reason: None }
+}
+
+fn off(how: &str, reason: String) -> LayerReport {
+    LayerReport { enforced: false, how: how.to_owned(), reason: Some(reason) }
+}
+
+fn not_asked() -> LayerReport {
+    off("no limit", "no limit was asked for".to_owned())
+}
+
+fn why_not(group: Option<&Group>, feature: Feature) -> String {
+    let noted = group.and_then(|group| group.missing().get(&feature).cloned());
+    noted.unwrap_or_else(|| match group {
+        None => "no cgroup can be written by this user".to_owned(),
+        Some(_) => "the kernel does not show the limit that was set".to_owned(),
+    })
+}
+
+fn how(group: Option<&Group>, feature: Feature) -> String {
+    group.and_then(|group| group.how(feature)).unwrap_or_default()
+}
+
+fn memory(
+    group: Option<&Group>,
+    asked: &Limits,
+    in_force: &InForce,
+    fallback: Fallback,
+) -> LayerReport {
+    let Some(ByteSize(limit)) = asked.memory else { return not_asked() };
+    // The kernel rounds down to whole pages, of at most 64 KiB.
+    let holds = in_force.memory.is_some_and(|got| got <= limit && limit - got < 64 << 10);
+    if holds {
+        let mut report = on(format!("{}, {}", how(group, Feature::Memory), ByteSize(limit)));
+        if in_force.swap_is_off {
+            report.how.push_str(", swap none");
+        } else {
+            report.reason = Some("swap cannot be limited on this kernel".to_owned());
+        }
+        return report;
+    }
+    let stand_in = if fallback.polled { "polled and ended when over" } else { "nothing" };
+    off(stand_in, why_not(group, Feature::Memory))
+}
+
+fn cpu(group: Option<&Group>, asked: &Limits, in_force: &InForce) -> LayerReport {
+    let Some(cpus) = asked.cpus else { return not_asked() };
+    let holds = in_force.cpus.is_some_and(|got| (got - processors_of(cpus)).abs() < 1e-6);
+    if holds {
+        return on(format!("{}, {cpus} processors", how(group, Feature::Cpu)));
+    }
+    off("nothing", why_not(group, Feature::Cpu))
+}
+
+fn pids(
+    group: Option<&Group>,
+    asked: &Limits,
+    in_force: &InForce,
+    fallback: Fallback,
+) -> LayerReport {
+    let Some(limit) = asked.pids else { return not_asked() };
+    if in_force.pids == Some(limit) {
+        return on(format!("{}, {limit} tasks", how(group, Feature::Pids)));
+    }
+    if fallback.process_limit.is_some_and(|got| got <= limit) {
+        let mut report = on(format!("rlimit in the sandbox's user namespace, {limit} tasks"));
+        report.reason = Some(why_not(group, Feature::Pids));
+        return report;
+    }
+    let stand_in = if fallback.polled { "polled and ended when over" } else { "nothing" };
+    off(stand_in, why_not(group, Feature::Pids))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_group_a_typed_limit_is_reported_as_not_enforced() {
+        let asked = Limits { memory: Some(ByteSize(1)), pids: Some(5), ..Limits::default() };
+        let report = report_limits(None, &asked, Fallback { process_limit: None, polled: true });
+        assert!(!report.enforces(Layer::Memory) && !report.enforces(Layer::Pids));
+        assert_eq!(report.0[&Layer::Memory].how, "polled and ended when over");
+        assert_eq!(report.0[&Layer::Cpu], not_asked());
+    }
+
+    #[test]
+    fn an_rlimit_counts_for_pids_only_if_it_is_as_tight_as_asked() {
+        let asked = Limits { pids: Some(5), ..Limits::default() };
+        let with = |limit| Fallback { process_limit: Some(limit), polled: false };
+        assert!(report_limits(None, &asked, with(5)).enforces(Layer::Pids));
+        assert!(!report_limits(None, &asked, with(6)).enforces(Layer::Pids));
+    }
+}
