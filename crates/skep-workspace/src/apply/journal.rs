@@ -55,8 +55,8 @@ impl Mark {
         Self {
             ino: stat.st_ino,
             size: stat.st_size as u64,
-            mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-            ctime: (stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+            mtime: (stat.st_mtime, stat.st_mtime_nsec),
+            ctime: (stat.st_ctime, stat.st_ctime_nsec),
         }
     }
 
