@@ -18,11 +18,24 @@
 //!
 //! The child's side of it, between fork and exec, single threaded:
 //!
+//! ```no_run
+//! use skep_confine::landlock::Fence;
+//! use skep_confine::privileges::{ProcessLimits, drop_all, set_limits};
+//! use skep_confine::seccomp::{self, SeccompVariant};
+//! # fn in_child(fence: &Fence) -> Result<(), Box<dyn std::error::Error>> {
+//! set_limits(&ProcessLimits::default())?;
+//! drop_all()?;
+//! fence.restrict_self()?;
+//! seccomp::install(SeccompVariant::Default)?;
+//! # Ok(()) }
+//! ```
 //!
 //! What is deliberately not here: namespaces and mounts (the keeper), the disk limit (it belongs
 //! to the workspace), and the network (egress).
 
 pub mod cgroup;
+pub mod landlock;
+pub mod privileges;
 pub mod report;
 pub mod seccomp;
 pub mod usage;

@@ -25,6 +25,8 @@
 mod flags;
 
 pub mod failpoint;
+pub mod keyring;
+pub mod landlock;
 pub mod message;
 pub mod mount;
 pub mod process;

@@ -1,0 +1,181 @@
+//! What a process gives up before it becomes somebody else's program.
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+use skep_types::Limits;
+use std::io;
+
+/// What could not be given up.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegeError {
+    /// A resource limit.
+    #[error("cannot limit {what} to `{value}`")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// To how much.
+        value: u64,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A set of capabilities.
+    #[error("cannot empty the {set} capability set")]
+    Capabilities {
+        /// `bounding`, `ambient`, or `effective, permitted and inheritable`.
+        set: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// `no_new_privs`.
+    #[error("cannot set no_new_privs")]
+    NoNewPrivileges {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The caller's keyring.
+    #[error("cannot leave the caller's session keyring")]
+    Keyring {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Limits of one process, as opposed to a group.
+///
+/// There is no limit of the address space among them: it is not a limit of memory, and breaks
+/// programs that reserve much and use little (Java, Go, node, sanitizers).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessLimits {
+    /// Open files.
+    pub open_files: u64,
+    /// Processes of this user *in this user namespace*: since Linux 5.14 they are counted per
+    /// namespace, so that inside a sandbox's own it limits the sandbox and nobody else. For hosts
+    /// without a pids cgroup. Real root (uid 0 of the host) is exempt.
+    pub processes: Option<u64>,
+    /// Processor seconds of each process: a backstop for hosts without cgroups.
+    pub cpu_seconds: Option<u64>,
+}
+
+impl Default for ProcessLimits {
+    fn default() -> Self {
+        Self { open_files: 65_536, processes: None, cpu_seconds: None }
+    }
+}
+
+impl ProcessLimits {
+    /// The limits for a process on a host without cgroups, where they stand in for the group's.
+    pub fn without_cgroups(limits: &Limits) -> Self {
+        Self {
+            open_files: limits.open_files.unwrap_or(Self::default().open_files),
+            processes: limits.pids,
+            cpu_seconds: limits.cpu_time.map(|time| time.as_secs().max(1)),
+        }
+    }
+
+    /// The limits for a process in a group that does the rest.
+    pub fn with_cgroups(limits: &Limits) -> Self {
+        let open_files = limits.open_files.unwrap_or(Self::default().open_files);
+        Self { open_files, ..Self::default() }
+    }
+}
+
+/// Sets the limits of this process and what it starts, and returns those that hold: a hard limit
+/// that was lower before stays lower.
+///
+/// Besides those asked for: no core files (they would land in the project, or go to the host's
+/// handler with the memory in them), and no raised priorities even where the caller's session
+/// may raise them.
+pub fn set_limits(limits: &ProcessLimits) -> Result<ProcessLimits, PrivilegeError> {
+    lower(Resource::Core, "the size of core files", 0)?;
+    lower(Resource::Rtprio, "real-time priority", 0)?;
+    lower(Resource::Nice, "raised priority", 0)?;
+    let open_files = lower(Resource::Nofile, "open files", limits.open_files)?;
+    let optional = |resource, what, value: Option<u64>| {
+        value.map(|value| lower(resource, what, value)).transpose()
+    };
+    Ok(ProcessLimits {
+        open_files,
+        processes: optional(Resource::Nproc, "processes", limits.processes)?,
+        cpu_seconds: optional(Resource::Cpu, "processor time", limits.cpu_seconds)?,
+    })
+}
+
+/// Sets soft and hard limit to `value`, or to the present hard limit if that is lower: raising it
+/// needs a capability that even root may lack.
+fn lower(resource: Resource, what: &'static str, value: u64) -> Result<u64, PrivilegeError> {
+    let value = getrlimit(resource).maximum.map_or(value, |hard| hard.min(value));
+    let limit = Rlimit { current: Some(value), maximum: Some(value) };
+    match setrlimit(resource, limit) {
+        Ok(()) => Ok(value),
+        Err(error) => Err(PrivilegeError::Limit { what, value, source: error.into() }),
+    }
+}
+
+/// Leaves the caller's session keyring for an empty one. Once, in the sandbox's pid 1: what it
+/// starts inherits it. Before seccomp, which refuses the call.
+pub fn leave_keyring() -> Result<(), PrivilegeError> {
+    skep_sys::keyring::join_new_session().map_err(|source| PrivilegeError::Keyring { source })
+}
+
+/// Gives up every capability for good and sets `no_new_privs`.
+pub fn drop_all() -> Result<(), PrivilegeError> {
+    drop_all_but(CapabilitySet::empty())
+}
+
+/// Gives up every capability that is not in `kept`, for good, and sets `no_new_privs`.
+///
+/// 1. The bounding set first: taking from it needs `CAP_SETPCAP`, which the third step gives up.
+///    It matters for a root-looking user, who gets back on exec whatever the bounding set has.
+/// 2. The ambient set, which hands capabilities to programs without file capabilities.
+/// 3. Effective, permitted and inheritable.
+/// 4. `no_new_privs`: setuid and file capabilities have no effect from here on.
+///
+/// A process without `CAP_SETPCAP` cannot do the first; it has nothing to gain from the bounding
+/// set either once the fourth is done, so that this is no error.
+pub fn drop_all_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
+    let failed =
+        |set| move |error: Errno| PrivilegeError::Capabilities { set, source: error.into() };
+    drop_bounding(kept).map_err(failed("bounding"))?;
+    match clear_ambient_capability_set() {
+        // Before Linux 4.3 there is none.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(failed("ambient")(error)),
+    }
+    let held = rustix::thread::capabilities(None).map_err(failed("permitted"))?;
+    let left = CapabilitySets {
+        effective: held.effective & kept,
+        permitted: held.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, left).map_err(failed("effective, permitted and inheritable"))?;
+    set_no_new_privs(true).map_err(|error| PrivilegeError::NoNewPrivileges { source: error.into() })
+}
+
+fn drop_bounding(kept: CapabilitySet) -> Result<(), Errno> {
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
+        match capability_is_in_bounding_set(capability) {
+            // Beyond the last one this kernel knows.
+            Err(Errno::INVAL) => break,
+            Ok(false) => continue,
+            Ok(true) | Err(_) => {}
+        }
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(Errno::PERM) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
