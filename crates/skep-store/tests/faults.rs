@@ -1,5 +1,7 @@
 //! What the disk, other processes and old files can do to the database.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+
 use rustix::process::{Pid, Signal, kill_process};
 use skep_store::suite::sample::{self, approval, event, exec, sandbox};
 use skep_store::{
@@ -437,7 +439,17 @@ fn a_full_disk_is_typed_and_recovered_from() {
     assert_eq!(refused.code(), Code::NoSpace, "{refused:?}");
     assert!(names(&disk.0).iter().all(|name| !name.starts_with("second")));
 
+    // Starting anew on a full disk: it opens, or says why not.
+    drop(store);
+    match try_open(&path, Access::ReadWrite) {
+        Ok(store) => {
+            let store: &dyn Store = &store;
+            assert_eq!(store.list_execs(&home.id).unwrap().len() as u64, written);
+        }
+        Err(error) => assert_eq!(error.code(), Code::NoSpace, "{error:?}"),
+    }
     fs::remove_file(&filler).unwrap();
+    let store = open(&path);
     store.insert_approval(&approval(1, &home, &["x"]), &[]).unwrap();
     assert!(store.check().unwrap().is_empty());
     drop(store);

@@ -1,9 +1,16 @@
 //! From what SQLite says to what a caller can act on.
 
+use super::open::beside;
 use crate::StoreError;
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+
+/// The operation of an [`StoreError::Io`] after which a file's content is unknown.
+pub(super) const SYNC: &str = "sync";
 
 /// An error inside a transaction, before it is known which operation and file it belongs to.
 pub(super) enum Fault {
@@ -30,14 +37,13 @@ impl Fault {
     /// Whether bytes that were handed to the disk may be lost: then nothing that follows can be
     /// trusted, and a later success of the same call would prove nothing.
     pub(super) fn is_final(&self) -> bool {
-        let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
-        matches!(
-            error.extended_code,
-            ffi::SQLITE_IOERR_FSYNC
-                | ffi::SQLITE_IOERR_DIR_FSYNC
-                | ffi::SQLITE_IOERR_WRITE
-                | ffi::SQLITE_IOERR_TRUNCATE
-        )
+        match self {
+            Self::Store(error) => matches!(error, StoreError::Io { operation: SYNC, .. }),
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
+                matches!(error.extended_code, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)
+            }
+            Self::Sqlite(_) => false,
+        }
     }
 
     pub(super) fn into_error(self, operation: &'static str, path: &Path) -> StoreError {
@@ -46,15 +52,7 @@ impl Fault {
             Self::Sqlite(error) => error,
         };
         let path = path.to_owned();
-        // The log's index is a sparse file that is filled block by block: no space for it is
-        // reported as one of these, and not as "disk full".
-        let no_space = [ffi::SQLITE_IOERR_SHMSIZE, ffi::SQLITE_IOERR_SHMMAP];
         match &error {
-            rusqlite::Error::SqliteFailure(failure, _)
-                if no_space.contains(&failure.extended_code) =>
-            {
-                StoreError::Full { operation, path }
-            }
             rusqlite::Error::SqliteFailure(failure, message) => match failure.code {
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt {
                     path,
@@ -64,6 +62,10 @@ impl Fault {
                 | ErrorCode::DatabaseLocked
                 | ErrorCode::FileLockingProtocolFailed => StoreError::Busy { operation, path },
                 ErrorCode::DiskFull => StoreError::Full { operation, path },
+                // A quota, no inodes, or no room for the index of the log come as one of these.
+                ErrorCode::SystemIoFailure | ErrorCode::CannotOpen if no_room(&path) => {
+                    StoreError::Full { operation, path }
+                }
                 ErrorCode::ReadOnly if failure.extended_code == ffi::SQLITE_READONLY_DBMOVED => {
                     StoreError::Replaced { path }
                 }
@@ -79,4 +81,24 @@ impl Fault {
             _ => StoreError::Backend { operation, path, source: Box::new(error) },
         }
     }
+}
+
+/// Asks the filesystem itself, because SQLite keeps the errno to itself: is there room for a small
+/// new file beside the database?
+fn no_room(path: &Path) -> bool {
+    let probe = beside(path, &format!(".probe-{}", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&probe)
+        .and_then(|mut file| file.write_all(&[1; 65_536]));
+    // Left behind it would be a stray file; it is a few bytes of no meaning.
+    let _ = fs::remove_file(&probe);
+    written.is_err_and(|error| is_no_space(&error))
+}
+
+/// Whether an error of a file operation means that space, quota or inodes ran out.
+pub(super) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,7 +1,7 @@
 //! Rejections, events, idempotency keys and facts about the store.
 
 use super::fault::{Fault, Outcome};
-use super::row::{checksum, decode, encode, micros, rows};
+use super::row::{decode, encode, micros, rows};
 use super::{Durability, SqliteStore};
 use crate::{EventFilter, KeyClaim, LedgerStore, NewEvent, Rejection, Result, StoreError};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
@@ -71,18 +71,19 @@ impl LedgerStore for SqliteStore {
     ) -> Result<KeyClaim> {
         self.write("claim an idempotency key", Durability::Process, |tx| {
             let (now, expires) = (micros(now)?, micros(expires_at)?);
-            let sql =
-                "SELECT body, result FROM idempotency_keys WHERE key = ?1 AND expires_us > ?2";
-            let found: Option<(String, Option<String>)> = tx
-                .query_row(sql, params![key, now], |row| Ok((row.get(0)?, row.get(1)?)))
+            let sql = "SELECT body, result, COALESCE(sum, 0) FROM idempotency_keys
+                       WHERE key = ?1 AND expires_us > ?2";
+            let found: Option<(String, Option<String>, i64)> = tx
+                .query_row(sql, params![key, now], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })
                 .optional()?;
             match found {
-                Some((used, _)) if used != body.to_string() => {
+                Some((used, ..)) if used != body.to_string() => {
                     Err(StoreError::KeyReused { key: key.to_owned() }.into())
                 }
-                Some((_, None)) => Ok(KeyClaim::InProgress),
-                Some((_, Some(result))) => {
-                    let sum = checksum(&result);
+                Some((_, None, _)) => Ok(KeyClaim::InProgress),
+                Some((_, Some(result), sum)) => {
                     Ok(KeyClaim::Done(decode("idempotency_keys", key, &result, sum)?))
                 }
                 None => {
@@ -99,8 +100,9 @@ impl LedgerStore for SqliteStore {
 
     fn finish_key(&self, key: &str, result: &Value) -> Result<()> {
         self.write("finish an idempotency key", Durability::Process, |tx| {
-            let sql = "UPDATE idempotency_keys SET result = ?2 WHERE key = ?1";
-            match tx.execute(sql, params![key, result.to_string()])? {
+            let row = encode("result", key, result)?;
+            let sql = "UPDATE idempotency_keys SET result = ?2, sum = ?3 WHERE key = ?1";
+            match tx.execute(sql, params![key, row.value, row.sum])? {
                 0 => Err(Fault::from(StoreError::NotFound {
                     what: "idempotency key",
                     name: key.to_owned(),

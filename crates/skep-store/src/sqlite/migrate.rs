@@ -1,9 +1,8 @@
 //! Migrations: numbered, one transaction each, a backup before the first.
 
 use super::Access;
-use super::fault::Outcome;
-use super::open::{beside, connect, sync_parent};
-use crate::StoreError;
+use super::fault::{Outcome, SYNC};
+use super::open::{beside, connect, io_error, sync_parent};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::fs::{self, File, OpenOptions};
@@ -48,16 +47,11 @@ pub(super) fn migrate(connection: &Connection, path: &Path, migrations: &[&str])
 
 /// Writes `skep.db.backup-v<version>`, or with a number behind it when that is taken.
 fn back_up(path: &Path, version: u32) -> Outcome<PathBuf> {
-    let io_fault = |operation, path: &Path, source: io::Error| StoreError::Io {
-        operation,
-        path: path.to_owned(),
-        source,
-    };
     let partial = beside(path, ".backup-partial");
     // Left by a process that was killed here; we hold the write lock, so it is nobody's.
     match fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(io_fault("remove", &partial, error).into());
+            return Err(io_error("remove", &partial, error).into());
         }
         _ => {}
     }
@@ -67,20 +61,20 @@ fn back_up(path: &Path, version: u32) -> Outcome<PathBuf> {
         .create_new(true)
         .mode(0o600)
         .open(&partial)
-        .map_err(|source| io_fault("make", &partial, source))?;
+        .map_err(|source| io_error("make", &partial, source))?;
     let reader = connect(path, Access::ReadOnly)?;
     // Bound as text byte for byte: a path need not be UTF-8.
     let target = ToSqlOutput::Borrowed(ValueRef::Text(partial.as_os_str().as_bytes()));
     reader.execute("VACUUM INTO ?1", [target])?;
     File::open(&partial)
         .and_then(|file| file.sync_all())
-        .map_err(|source| io_fault("sync", &partial, source))?;
+        .map_err(|source| io_error(SYNC, &partial, source))?;
     let name = |count: u32| match count {
         1 => beside(path, &format!(".backup-v{version}")),
         _ => beside(path, &format!(".backup-v{version}.{count}")),
     };
     let backup = (1..=u32::MAX).map(name).find(|name| !name.exists()).unwrap_or_else(|| name(1));
-    fs::rename(&partial, &backup).map_err(|source| io_fault("rename", &partial, source))?;
+    fs::rename(&partial, &backup).map_err(|source| io_error("rename", &partial, source))?;
     sync_parent(path)?;
     Ok(backup)
 }
@@ -89,7 +83,7 @@ fn back_up(path: &Path, version: u32) -> Outcome<PathBuf> {
 mod tests {
     use super::super::{Access, Durability, NewInstance, SqliteStore};
     use super::*;
-    use crate::LedgerStore as _;
+    use crate::{LedgerStore as _, StoreError};
 
     const NEXT: &[&str] = &[
         MIGRATIONS[0],

@@ -41,6 +41,9 @@ pub use open::{Access, NewInstance};
 ///   to open a database reads its log.
 /// - **Opening is cheap.** With a current schema: open, three pragmas. No schema work, no
 ///   integrity check (that is [`crate::Housekeeping::check`]), statements prepared when needed.
+/// - **Locks belong to the process.** SQLite locks by POSIX record locks, which a process loses
+///   when it closes *any* descriptor of the file: nothing else here opens it. A handle must not be
+///   used on the other side of a `fork`; locks die with their process, so none is ever stale.
 /// - **The file is watched.** Each transaction first looks whether the path still leads to the
 ///   file that was opened; a store that was moved or replaced is not written to blindly.
 #[derive(Debug)]

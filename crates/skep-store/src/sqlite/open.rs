@@ -1,6 +1,6 @@
 //! Opening a database: made whole or not at all, refused when in doubt.
 
-use super::fault::{Fault, Outcome};
+use super::fault::{Fault, Outcome, SYNC, is_no_space};
 use super::{FileId, SqliteStore, migrate};
 use crate::{Result, StoreError};
 use rusqlite::config::DbConfig;
@@ -52,6 +52,9 @@ impl SqliteStore {
         first: &NewInstance,
         migrations: &[&str],
     ) -> Result<Self> {
+        // Each transaction looks the path up again; a change of directory must not mislead it.
+        let path = &std::path::absolute(path)
+            .map_err(|source| io_error("find the directory of", path, source))?;
         if access == Access::ReadWrite {
             refuse_remote(path)?;
         }
@@ -130,8 +133,8 @@ impl SqliteStore {
     }
 }
 
-fn io_error(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
-    if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+pub(super) fn io_error(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
+    if is_no_space(&source) {
         return StoreError::Full { operation, path: path.to_owned() };
     }
     StoreError::Io { operation, path: path.to_owned(), source }
@@ -193,7 +196,7 @@ fn create(path: &Path, first: &NewInstance, migrations: &[&str]) -> Outcome<()> 
     connection.close().map_err(|(_, error)| error)?;
     File::open(&draft.path)
         .and_then(|file| file.sync_all())
-        .map_err(|source| io_error("sync", &draft.path, source))?;
+        .map_err(|source| io_error(SYNC, &draft.path, source))?;
     draft.publish(path)?;
     sync_parent(path)
 }
@@ -202,7 +205,7 @@ fn create(path: &Path, first: &NewInstance, migrations: &[&str]) -> Outcome<()> 
 pub(super) fn sync_parent(path: &Path) -> Outcome<()> {
     let parent = parent(path);
     let synced = File::open(parent).and_then(|directory| directory.sync_all());
-    Ok(synced.map_err(|source| io_error("sync", parent, source))?)
+    Ok(synced.map_err(|source| io_error(SYNC, parent, source))?)
 }
 
 fn parent(path: &Path) -> &Path {

@@ -105,5 +105,6 @@ CREATE TABLE idempotency_keys (
     key TEXT PRIMARY KEY,
     body TEXT NOT NULL,
     result TEXT,
+    sum INTEGER,
     expires_us INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -84,11 +84,11 @@ pub(super) fn history(store: &dyn Store) {
     assert_eq!(ids(all.clone()), [c.clone(), b.clone(), a.clone()]);
     let here = ApprovalFilter { project: Some(one.project.clone()), ..all.clone() };
     assert_eq!(ids(here.clone()), [b.clone(), a.clone()]);
-    assert_eq!(ids(ApprovalFilter { sandbox: Some(two.id), ..all.clone() }), [c.clone()]);
+    assert_eq!(ids(ApprovalFilter { sandbox: Some(two.id), ..all.clone() }), vec![c.clone()]);
     let at = |text| ApprovalFilter { path: Some(path(text)), ..all.clone() };
     assert_eq!(ids(at("src")), [c.clone(), b.clone(), a.clone()]);
     assert_eq!(ids(at("src/main.rs")), [c, a.clone()]);
-    assert_eq!(ids(at("doc")), [a.clone()]);
+    assert_eq!(ids(at("doc")), vec![a.clone()]);
     assert_eq!(ids(at("")).len(), 3);
     assert!(ids(at("sr")).is_empty());
     assert!(ids(ApprovalFilter { states: vec![Committed, Undone], ..all }).is_empty());

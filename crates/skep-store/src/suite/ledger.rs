@@ -22,7 +22,7 @@ pub(super) fn layers(store: &dyn Store) {
     assert!(matches!(again, Err(StoreError::AlreadyExists { what: "template", .. })));
 
     assert_eq!(store.snapshot(&home.id, "before/lunch").unwrap(), shot);
-    assert_eq!(store.list_snapshots(Some(&home.id)).unwrap(), [shot.clone()]);
+    assert_eq!(store.list_snapshots(Some(&home.id)).unwrap(), vec![shot.clone()]);
     assert_eq!(store.list_snapshots(None).unwrap(), [shot]);
     assert!(store.list_snapshots(Some(&sandbox(2, "b").id)).unwrap().is_empty());
     assert_eq!(store.template("node").unwrap(), template);

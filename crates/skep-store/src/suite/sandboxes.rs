@@ -223,7 +223,7 @@ pub(super) fn purge(store: &dyn Store) {
     store.insert_exec(&super::sample::exec(5, &row.id), &[]).unwrap();
     go(store, &row.id, SandboxState::Deleted);
     assert!(store.purge_deleted(&time(0)).unwrap().is_empty(), "not older than its change");
-    assert_eq!(store.purge_deleted("2026-03-04T00:00:00.5Z").unwrap(), [row.id.clone()]);
+    assert_eq!(store.purge_deleted("2026-03-04T00:00:00.5Z").unwrap(), vec![row.id.clone()]);
     assert!(matches!(store.sandbox(&row.id), Err(StoreError::NotFound { .. })));
     assert!(store.list_execs(&row.id).unwrap().is_empty());
     assert_eq!(store.sandbox(&live.id).unwrap(), live);
