@@ -24,3 +24,11 @@ pub use environment::{
     withheld_names,
 };
 pub use limits::{HostFacts, LimitError, Widening, default_limits, narrow, validate, wider};
+mod config;
+mod narrowing;
+pub use config::{
+    ChangesSection, ConfigDocument, ConfigError, GcSection, KEYS, LimitsSection, MAX_CONFIG_BYTES,
+    MemoryShare, Mentioned, MicrovmSection, MountError, ProfileDocument, ProviderSection,
+    SandboxSection, UndoSection, WarnSection, nearest_key, parse_mount,
+};
+pub use narrowing::widenings;

@@ -1,0 +1,134 @@
+//! How values look in a config file: sizes and durations with a unit, counts greater than zero,
+//! `"none"` to lift a limit.
+
+use super::Mentioned;
+use serde::de::{self, Deserialize, Deserializer};
+use skep_types::{ByteSize, ByteString, RelPath, parse_duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const NONE: &str = "none";
+
+pub(super) fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Mentioned<ByteSize>, D::Error> {
+    let text = String::deserialize(input)?;
+    if text == NONE { Ok(Some(None)) } else { parse_size(&text).map(|size| Some(Some(size))) }
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Mentioned<Duration>, D::Error> {
+    let text = String::deserialize(input)?;
+    if text == NONE {
+        return Ok(Some(None));
+    }
+    parse_duration(&text).map(|duration| Some(Some(duration))).map_err(de::Error::custom)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Count(i64),
+    Real(f64),
+    Text(String),
+}
+
+pub(super) fn count<'de, D: Deserializer<'de>>(input: D) -> Result<Mentioned<u64>, D::Error> {
+    match Number::deserialize(input)? {
+        Number::Count(count) => positive(count).map(|count| Some(Some(count))),
+        Number::Text(text) if text == NONE => Ok(Some(None)),
+        Number::Real(_) | Number::Text(_) => {
+            Err(de::Error::custom("a whole number greater than zero, or \"none\", is expected"))
+        }
+    }
+}
+
+pub(super) fn cpus<'de, D: Deserializer<'de>>(input: D) -> Result<Mentioned<f64>, D::Error> {
+    let value = match Number::deserialize(input)? {
+        Number::Count(count) => count as f64,
+        Number::Real(real) => real,
+        Number::Text(text) if text == NONE => return Ok(Some(None)),
+        Number::Text(text) => {
+            return Err(de::Error::custom(format!("`{text}` is not a number of processors")));
+        }
+    };
+    if value.is_finite() && value > 0.0 {
+        Ok(Some(Some(value)))
+    } else {
+        Err(de::Error::custom(format!("`{value}` is not a positive number of processors")))
+    }
+}
+
+pub(super) fn plain_size<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Option<ByteSize>, D::Error> {
+    parse_size(&String::deserialize(input)?).map(Some)
+}
+
+pub(super) fn required_size<'de, D: Deserializer<'de>>(input: D) -> Result<ByteSize, D::Error> {
+    parse_size(&String::deserialize(input)?)
+}
+
+pub(super) fn plain_duration<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Option<Duration>, D::Error> {
+    parse_duration(&String::deserialize(input)?).map(Some).map_err(de::Error::custom)
+}
+
+pub(super) fn plain_count<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+    positive(i64::deserialize(input)?).map(Some)
+}
+
+pub(super) fn required_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u8, D::Error> {
+    let value = i64::deserialize(input)?;
+    u8::try_from(value).ok().filter(|percent| (1..=100).contains(percent)).ok_or_else(|| {
+        de::Error::custom(format!("`{value}` is not a percentage between 1 and 100"))
+    })
+}
+
+pub(super) fn percent<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u8>, D::Error> {
+    required_percent(input).map(Some)
+}
+
+/// Pieces of the home: relative, and never the home itself.
+pub(super) fn home_pieces<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Option<Vec<ByteString>>, D::Error> {
+    let pieces = Vec::<ByteString>::deserialize(input)?;
+    for piece in &pieces {
+        match RelPath::parse(piece.as_bytes()) {
+            Ok(path) if path.is_root() => {
+                return Err(de::Error::custom("the whole home cannot be shown"));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(de::Error::custom(error)),
+        }
+    }
+    Ok(Some(pieces))
+}
+
+/// Variables: a name without `=`, a value without NUL.
+pub(super) fn variables<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<BTreeMap<String, ByteString>, D::Error> {
+    let variables = BTreeMap::<String, ByteString>::deserialize(input)?;
+    for (name, value) in &variables {
+        if name.is_empty() || name.contains(['=', '\0']) || value.as_bytes().contains(&0) {
+            return Err(de::Error::custom(format!(
+                "`{}` cannot be a variable",
+                name.escape_debug()
+            )));
+        }
+    }
+    Ok(variables)
+}
+
+fn parse_size<E: de::Error>(text: &str) -> Result<ByteSize, E> {
+    text.parse().map_err(E::custom)
+}
+
+fn positive<E: de::Error>(value: i64) -> Result<u64, E> {
+    u64::try_from(value)
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| E::custom(format!("`{value}` is not greater than zero")))
+}
