@@ -1,0 +1,116 @@
+//! Settings as lines: key, value, origin.
+
+use crate::draft::ShowItem;
+use crate::origins::{Origin, Origins, SettingRow};
+use crate::settings::Settings;
+use skep_types::{InsideUser, NetworkMode, SystemView, show_duration};
+use std::fmt::Display;
+use std::time::Duration;
+
+impl Settings {
+    /// Every value in force with its origin, in the order of a config file.
+    pub fn rows(&self, origins: &Origins) -> Vec<SettingRow> {
+        let mut rows = Rows { origins, rows: Vec::new() };
+        rows.value("profile", &self.policy.profile);
+        self.limit_rows(&mut rows);
+        self.sandbox_rows(&mut rows);
+        rows.value("warn.upper_size", self.warn_upper_size);
+        rows.value("undo.keep", self.undo_keep);
+        rows.value("undo.age", show_duration(self.undo_age));
+        rows.value("gc.approved_age", show_duration(self.approved_age));
+        rows.value("gc.rejected_age", show_duration(self.rejected_age));
+        rows.value("gc.total_size", self.total_size);
+        rows.value("gc.warn_percent", self.total_warn_percent);
+        rows.value("provider.name", &self.provider);
+        rows.value("provider.microvm.emulation", self.microvm_emulation);
+        rows.rows
+    }
+
+    fn limit_rows(&self, rows: &mut Rows<'_>) {
+        let limits = &self.policy.limits;
+        rows.limit("limits.memory", limits.memory);
+        rows.limit("limits.cpus", limits.cpus);
+        rows.time("limits.cpu_time", limits.cpu_time);
+        rows.limit("limits.pids", limits.pids);
+        rows.limit("limits.disk", limits.disk);
+        rows.limit("limits.inodes", limits.inodes);
+        rows.limit("limits.open_files", limits.open_files);
+        rows.time("limits.timeout", limits.timeout);
+        rows.time("limits.api_timeout", self.api_timeout);
+        rows.time("limits.grace", limits.grace);
+        rows.time("limits.idle_timeout", limits.idle_timeout);
+        rows.time("limits.silence_timeout", limits.silence_timeout);
+        rows.limit("limits.output", limits.output);
+    }
+
+    fn sandbox_rows(&self, rows: &mut Rows<'_>) {
+        let policy = &self.policy;
+        let network = match policy.network {
+            NetworkMode::None => "none",
+            NetworkMode::Host => "host",
+        };
+        let system = match policy.system {
+            SystemView::Ro => "ro",
+            SystemView::Cow => "cow",
+        };
+        let user = match policy.user {
+            InsideUser::Caller => "caller",
+            InsideUser::Root => "root",
+        };
+        rows.value("sandbox.network", network);
+        rows.value("sandbox.system", system);
+        rows.value("sandbox.user", user);
+        rows.value("sandbox.ptrace", policy.allow_ptrace);
+        rows.value("sandbox.best_effort", policy.best_effort);
+        rows.items("sandbox.mounts", &policy.mounts);
+        rows.items("sandbox.layers", &policy.layers);
+        rows.items("sandbox.home", &policy.home);
+        rows.items("sandbox.hide", &policy.hide);
+        rows.items("sandbox.show", &policy.show);
+        for (name, value) in &policy.env {
+            rows.value(&format!("sandbox.env.{name}"), value);
+        }
+        rows.items("sandbox.env_pass", &policy.env_pass);
+        rows.items("sandbox.require", &policy.require);
+        rows.items("sandbox.scope", &policy.scope);
+        rows.items("changes.allow", &policy.allow_changes);
+        rows.items("changes.deny", &policy.deny_changes);
+    }
+}
+
+struct Rows<'a> {
+    origins: &'a Origins,
+    rows: Vec<SettingRow>,
+}
+
+impl Rows<'_> {
+    fn push(&mut self, key: &str, value: String, origin: Origin) {
+        self.rows.push(SettingRow { key: key.to_owned(), value, origin });
+    }
+
+    fn value(&mut self, key: &str, value: impl Display) {
+        self.push(key, value.to_string(), self.origins.of(key).clone());
+    }
+
+    fn limit<T: Display>(&mut self, key: &str, limit: Option<T>) {
+        let value = limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        self.value(key, value);
+    }
+
+    fn time(&mut self, key: &str, limit: Option<Duration>) {
+        self.limit(key, limit.map(show_duration));
+    }
+
+    /// One row per element; an empty list is one row too, so that it can be seen.
+    fn items<'i, T: ShowItem + 'i>(&mut self, key: &str, items: impl IntoIterator<Item = &'i T>) {
+        let before = self.rows.len();
+        for item in items {
+            let shown = item.show();
+            let origin = self.origins.of_item(key, &shown).clone();
+            self.push(key, shown, origin);
+        }
+        if self.rows.len() == before {
+            self.value(key, "(empty)");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Settings in force: built-in values, a profile, the user's file, the project's file and the
+//! command line, put together in that order.
+//!
+//! Each source may say anything except the project's file: it comes with the code, which is not
+//! trusted, so it may only narrow.
+
+use crate::acceptance::AcceptanceRules;
+use crate::config::ConfigDocument;
+use crate::draft::{Draft, Lists};
+use crate::hidden::{HideError, HideRules};
+use crate::limits::{HostFacts, LimitError, Widening, default_limits, share, validate};
+use crate::narrowing::widenings;
+use crate::origins::{Origin, Origins};
+use crate::pattern::PatternError;
+use crate::profiles::{DEFAULT_PROFILE, all_profiles, lineage};
+use skep_types::{ByteSize, Policy};
+use std::time::Duration;
+
+/// Why there are no settings.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SettingsError {
+    /// No such profile.
+    #[error("there is no profile `{name}`; known are: {known}")]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A profile that builds on itself.
+    #[error("profile `{0}` builds on itself")]
+    ProfileCycle(String),
+    /// A user's profile with a built-in name.
+    #[error("profile `{0}` is built in and cannot be redefined; give yours another name")]
+    ProfileRedefined(String),
+    /// A setting that is not the project's to make.
+    #[error("the project's `skep.toml` may not set `{0}`; it may only narrow the sandbox")]
+    NotForProjects(String),
+    /// A setting of the project's that widens.
+    #[error("the project's `skep.toml` may only narrow: {}", join(.0))]
+    Widens(Vec<Widening>),
+    /// A limit that is none.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// A glob that is none.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// Data that comes with skep; tests make sure that this cannot happen.
+    #[error("cannot read built-in data: {0}")]
+    BuiltinData(String),
+}
+
+fn join(widenings: &[Widening]) -> String {
+    widenings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl From<HideError> for SettingsError {
+    fn from(error: HideError) -> Self {
+        match error {
+            HideError::Pattern(error) => Self::Pattern(error),
+            HideError::BuiltinData(reason) => Self::BuiltinData(reason),
+        }
+    }
+}
+
+/// Everything that can be set, typed and resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The policy of a sandbox made now.
+    pub policy: Policy,
+    /// Wall clock of execs over the API that name none.
+    pub api_timeout: Option<Duration>,
+    /// An upper larger than this is remarked upon.
+    pub warn_upper_size: ByteSize,
+    /// How many approvals can be undone.
+    pub undo_keep: u64,
+    /// For how long.
+    pub undo_age: Duration,
+    /// Approved sandboxes go after this.
+    pub approved_age: Duration,
+    /// Rejected ones after this.
+    pub rejected_age: Duration,
+    /// All sandboxes together.
+    pub total_size: ByteSize,
+    /// Warn when this much of `total_size` is used.
+    pub total_warn_percent: u8,
+    /// Which provider, or `auto`.
+    pub provider: String,
+    /// Whether software emulation may stand in for KVM.
+    pub microvm_emulation: bool,
+}
+
+/// What settings are made from. Files are read and parsed by the caller.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sources<'a> {
+    /// The host.
+    pub host: HostFacts,
+    /// `~/.config/skep/config.toml`.
+    pub user: Option<&'a ConfigDocument>,
+    /// The project's `skep.toml`.
+    pub project: Option<&'a ConfigDocument>,
+    /// What was typed.
+    pub command_line: Option<&'a ConfigDocument>,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const GIB: u64 = 1 << 30;
+
+impl Settings {
+    /// What is in force when nobody says anything.
+    pub fn builtin(host: &HostFacts) -> Self {
+        Self {
+            policy: Policy { limits: default_limits(host), ..Policy::default() },
+            api_timeout: Some(Duration::from_secs(3_600)),
+            warn_upper_size: ByteSize(5 * GIB),
+            undo_keep: 50,
+            undo_age: 30 * DAY,
+            approved_age: DAY,
+            rejected_age: 7 * DAY,
+            total_size: share(100 * GIB, 20, host.state_filesystem),
+            total_warn_percent: 80,
+            provider: "auto".into(),
+            microvm_emulation: false,
+        }
+    }
+
+    /// Puts the sources together, the later ones stronger:
+    ///
+    /// 1. built-in values, which depend on the host;
+    /// 2. the profile (named on the command line, else in the user's file), with what it builds on;
+    /// 3. the user's file;
+    /// 4. the project's file, which may only narrow what 1 to 3 gave;
+    /// 5. the command line, which is the user speaking and may widen again.
+    pub fn resolve(sources: &Sources<'_>) -> Result<(Self, Origins), SettingsError> {
+        let mut draft = Draft::new(Self::builtin(&sources.host));
+        apply_profile(&mut draft, sources)?;
+        if let Some(user) = sources.user {
+            draft.apply(user, &Origin::User, Lists::Extend);
+        }
+        if let Some(project) = sources.project {
+            draft = narrowed_by_project(draft, project)?;
+        }
+        if let Some(typed) = sources.command_line {
+            draft.apply(typed, &Origin::CommandLine, Lists::Extend);
+        }
+        let Draft { settings, origins } = draft;
+        validate(&settings.policy.limits)?;
+        HideRules::of(&settings.policy)?;
+        AcceptanceRules::of(&settings.policy)?;
+        Ok((settings, origins))
+    }
+}
+
+fn apply_profile(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), SettingsError> {
+    let typed = sources.command_line.and_then(|typed| typed.profile.as_deref());
+    let configured = sources.user.and_then(|user| user.profile.as_deref());
+    let (name, origin) = match (typed, configured) {
+        (Some(name), _) => (name, Origin::CommandLine),
+        (None, Some(name)) => (name, Origin::User),
+        (None, None) => (DEFAULT_PROFILE, Origin::Builtin),
+    };
+    let profiles = all_profiles(sources.user)?;
+    for (name, profile) in lineage(&profiles, name)? {
+        let origin = Origin::Profile(name.to_owned());
+        if let Some(wanted) = &profile.memory_share {
+            let percent = u64::from(wanted.percent);
+            let memory = share(wanted.cap.0, percent, sources.host.memory);
+            draft.settings.policy.limits.memory = Some(memory);
+            draft.origins.set("limits.memory", &origin);
+        }
+        draft.apply_sections(
+            &profile.limits,
+            &profile.sandbox,
+            &profile.changes,
+            &origin,
+            Lists::Extend,
+        );
+    }
+    draft.settings.policy.profile = name.to_owned();
+    draft.origins.set("profile", &origin);
+    Ok(())
+}
+
+fn narrowed_by_project(outer: Draft, project: &ConfigDocument) -> Result<Draft, SettingsError> {
+    if let Some(key) = not_for_projects(project) {
+        return Err(SettingsError::NotForProjects(key.into()));
+    }
+    let mut inner = outer.clone();
+    inner.apply(project, &Origin::Project, Lists::Narrow);
+    let mut found = widenings(&outer.settings.policy, &inner.settings.policy);
+    let warn = (outer.settings.warn_upper_size, inner.settings.warn_upper_size);
+    if warn.1 > warn.0 {
+        found.push(Widening {
+            key: "warn.upper_size".into(),
+            outer: format!("`{}`", warn.0),
+            inner: format!("`{}`", warn.1),
+        });
+    }
+    let api = (outer.settings.api_timeout, inner.settings.api_timeout);
+    if api.0.is_some_and(|outer| api.1.is_none_or(|inner| inner > outer)) {
+        let show = |limit: Option<Duration>| {
+            limit.map_or_else(
+                || "no limit".into(),
+                |limit| format!("`{}`", skep_types::show_duration(limit)),
+            )
+        };
+        let key = "limits.api_timeout".into();
+        found.push(Widening { key, outer: show(api.0), inner: show(api.1) });
+    }
+    if found.is_empty() { Ok(inner) } else { Err(SettingsError::Widens(found)) }
+}
+
+/// Settings about the user's machine rather than about the sandbox, and variables: a project that
+/// sets `ANTHROPIC_BASE_URL` would send the user's key to a host of its choice.
+fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
+    let ConfigDocument { profile, sandbox, undo, gc, provider, profiles, .. } = project;
+    let present = [
+        (profile.is_some(), "profile"),
+        (!profiles.is_empty(), "profiles"),
+        (!sandbox.env.is_empty(), "sandbox.env"),
+        (undo.keep.is_some(), "undo.keep"),
+        (undo.age.is_some(), "undo.age"),
+        (gc.approved_age.is_some(), "gc.approved_age"),
+        (gc.rejected_age.is_some(), "gc.rejected_age"),
+        (gc.total_size.is_some(), "gc.total_size"),
+        (gc.warn_percent.is_some(), "gc.warn_percent"),
+        (provider.name.is_some(), "provider.name"),
+        (provider.microvm.emulation.is_some(), "provider.microvm.emulation"),
+    ];
+    present.into_iter().find(|(present, _)| *present).map(|(_, key)| key)
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
