@@ -14,6 +14,9 @@ use std::collections::HashSet;
 /// Files up to this size are captured with their bytes; larger ones by identity only.
 const CAPTURE_BYTES: u64 = 1 << 20;
 
+/// Of no inode: the copy's state alone counts.
+const NO_IDENTITY: Identity = Identity { device: 0, inode: 0, ctime: (0, 0) };
+
 /// What a capture did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
@@ -69,17 +72,7 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
     for path in union::read(&trees, Markers::of(spec.driver))?.into_keys() {
         let state =
             upper.state(&path).map_err(|source| DeriveError::read("sandbox", &path, source))?;
-        let stat = trees
-            .project
-            .stat(&path)
-            .map_err(|source| DeriveError::read("project", &path, source))?;
-        // Identity of the project's entry only when it can still be what was copied.
-        let identity = stat.as_ref().map(Identity::of).unwrap_or(Identity {
-            device: 0,
-            inode: 0,
-            ctime: (0, 0),
-        });
-        let capture = Capture { identity: Some(identity), state: Some(state) };
+        let capture = Capture { identity: Some(NO_IDENTITY), state: Some(state) };
         records.push(Record::Capture { path, capture });
     }
     let count = records.len() as u64;

@@ -87,6 +87,7 @@ impl Resolver<'_> {
             return Some(Base::known((*project).clone(), BaseBytes::Project));
         }
         Some(match &capture.state {
+            Some(state) if *state == **project => Base::known(state.clone(), BaseBytes::Project),
             Some(state) => Base::known(state.clone(), BaseBytes::Blob),
             None => Base::unknown(),
         })

@@ -6,7 +6,7 @@ mod judge;
 mod renames;
 
 pub(crate) use content::Contents;
-pub(crate) use judge::{Entry, Standing};
+pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes};
 
 use crate::base::memory::Memory;
 use crate::base::{Proof, Resolver};

@@ -1,0 +1,185 @@
+//! Reject: what must be written through the mounted view so that a selection is gone.
+//!
+//! The upper of a mounted overlay is never written directly; these writes go through the view (or
+//! through a view mounted for the purpose).
+
+use super::content::file_state;
+use super::select::{self, Pick, Picked, Purpose};
+use crate::apply::Source;
+use crate::base::memory::Memory;
+use crate::derive::{Contents, Derived, Entry};
+use crate::error::PlanError;
+use crate::hunks::apply_hunks;
+use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
+use skep_types::{Change, ChangeKind, EntryState, Hunk, RelPath, Selection};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One write through the view: whatever stands at `path` gives way to `state`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewWrite {
+    /// Where.
+    pub path: RelPath,
+    /// What shall stand there.
+    pub state: EntryState,
+    /// Where a file's bytes come from; `None` leaves the bytes that are there (another mode).
+    pub content: Source,
+}
+
+/// Plans the rejection of a selection: after these writes, in this order, it is no change any more.
+pub fn reject(
+    spec: &WorkspaceSpec,
+    derived: &Derived,
+    selection: &Selection,
+) -> Result<Vec<ViewWrite>, PlanError> {
+    let mut picked = select::select(derived, selection, Purpose::Reject)?;
+    pull_in(derived, &mut picked);
+    let trees = Trees::open(spec)?;
+    let memory = Memory::load(&spec.memory)?;
+    let limit = DeriveOptions::default().max_hunk_bytes;
+    let contents = Contents { trees: &trees, memory: &memory, limit };
+    let mut writes = BTreeMap::new();
+    for change in &derived.changes {
+        let Some(pick) = picked.get(&change.path) else { continue };
+        let stale = || PlanError::Stale { path: change.path.clone() };
+        let entry = derived.detail.entries.get(&change.path).ok_or_else(stale)?;
+        let from = match &change.renamed_from {
+            Some(old) => Some(derived.detail.entries.get(old).ok_or_else(stale)?),
+            None => None,
+        };
+        match pick {
+            Pick::Whole => {
+                for entry in [Some(entry), from].into_iter().flatten() {
+                    writes.insert(entry.path.clone(), project_write(spec, entry));
+                }
+            }
+            Pick::Hunks(ids) => {
+                let base = contents.base(from.unwrap_or(entry))?.ok_or_else(stale)?;
+                let kept: Vec<&Hunk> =
+                    change.hunks.iter().filter(|hunk| !ids.contains(&hunk.id)).collect();
+                let bytes = apply_hunks(&base, &kept).map_err(|_| stale())?;
+                let mode = change.new.mode().unwrap_or(0o644);
+                let (path, state) = (change.path.clone(), file_state(&bytes, mode));
+                let content = Source::Bytes(bytes);
+                writes.insert(path.clone(), ViewWrite { path, state, content });
+            }
+        }
+    }
+    restore_parents(derived, &trees, &mut writes)?;
+    drop_directories(derived, &trees, &mut writes)?;
+    let mut writes: Vec<ViewWrite> = writes.into_values().collect();
+    order_writes(&mut writes);
+    Ok(writes)
+}
+
+/// A file cannot come back below something that is no directory, nor in the place of a directory
+/// that still holds added entries.
+fn pull_in(derived: &Derived, picked: &mut Picked) {
+    let changes: BTreeMap<&RelPath, &Change> =
+        derived.changes.iter().map(|change| (&change.path, change)).collect();
+    let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
+    let mut pending: Vec<RelPath> = picked.keys().cloned().collect();
+    while let Some(path) = pending.pop() {
+        let Some(change) = changes.get(&path) else { continue };
+        let restored = change.renamed_from.as_ref().unwrap_or(&path);
+        let mut needed: Vec<RelPath> = restored
+            .ancestors()
+            .filter(|parent| {
+                changes.get(parent).is_some_and(|change| {
+                    change.kind == ChangeKind::Type && !directory(&change.new)
+                })
+            })
+            .collect();
+        if directory(&change.new) && !directory(&change.old) {
+            let below = derived
+                .changes
+                .iter()
+                .filter(|other| other.path != path && other.path.starts_with(&path));
+            needed.extend(below.map(|other| other.path.clone()));
+        }
+        for need in needed {
+            if picked.get(&need) != Some(&Pick::Whole) {
+                picked.insert(need.clone(), Pick::Whole);
+                pending.push(need);
+            }
+        }
+    }
+}
+
+/// Puts the project's state back at a path.
+pub(super) fn project_write(spec: &WorkspaceSpec, entry: &Entry) -> ViewWrite {
+    let content = match entry.project {
+        EntryState::File { .. } => {
+            Source::File { root: spec.project.clone(), path: entry.path.clone() }
+        }
+        _ => Source::None,
+    };
+    ViewWrite { path: entry.path.clone(), state: entry.project.clone(), content }
+}
+
+/// Directories that the sandbox removed, above what comes back.
+fn restore_parents(
+    derived: &Derived,
+    trees: &Trees,
+    writes: &mut BTreeMap<RelPath, ViewWrite>,
+) -> Result<(), PlanError> {
+    let parents: BTreeSet<RelPath> = writes
+        .values()
+        .filter(|write| !write.state.is_absent())
+        .flat_map(|write| write.path.ancestors().collect::<Vec<_>>())
+        .filter(|parent| derived.detail.removed_directories.contains(parent))
+        .collect();
+    for path in parents {
+        let state = trees
+            .project
+            .state(&path)
+            .map_err(|source| crate::error::DeriveError::read("project", &path, source))?;
+        writes.insert(path.clone(), ViewWrite { path, state, content: Source::None });
+    }
+    Ok(())
+}
+
+/// Directories that the sandbox made, once everything in them is rejected.
+fn drop_directories(
+    derived: &Derived,
+    trees: &Trees,
+    writes: &mut BTreeMap<RelPath, ViewWrite>,
+) -> Result<(), PlanError> {
+    for path in derived.detail.directories.keys().rev() {
+        let touched = writes.keys().any(|write| write != path && write.starts_with(path));
+        if !touched || writes.contains_key(path) {
+            continue;
+        }
+        let standing = trees
+            .project
+            .stat(path)
+            .map_err(|source| crate::error::DeriveError::read("project", path, source))?;
+        let goes = |child: &RelPath| writes.get(child).is_some_and(|write| write.state.is_absent());
+        let below = |child: &&RelPath| child.parent().as_ref() == Some(path);
+        let emptied = derived
+            .detail
+            .entries
+            .values()
+            .filter(|entry| !entry.sandbox.is_absent())
+            .map(|entry| &entry.path)
+            .chain(derived.detail.directories.keys())
+            .filter(below)
+            .all(goes);
+        if standing.is_none() && emptied {
+            let write =
+                ViewWrite { path: path.clone(), state: EntryState::Absent, content: Source::None };
+            writes.insert(path.clone(), write);
+        }
+    }
+    Ok(())
+}
+
+/// Removals from the deepest up, then the rest from the top down.
+pub(super) fn order_writes(writes: &mut [ViewWrite]) {
+    writes.sort_by(|left, right| {
+        let key = |write: &ViewWrite| {
+            let depth = write.path.depth() as i64;
+            if write.state.is_absent() { (0, -depth) } else { (1, depth) }
+        };
+        key(left).cmp(&key(right)).then_with(|| left.path.cmp(&right.path))
+    });
+}

@@ -1,0 +1,191 @@
+//! Which changes a selection means.
+
+use crate::derive::{Derived, Standing};
+use crate::error::PlanError;
+use globset::{GlobBuilder, GlobMatcher};
+use skep_types::{ByteString, Change, ChangeKind, Conflict, HunkId, RelPath, Selection};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much of a change is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// All of it.
+    Whole,
+    /// Some of its hunks.
+    Hunks(BTreeSet<HunkId>),
+}
+
+/// The selected changes, by the path of the change.
+pub(crate) type Picked = BTreeMap<RelPath, Pick>;
+
+/// What the selection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Special files stay; conflicts are refused.
+    Approve,
+    /// Special files may be dropped, and conflicts too.
+    Reject,
+}
+
+/// One path or glob of a selection.
+enum Pattern {
+    /// This path and everything below it.
+    Path(RelPath),
+    Glob(GlobMatcher),
+}
+
+/// How a pattern means a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// By its own name.
+    Exactly,
+    /// By a directory above it, or a glob.
+    Among,
+}
+
+pub(crate) fn select(
+    derived: &Derived,
+    selection: &Selection,
+    purpose: Purpose,
+) -> Result<Picked, PlanError> {
+    let mut picked = Picked::new();
+    if selection.is_everything() {
+        for change in &derived.changes {
+            let special = change.kind == ChangeKind::Special && purpose == Purpose::Approve;
+            if !special && (!change.ignored || selection.ignored) {
+                picked.insert(change.path.clone(), Pick::Whole);
+            }
+        }
+    }
+    for text in &selection.paths {
+        pick_pattern(derived, selection, purpose, text, &mut picked)?;
+    }
+    for id in &selection.hunks {
+        pick_hunk(derived, id, &mut picked)?;
+    }
+    complete_hunks(derived, &mut picked);
+    Ok(picked)
+}
+
+fn pick_pattern(
+    derived: &Derived,
+    selection: &Selection,
+    purpose: Purpose,
+    text: &ByteString,
+    picked: &mut Picked,
+) -> Result<(), PlanError> {
+    let pattern = parse_pattern(derived, text)?;
+    let mut found = false;
+    for change in &derived.changes {
+        let Some(named) = pattern.names(change) else { continue };
+        if change.kind == ChangeKind::Special && purpose == Purpose::Approve {
+            if named == Named::Exactly {
+                return Err(PlanError::Special(change.path.clone()));
+            }
+            continue;
+        }
+        let asked = selection.ignored || !change.ignored || named == Named::Exactly;
+        if asked || pattern.names_ignored(derived, &change.path) {
+            picked.insert(change.path.clone(), Pick::Whole);
+            found = true;
+        }
+    }
+    // A conflict may stand at a path that has no change of its own.
+    let conflict = derived.conflicts.iter().any(|conflict| pattern.matches(&conflict.path));
+    if found || conflict { Ok(()) } else { Err(PlanError::NothingMatches(text.to_string())) }
+}
+
+fn parse_pattern(derived: &Derived, text: &ByteString) -> Result<Pattern, PlanError> {
+    let literal = RelPath::parse(text.as_bytes()).ok();
+    let has_meta = text.as_bytes().iter().any(|byte| b"*?[{".contains(byte));
+    if let Some(path) = literal {
+        let here = |change: &Change| Pattern::Path(path.clone()).names(change).is_some();
+        if !has_meta || derived.changes.iter().any(here) {
+            return Ok(Pattern::Path(path));
+        }
+    }
+    let glob = std::str::from_utf8(text.as_bytes())
+        .ok()
+        .and_then(|text| GlobBuilder::new(text).literal_separator(true).build().ok())
+        .ok_or_else(|| PlanError::BadGlob(text.to_string()))?;
+    Ok(Pattern::Glob(glob.compile_matcher()))
+}
+
+impl Pattern {
+    fn matches(&self, path: &RelPath) -> bool {
+        match self {
+            Self::Path(top) => path.starts_with(top),
+            Self::Glob(glob) => glob.is_match(path.as_path()),
+        }
+    }
+
+    fn names(&self, change: &Change) -> Option<Named> {
+        let paths = [Some(&change.path), change.renamed_from.as_ref()];
+        let mut hits = paths.into_iter().flatten().filter(|path| self.matches(path)).peekable();
+        hits.peek()?;
+        let exact = hits.any(|path| matches!(self, Self::Path(top) if top == path));
+        Some(if exact { Named::Exactly } else { Named::Among })
+    }
+
+    /// Whether it names the ignored directory (or something in it) under which `path` lies.
+    fn names_ignored(&self, derived: &Derived, path: &RelPath) -> bool {
+        let Self::Path(named) = self else { return false };
+        derived.detail.ignored_tops.get(path).is_some_and(|top| named.starts_with(top))
+    }
+}
+
+fn pick_hunk(derived: &Derived, id: &HunkId, picked: &mut Picked) -> Result<(), PlanError> {
+    let change = derived
+        .changes
+        .iter()
+        .find(|change| change.hunks.iter().any(|hunk| hunk.id == *id))
+        .ok_or_else(|| PlanError::UnknownHunk(id.clone()))?;
+    let pick = picked.entry(change.path.clone()).or_insert_with(|| Pick::Hunks(BTreeSet::new()));
+    if let Pick::Hunks(ids) = pick {
+        ids.insert(id.clone());
+    }
+    Ok(())
+}
+
+/// All hunks of a file are the file: its mode comes along.
+fn complete_hunks(derived: &Derived, picked: &mut Picked) {
+    for change in &derived.changes {
+        if let Some(pick) = picked.get_mut(&change.path)
+            && let Pick::Hunks(ids) = pick
+            && ids.len() == change.hunks.len()
+        {
+            *pick = Pick::Whole;
+        }
+    }
+}
+
+/// The conflicts that a selection runs into.
+pub(crate) fn conflicts_of(
+    derived: &Derived,
+    selection: &Selection,
+    picked: &Picked,
+) -> Result<Vec<Conflict>, PlanError> {
+    let mut paths: BTreeSet<&RelPath> = picked.keys().collect();
+    for change in &derived.changes {
+        if picked.contains_key(&change.path) {
+            paths.extend(change.renamed_from.as_ref());
+        }
+    }
+    let patterns: Vec<Pattern> = selection
+        .paths
+        .iter()
+        .map(|text| parse_pattern(derived, text))
+        .collect::<Result<_, _>>()?;
+    let changed: BTreeSet<&RelPath> = derived.changes.iter().map(|change| &change.path).collect();
+    let mut conflicts = Vec::new();
+    for entry in derived.detail.entries.values() {
+        let Standing::Conflict(reason) = &entry.standing else { continue };
+        let bare = !changed.contains(&entry.path)
+            && (selection.is_everything()
+                || patterns.iter().any(|pattern| pattern.matches(&entry.path)));
+        if bare || paths.contains(&entry.path) {
+            conflicts.push(Conflict { path: entry.path.clone(), reason: reason.clone() });
+        }
+    }
+    Ok(conflicts)
+}

@@ -1,0 +1,447 @@
+//! Named cases of the review: drift, captures, hidden paths, partial approvals, reject, rebase.
+
+mod model;
+
+use model::apply::{apply_plan, approve, derived};
+use model::{Node, Tree, World, path, read_tree, remove};
+use skep_types::{
+    ByteString, ChangeKind, EntryState, HunkId, HunkLine, RelPath, Selection, WorkspaceDriver,
+};
+use skep_workspace::apply::Source;
+use skep_workspace::{
+    DeriveError, DeriveOptions, PlanError, ViewWrite, capture, derive, plan, rebase, reject,
+    settle, three_sides, unsettle,
+};
+use std::os::unix::fs::PermissionsExt;
+
+const USERNS: WorkspaceDriver = WorkspaceDriver::OverlayUserns;
+
+fn file(text: &str) -> Node {
+    Node::File(text.as_bytes().to_vec(), 0o644)
+}
+
+fn tree(entries: &[(&str, Node)]) -> Tree {
+    entries.iter().map(|(at, node)| (path(at), node.clone())).collect()
+}
+
+fn world(entries: &[(&str, Node)]) -> World {
+    World::new(USERNS, tree(entries))
+}
+
+fn numbered(marked: &[u32]) -> String {
+    (1..=40)
+        .map(|line| {
+            let mark = if marked.contains(&line) { " changed" } else { "" };
+            format!("line {line}{mark}\n")
+        })
+        .collect()
+}
+
+/// The user saves a file in the project.
+fn host_write(world: &World, at: &str, text: &str) {
+    std::fs::write(world.spec.project.join(at), text).unwrap();
+}
+
+fn summary(world: &World) -> Vec<(String, ChangeKind)> {
+    derived(world).changes.iter().map(|change| (change.path.to_string(), change.kind)).collect()
+}
+
+fn conflicts(world: &World) -> Vec<String> {
+    derived(world).conflicts.iter().map(|conflict| conflict.path.to_string()).collect()
+}
+
+fn of_paths(paths: &[&str]) -> Selection {
+    let paths = paths.iter().map(|text| ByteString::from(*text)).collect();
+    Selection { paths, ..Selection::default() }
+}
+
+fn of_hunks(hunks: &[HunkId]) -> Selection {
+    Selection { hunks: hunks.to_vec(), ..Selection::default() }
+}
+
+fn project_text(world: &World, at: &str) -> String {
+    std::fs::read_to_string(world.spec.project.join(at)).unwrap()
+}
+
+/// Carries out view writes on the model.
+fn write_view(world: &mut World, writes: &[ViewWrite]) {
+    for write in writes {
+        let bytes = match &write.content {
+            Source::Bytes(bytes) => bytes.clone(),
+            Source::File { root, path } => std::fs::read(root.join(path.as_path())).unwrap(),
+            Source::None | Source::Backup { .. } => match world.view.get(&write.path) {
+                Some(Node::File(bytes, _)) => bytes.clone(),
+                _ => Vec::new(),
+            },
+        };
+        match &write.state {
+            EntryState::Absent => world.remove(&write.path),
+            EntryState::File { mode, .. } => world.put(&write.path, Node::File(bytes, *mode)),
+            EntryState::Dir { mode }
+                if matches!(world.view.get(&write.path), Some(Node::Dir(_))) =>
+            {
+                world.chmod(&write.path, *mode);
+            }
+            EntryState::Dir { mode } => world.put(&write.path, Node::Dir(*mode)),
+            EntryState::Symlink { target } => {
+                world.put(&write.path, Node::Link(target.as_bytes().to_vec()));
+            }
+            EntryState::Special { .. } => unreachable!("never written"),
+        }
+    }
+}
+
+#[test]
+fn edits_on_far_lines_merge_and_keep_both() {
+    let mut world = world(&[("a", file(&numbered(&[])))]);
+    world.put(&path("a"), file(&numbered(&[30])));
+    capture(&world.spec).unwrap();
+    host_write(&world, "a", &numbered(&[3]));
+    let found = derived(&world);
+    assert!(found.conflicts.is_empty(), "{:?}", found.conflicts);
+    assert_eq!(found.drift.iter().map(|drift| drift.merges).collect::<Vec<_>>(), [true]);
+    approve(&world, &Selection::default(), 1);
+    assert_eq!(project_text(&world, "a"), numbered(&[3, 30]));
+    assert_eq!(summary(&world), []);
+    // A later edit of the sandbox merges on top.
+    world.put(&path("a"), file(&numbered(&[30, 39])));
+    approve(&world, &Selection::default(), 2);
+    assert_eq!(project_text(&world, "a"), numbered(&[3, 30, 39]));
+}
+
+#[test]
+fn an_edit_the_base_cannot_be_told_of_is_a_conflict_and_never_a_revert() {
+    let mut world = world(&[("a", file("base\n"))]);
+    host_write(&world, "a", "the user's\n");
+    world.put(&path("a"), file("base\nagent\n"));
+    capture(&world.spec).unwrap();
+    assert_eq!(conflicts(&world), ["a"]);
+    let refused = plan(&world.spec, &derived(&world), &Selection::default());
+    assert!(matches!(refused, Err(PlanError::Conflicts(_))));
+    let sides = three_sides(&world.spec, &derived(&world), &path("a")).unwrap().unwrap();
+    assert_eq!(sides.base, None);
+    assert_eq!(sides.project.bytes.unwrap(), b"the user's\n");
+}
+
+#[test]
+fn a_directory_swapped_by_mv_does_not_pass_for_the_base() {
+    let mut world = world(&[
+        ("src", Node::Dir(0o755)),
+        ("src/a", file("base\n")),
+        ("new", Node::Dir(0o755)),
+        ("new/a", file("other\n")),
+    ]);
+    world.put(&path("src/a"), file("base\nagent\n"));
+    let project = world.spec.project.clone();
+    std::fs::rename(project.join("src"), project.join("old")).unwrap();
+    std::fs::rename(project.join("new"), project.join("src")).unwrap();
+    assert_eq!(conflicts(&world), ["src/a"]);
+}
+
+#[test]
+fn a_file_saved_beside_does_not_disturb() {
+    let mut world = world(&[("src", Node::Dir(0o755)), ("src/a", file("base\n"))]);
+    world.put(&path("src/a"), file("agent\n"));
+    world.put(&path("src/new"), file("new\n"));
+    capture(&world.spec).unwrap();
+    host_write(&world, "src/host", "host\n");
+    world.put(&path("src/later"), file("later\n"));
+    assert_eq!(conflicts(&world), [""; 0]);
+    approve(&world, &Selection::default(), 1);
+    assert_eq!(project_text(&world, "src/host"), "host\n");
+    assert_eq!(project_text(&world, "src/a"), "agent\n");
+}
+
+#[test]
+fn what_the_user_removed_does_not_come_back() {
+    let mut world = world(&[("a", file("base\n"))]);
+    world.put(&path("a"), file("agent\n"));
+    capture(&world.spec).unwrap();
+    remove(&world.spec.project.join("a"));
+    assert_eq!(conflicts(&world), ["a"]);
+}
+
+#[test]
+fn both_made_the_same_change() {
+    let mut world = world(&[("a", file("base\n"))]);
+    world.put(&path("a"), file("same\n"));
+    host_write(&world, "a", "same\n");
+    assert_eq!(summary(&world), []);
+    assert_eq!(conflicts(&world), [""; 0]);
+}
+
+#[test]
+fn a_removed_directory_is_not_removed_over_the_users_new_file() {
+    let mut world = world(&[
+        ("d", Node::Dir(0o755)),
+        ("d/a", file("a\n")),
+        ("d/deep", Node::Dir(0o755)),
+        ("d/deep/b", file("b\n")),
+    ]);
+    world.remove(&path("d"));
+    let deleted =
+        [("d/a".to_owned(), ChangeKind::Deleted), ("d/deep/b".to_owned(), ChangeKind::Deleted)];
+    assert_eq!(summary(&world), deleted);
+    capture(&world.spec).unwrap();
+    host_write(&world, "d/deep/mine", "mine\n");
+    assert_eq!(conflicts(&world), ["d/deep/mine"]);
+    assert_eq!(summary(&world), deleted);
+    let refused = plan(&world.spec, &derived(&world), &Selection::default());
+    assert!(matches!(refused, Err(PlanError::Conflicts(_))));
+    // A part that does not touch it can still be taken; its directory stays.
+    approve(&world, &of_paths(&["d/a"]), 1);
+    assert_eq!(project_text(&world, "d/deep/b"), "b\n");
+}
+
+#[test]
+fn hidden_files_are_neither_listed_nor_removed_nor_overwritten() {
+    let mut world = world(&[
+        ("conf", Node::Dir(0o755)),
+        ("conf/.env", file("secret\n")),
+        ("conf/a", file("a\n")),
+        (".env", file("secret\n")),
+    ]);
+    world.spec.hidden = vec![path("conf/.env"), path(".env")];
+    world.remove(&path("conf"));
+    assert_eq!(summary(&world), [("conf/a".to_owned(), ChangeKind::Deleted)]);
+    approve(&world, &Selection::default(), 1);
+    assert_eq!(project_text(&world, "conf/.env"), "secret\n");
+    world.put(&path(".env"), file("mine\n"));
+    assert_eq!(conflicts(&world), [".env"]);
+}
+
+#[test]
+fn hunks_are_taken_one_by_one_and_keep_their_ids() {
+    let mut world = world(&[("a", file(&numbered(&[])))]);
+    world.put(&path("a"), Node::File(numbered(&[2, 20, 38]).into_bytes(), 0o755));
+    let hunks = derived(&world).changes[0].hunks.clone();
+    assert_eq!(hunks.len(), 3);
+    let plan = approve(&world, &of_hunks(&[hunks[1].id.clone()]), 1);
+    assert_eq!(plan.remaining, 1);
+    assert_eq!(project_text(&world, "a"), numbered(&[20]));
+    let bits = std::fs::metadata(world.spec.project.join("a")).unwrap().permissions().mode();
+    assert_eq!(bits & 0o7777, 0o644);
+    let ids = |world: &World| -> Vec<HunkId> {
+        derived(world).changes.iter().flat_map(|c| c.hunks.iter().map(|h| h.id.clone())).collect()
+    };
+    assert_eq!(ids(&world), [hunks[0].id.clone(), hunks[2].id.clone()]);
+    // Undo: the project goes back, and so does the base.
+    host_write(&world, "a", &numbered(&[]));
+    unsettle(&world.spec, &plan.settlement).unwrap();
+    unsettle(&world.spec, &plan.settlement).unwrap();
+    assert_eq!(ids(&world), hunks.iter().map(|hunk| hunk.id.clone()).collect::<Vec<_>>());
+    approve(&world, &of_hunks(&ids(&world)), 2);
+    assert_eq!(project_text(&world, "a"), numbered(&[2, 20, 38]));
+    assert_eq!(summary(&world), []);
+}
+
+#[test]
+fn moves_are_found_and_taken_as_one() {
+    let body: String = (0..20).map(|line| format!("text {line}\n")).collect();
+    let mut world =
+        world(&[("old", Node::Dir(0o755)), ("old/x", file(&body)), ("old/y", file("unlike\n"))]);
+    world.remove(&path("old"));
+    world.put(&path("new"), Node::Dir(0o750));
+    world.put(&path("new/x"), file(&format!("{body}more\n")));
+    world.put(&path("new/y"), file("unlike\n"));
+    let found = derived(&world);
+    let moves: Vec<_> = found
+        .changes
+        .iter()
+        .map(|change| (change.path.to_string(), change.kind, change.renamed_from.clone()))
+        .collect();
+    assert_eq!(
+        moves,
+        [
+            ("new/x".to_owned(), ChangeKind::Renamed, Some(path("old/x"))),
+            ("new/y".to_owned(), ChangeKind::Renamed, Some(path("old/y"))),
+        ]
+    );
+    assert_eq!(found.changes[0].added, 1);
+    assert!(found.changes[0].hunks[0].lines.contains(&HunkLine::Added("more\n".into())));
+    approve(&world, &of_paths(&["old/x"]), 1);
+    let left: Vec<String> = read_tree(&world.spec.project).keys().map(RelPath::to_string).collect();
+    assert_eq!(left, ["new", "new/x", "old", "old/y"]);
+    approve(&world, &Selection::default(), 2);
+    let left: Vec<String> = read_tree(&world.spec.project).keys().map(RelPath::to_string).collect();
+    assert_eq!(left, ["new", "new/x", "new/y"]);
+}
+
+#[test]
+fn a_path_brings_along_what_it_stands_on() {
+    let mut world = world(&[("d", Node::Dir(0o755)), ("d/a", file("a\n")), ("f", file("f\n"))]);
+    world.put(&path("d"), file("now a file\n"));
+    world.put(&path("f"), Node::Dir(0o755));
+    world.put(&path("f/in"), file("in\n"));
+    let kinds = [
+        ("d".to_owned(), ChangeKind::Type),
+        ("d/a".to_owned(), ChangeKind::Deleted),
+        ("f".to_owned(), ChangeKind::Type),
+        ("f/in".to_owned(), ChangeKind::Added),
+    ];
+    assert_eq!(summary(&world), kinds);
+    approve(&world, &of_paths(&["f/in"]), 1);
+    assert_eq!(project_text(&world, "f/in"), "in\n");
+    approve(&world, &of_paths(&["d"]), 2);
+    assert_eq!(project_text(&world, "d"), "now a file\n");
+}
+
+#[test]
+fn rejecting_everything_leaves_no_change() {
+    let base = [
+        ("a", file(&numbered(&[]))),
+        ("d", Node::Dir(0o755)),
+        ("d/x", file("x\n")),
+        ("d/y", file("y\n")),
+        ("f", file("f\n")),
+        ("t", Node::Dir(0o700)),
+        ("t/in", file("t\n")),
+    ];
+    let mut world = world(&base);
+    world.put(&path("a"), file(&numbered(&[3, 33])));
+    world.remove(&path("d"));
+    world.put(&path("f"), Node::Dir(0o755));
+    world.put(&path("f/sub"), Node::Dir(0o755));
+    world.put(&path("f/sub/new"), file("new\n"));
+    world.put(&path("t"), Node::Link(b"/etc/shadow".to_vec()));
+    world.put(&path("pipe"), Node::Fifo);
+    let found = derived(&world);
+    let writes = reject(&world.spec, &found, &Selection::default()).unwrap();
+    write_view(&mut world, &writes);
+    assert_eq!(world.view, tree(&base));
+    assert_eq!(summary(&world), []);
+}
+
+#[test]
+fn rejecting_a_hunk_leaves_the_others() {
+    let mut world = world(&[("a", file(&numbered(&[])))]);
+    world.put(&path("a"), file(&numbered(&[3, 33])));
+    let found = derived(&world);
+    let first = found.changes[0].hunks[0].id.clone();
+    let writes = reject(&world.spec, &found, &of_hunks(&[first])).unwrap();
+    write_view(&mut world, &writes);
+    assert_eq!(world.view[&path("a")], file(&numbered(&[33])));
+}
+
+#[test]
+fn rebase_takes_the_projects_state_in() {
+    let mut world = world(&[("a", file(&numbered(&[]))), ("b", file("b\n")), ("c", file("c\n"))]);
+    world.put(&path("a"), file(&numbered(&[30])));
+    world.put(&path("b"), file("b\n"));
+    world.put(&path("c"), file("agent\n"));
+    capture(&world.spec).unwrap();
+    host_write(&world, "a", &numbered(&[3]));
+    host_write(&world, "b", "b of the user\n");
+    host_write(&world, "c", "c of the user\n");
+    let rebased = rebase(&world.spec, &derived(&world)).unwrap();
+    assert_eq!(rebased.conflicts.len(), 1);
+    write_view(&mut world, &rebased.writes);
+    settle(&world.spec, &rebased.settlement).unwrap();
+    assert_eq!(world.view[&path("a")], file(&numbered(&[3, 30])));
+    assert_eq!(world.view[&path("b")], file("b of the user\n"));
+    assert_eq!(world.view[&path("c")], file("agent\n"));
+    assert_eq!(conflicts(&world), ["c"]);
+    let found = derived(&world);
+    assert_eq!(found.changes[0].hunks.len(), 1);
+    approve(&world, &of_paths(&["a"]), 1);
+    assert_eq!(project_text(&world, "a"), numbered(&[3, 30]));
+}
+
+#[test]
+fn ignore_rules_come_from_the_project_only() {
+    let mut world = world(&[
+        (".gitignore", file("target/\n*.log\n!keep.log\n")),
+        ("src", Node::Dir(0o755)),
+        ("src/.gitignore", file("/local\n")),
+    ]);
+    world.put(&path(".gitignore"), file("*\n"));
+    world.put(&path("target"), Node::Dir(0o755));
+    world.put(&path("target/keep.log"), file("built\n"));
+    world.put(&path("keep.log"), file("kept\n"));
+    world.put(&path("src/local"), file("local\n"));
+    world.put(&path("src/x.log"), file("log\n"));
+    world.put(&path("new"), file("new\n"));
+    let found = derived(&world);
+    let ignored: Vec<String> = found
+        .changes
+        .iter()
+        .filter(|change| change.ignored)
+        .map(|change| change.path.to_string())
+        .collect();
+    assert_eq!(ignored, ["src/local", "src/x.log", "target/keep.log"]);
+    assert_eq!((found.totals.files, found.totals.ignored), (3, 3));
+    let planned = |selection: &Selection| -> Vec<String> {
+        let plan = plan(&world.spec, &found, selection).unwrap();
+        plan.targets.iter().map(|target| target.path.to_string()).collect()
+    };
+    assert_eq!(planned(&Selection::default()), [".gitignore", "keep.log", "new"]);
+    assert_eq!(planned(&of_paths(&["target"])), ["target", "target/keep.log"]);
+    assert_eq!(planned(&of_paths(&["**/x.*"])).len(), 0);
+    assert_eq!(planned(&Selection { ignored: true, ..Selection::default() }).len(), 7);
+}
+
+#[test]
+fn forged_marks_of_another_family_mean_nothing() {
+    let base = [("d", Node::Dir(0o755)), ("d/a", file("a\n")), ("d/b", file("b\n"))];
+    for driver in [WorkspaceDriver::OverlayRoot, WorkspaceDriver::FuseOverlayfs] {
+        let mut world = World::new(driver, tree(&base));
+        world.put(&path("d/a"), file("changed\n"));
+        let upper = world.spec.upper.join("d");
+        for name in ["user.overlay.opaque", "user.overlay.whiteout"] {
+            for at in [upper.clone(), upper.join("a")] {
+                rustix::fs::setxattr(at, name, b"y", rustix::fs::XattrFlags::empty()).unwrap();
+            }
+        }
+        assert_eq!(summary(&world), [("d/a".to_owned(), ChangeKind::Modified)]);
+    }
+}
+
+#[test]
+fn a_copy_leaves_the_users_later_work_alone() {
+    let base = [("a", file("a\n")), ("b", file("b\n")), ("c", file("c\n"))];
+    let mut world = World::new(WorkspaceDriver::Copy, tree(&base));
+    world.put(&path("a"), file("agent\n"));
+    world.remove(&path("c"));
+    host_write(&world, "b", "user\n");
+    host_write(&world, "new", "user\n");
+    let changes = [("a".to_owned(), ChangeKind::Modified), ("c".to_owned(), ChangeKind::Deleted)];
+    assert_eq!(summary(&world), changes);
+    assert_eq!(conflicts(&world), [""; 0]);
+}
+
+#[test]
+fn a_second_capture_finds_nothing_new() {
+    let mut world = world(&[("d", Node::Dir(0o755)), ("d/a", file("a\n")), ("e", file("e\n"))]);
+    world.remove(&path("d"));
+    world.put(&path("e"), file("e2\n"));
+    world.put(&path("new"), file("new\n"));
+    assert!(capture(&world.spec).unwrap().captured >= 3);
+    let index = world.spec.memory.join("index");
+    let before = std::fs::read(&index).unwrap();
+    assert_eq!(capture(&world.spec).unwrap().captured, 0);
+    assert_eq!(std::fs::read(&index).unwrap(), before);
+}
+
+#[test]
+fn a_replaced_project_is_an_error() {
+    let world = world(&[("a", file("a\n"))]);
+    let project = &world.spec.project;
+    std::fs::rename(project, world.dir.path().join("away")).unwrap();
+    std::fs::create_dir(project).unwrap();
+    let refused = derive(&world.spec, &DeriveOptions::default());
+    assert!(matches!(refused, Err(DeriveError::ProjectReplaced { .. })));
+}
+
+#[test]
+fn large_text_is_said_to_be_large() {
+    let mut world = world(&[("a", file("a\n"))]);
+    world.put(&path("a"), file(&"long line\n".repeat(1000)));
+    world.put(&path("b"), Node::File(vec![0; 6000], 0o644));
+    let found = derive(&world.spec, &DeriveOptions { max_hunk_bytes: 4000 }).unwrap();
+    let flags: Vec<_> =
+        found.changes.iter().map(|change| (change.too_large, change.binary)).collect();
+    assert_eq!(flags, [(true, false), (false, true)]);
+    let plan = plan(&world.spec, &found, &Selection::default()).unwrap();
+    apply_plan(&world, &plan, 1);
+    assert_eq!(summary(&world), []);
+}
