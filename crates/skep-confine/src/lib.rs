@@ -36,6 +36,7 @@
 pub mod cgroup;
 pub mod landlock;
 pub mod privileges;
+pub mod probe;
 pub mod report;
 pub mod seccomp;
 pub mod usage;

@@ -189,7 +189,9 @@ fn ordinary_programs_run_under_the_filter() {
           subprocess.run([\"true\"],check=True); socket.socketpair(); socket.getaddrinfo(\"127.0.0.1\",80)'; fi; \
         if command -v node >/dev/null; then node -e 'require(\"os\").networkInterfaces(); \
           require(\"child_process\").execSync(\"true\"); require(\"fs\").promises.readdir(\"/\")'; fi; \
-        rm -rf $d";
+        if command -v gcc >/dev/null; then echo 'int main(void){return 0;}' > x.c; gcc -pipe -o x x.c; ./x; fi; \
+        if command -v java >/dev/null; then java -version 2>/dev/null; fi; \
+        cd /; rm -rf $d";
     let child = skep_sys::process::clone_with(skep_sys::process::Namespaces::NONE, || {
         if filtered().is_err() {
             return 99;

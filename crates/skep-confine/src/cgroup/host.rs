@@ -77,7 +77,8 @@ impl CgroupHost {
 
     /// [`Self::locate`], and then makes, joins and removes a group to see which of it is true.
     ///
-    /// Leaves nothing behind.
+    /// Joining takes a child, and so a process of one thread; with more it is not tried. Leaves
+    /// nothing behind.
     pub fn detect(parent: ParentName) -> Self {
         let mut host = Self::locate(parent);
         let name = format!("probe-{}", rustix::process::getpid().as_raw_nonzero());
@@ -91,6 +92,9 @@ impl CgroupHost {
                 }
             }
             Ok(group) => {
+                if let Err(reason) = try_to_join(&group) {
+                    host.missing.extend(Feature::ALL.map(|feature| (feature, reason.clone())));
+                }
                 for (feature, reason) in group.missing() {
                     host.missing.insert(*feature, reason.clone());
                     host.hierarchies.iter_mut().for_each(|h| {
@@ -290,6 +294,25 @@ impl CgroupHost {
                 group.remove()
             }
         }
+    }
+}
+
+/// Having made a group is not the right to move a process into it.
+fn try_to_join(group: &Group) -> Result<(), String> {
+    use skep_sys::process::{Namespaces, clone_with, is_single_threaded, wait_for};
+    if !is_single_threaded().unwrap_or(false) {
+        return Ok(());
+    }
+    let failed =
+        |error: &dyn std::error::Error| format!("cannot join: {}", skep_types::chain(error));
+    let files = group.procs_files().map_err(|error| failed(&error))?;
+    let child = clone_with(Namespaces::NONE, || match super::join(&files) {
+        Ok(()) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(1),
+    });
+    match child.and_then(|child| wait_for(&child)).map_err(|error| failed(&error))? {
+        0 => Ok(()),
+        code => Err(failed(&io::Error::from_raw_os_error(code))),
     }
 }
 
