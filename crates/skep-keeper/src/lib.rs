@@ -1,1 +1,63 @@
-//! The process that holds one running sandbox: namespaces, view, init, execs, logs.
+//! The process that holds one running sandbox.
+//!
+//! Three processes make a sandbox. The **keeper** is a fork of whoever started it, in its own
+//! session, with one thread and no secrets: it holds the socket, the cgroup, the logs and the
+//! clocks. **Init** is its child and number 1 inside: it builds the view, starts processes and
+//! reaps them. Every **exec** is a fork of init that puts on the fences and becomes the caller's
+//! program. Init dies with the keeper, everything inside dies with init, and all mounts are in
+//! init's mount namespace: a killed keeper leaves an empty cgroup and a socket file, nothing else.
+//!
+//! - [`start`] brings one up and returns what was found to be enforced.
+//! - [`Client`] talks to one: execs, signals, freezing, writing through the view, stopping.
+//! - [`log`] is the kept output of execs, readable without the keeper.
+//!
+//! The keeper does not know the store. What must outlive it is written into the sandbox's
+//! directory: `execs/<id>.head`, `.tail0`, `.tail1` (output) and `execs/<id>.end` (how it ended).
+//!
+//! ```no_run
+//! use skep_keeper::Client;
+//! # fn example(id: &skep_types::SandboxId) -> Result<(), skep_provider::ProviderError> {
+//! let keeper = Client::connect(id, std::path::Path::new("/state/sandboxes/x"))?;
+//! # drop(keeper); Ok(()) }
+//! ```
+//!
+//! What is deliberately not here: an async runtime (a forked process must be simple), decisions
+//! about changes (the engine's), and any other provider's way of running processes.
+
+mod channel;
+mod client;
+mod confinement;
+mod failure;
+mod identity;
+mod init;
+mod keeper;
+mod launch;
+pub mod log;
+mod probe;
+mod protocol;
+mod spawn;
+mod view;
+mod writer;
+
+pub use client::Client;
+pub use identity::IdMap;
+pub use keeper::{Usage, usage};
+pub use launch::{CGROUP_PARENT, start};
+pub use protocol::{Operation, Reply, VERSION};
+
+use skep_provider::RunSpec;
+use skep_workspace::WorkspaceSpec;
+
+/// The workspace of a running sandbox, as the review looks at it.
+pub fn workspace_of(spec: &RunSpec) -> WorkspaceSpec {
+    WorkspaceSpec {
+        project: spec.project.clone(),
+        base: spec.base.clone(),
+        driver: spec.driver,
+        upper: spec.directory.join("upper"),
+        layers: spec.layers.clone(),
+        dependency_layers: Vec::new(),
+        hidden: spec.hidden.clone(),
+        memory: spec.directory.join("base"),
+    }
+}

@@ -1,1 +1,233 @@
 //! The namespace provider: sandboxes held by a keeper on this host.
+//!
+//! It is thin: the keeper does the work ([`skep_keeper`]), and this crate starts one, finds it
+//! again, talks to it and makes sure that it is gone. Finding goes by identity: process id, start
+//! time and boot id together, through a pidfd, so that a recycled number is never signalled.
+//!
+//! ```no_run
+//! use skep_provider::Provider;
+//! let provider = skep_provider_namespace::NamespaceProvider::new();
+//! assert_eq!(provider.name(), "namespace");
+//! ```
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use skep_confine::cgroup::{CgroupHost, ParentName};
+use skep_keeper::{CGROUP_PARENT, Client, Operation, Reply};
+use skep_provider::{
+    Attach, ExecStream, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
+};
+use skep_types::{ExecId, ExecSpec, KeeperIdentity, SandboxId, WorkspaceDriver};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a keeper may take to end everything before it is killed.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// `statfs` types that cannot be the upper of an overlay, or must not hold state at all.
+const OVERLAY_MAGIC: i64 = 0x794c_7630;
+
+/// Runs sandboxes in namespaces of this host.
+#[derive(Debug, Default)]
+pub struct NamespaceProvider;
+
+impl NamespaceProvider {
+    /// The provider; it has no state.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Provider for NamespaceProvider {
+    fn name(&self) -> &'static str {
+        "namespace"
+    }
+
+    fn probe(&self) -> Result<(), ProviderError> {
+        let probe = skep_confine::probe::user_namespace();
+        if probe.ok {
+            return Ok(());
+        }
+        Err(ProviderError::Missing {
+            what: "the namespace provider".into(),
+            reason: probe.reason.unwrap_or_else(|| "user namespaces do not work".into()),
+            remedy: probe.remedy.unwrap_or_else(|| "see `skep doctor`".into()),
+        })
+    }
+
+    fn choose_driver(
+        &self,
+        _project: &Path,
+        directory: &Path,
+    ) -> Result<WorkspaceDriver, ProviderError> {
+        let filesystem = rustix::fs::statfs(directory).map_err(|error| ProviderError::Setup {
+            operation: format!("look at the filesystem of `{}`", directory.display()),
+            source: error.into(),
+        })?;
+        // An overlay cannot be the upper of another one: inside a container, a copy has to do.
+        if filesystem.f_type as i64 == OVERLAY_MAGIC {
+            return Ok(WorkspaceDriver::Copy);
+        }
+        Ok(WorkspaceDriver::OverlayUserns)
+    }
+
+    fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
+        // The socket of a keeper that was killed is only a name.
+        match Client::connect(&spec.id, &spec.directory) {
+            Err(ProviderError::NotRunning(_)) => {
+                let _ = std::fs::remove_file(spec.directory.join("keeper.sock"));
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(ProviderError::Invalid(format!("sandbox `{}` is already running", spec.id)));
+            }
+        }
+        let _ = remove_group(&spec.id);
+        skep_keeper::start(spec)
+    }
+
+    fn exec(
+        &self,
+        spec: &RunSpec,
+        exec: &ExecId,
+        command: &ExecSpec,
+        attach: Attach,
+    ) -> Result<Option<Box<dyn ExecStream>>, ProviderError> {
+        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        let operation = Operation::Exec {
+            exec: exec.clone(),
+            command: Box::new(command.clone()),
+            attach: attach == Attach::Yes,
+        };
+        client.ask("run a command in", operation, &[])?;
+        Ok(match attach {
+            Attach::Yes => Some(Box::new(client)),
+            Attach::No => None,
+        })
+    }
+
+    fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError> {
+        let operation = Operation::Signal { exec: exec.clone(), signal };
+        match ask(spec, "signal", operation) {
+            Ok(_) | Err(ProviderError::NotRunning(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn freeze(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        ask(spec, "freeze", Operation::Freeze).map(drop)
+    }
+
+    fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        ask(spec, "thaw", Operation::Thaw).map(drop)
+    }
+
+    fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError> {
+        match ask(spec, "look at", Operation::Status)? {
+            Reply::Status { running, frozen } => Ok(Status { running, frozen }),
+            _ => Ok(Status::default()),
+        }
+    }
+
+    fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError> {
+        for write in writes {
+            let mut client = Client::connect(&spec.id, &spec.directory)?;
+            let operation =
+                Operation::Write { path: write.path.clone(), state: write.state.clone() };
+            let descriptors: Vec<_> = write.content.iter().map(AsFd::as_fd).collect();
+            client.ask("write into", operation, &descriptors)?;
+        }
+        Ok(())
+    }
+
+    fn stop(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError> {
+        let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
+        let process = keeper.and_then(open_keeper);
+        if let Ok(mut client) = Client::connect(id, directory) {
+            client.tell(Operation::Stop).map_err(failed)?;
+            if process.is_none() {
+                client.wait_for_end();
+            }
+        }
+        if let Some(process) = process {
+            end_process(&process).map_err(failed)?;
+        }
+        let _ = std::fs::remove_file(directory.join("keeper.sock"));
+        remove_group(id).map_err(failed)
+    }
+
+    fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
+        open_keeper(keeper).is_some()
+    }
+
+    fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
+        Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
+    }
+}
+
+fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply, ProviderError> {
+    Client::connect(&spec.id, &spec.directory)?.ask(what, operation, &[])
+}
+
+/// A handle on the keeper, if that very process still runs.
+fn open_keeper(keeper: &KeeperIdentity) -> Option<OwnedFd> {
+    if skep_sys::process::boot_id().ok()? != keeper.boot_id {
+        return None;
+    }
+    let pid = Pid::from_raw(keeper.pid as i32)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // Looked at after the handle is open: from here on the number cannot come to mean another.
+    let same = skep_sys::process::start_ticks(keeper.pid as i32).ok()? == keeper.start_ticks;
+    (same && !has_ended(&process, Duration::ZERO)).then_some(process)
+}
+
+fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: patience.as_secs() as i64,
+        tv_nsec: i64::from(patience.subsec_nanos()),
+    };
+    poll(&mut watched, Some(&timeout)).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits for a keeper that was told to stop; kills it if it does not.
+fn end_process(process: &OwnedFd) -> io::Result<()> {
+    let deadline = Instant::now() + STOP_PATIENCE;
+    while Instant::now() < deadline {
+        if has_ended(process, deadline - Instant::now()) {
+            reap(process);
+            return Ok(());
+        }
+    }
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    if has_ended(process, STOP_PATIENCE) {
+        reap(process);
+        return Ok(());
+    }
+    Err(io::Error::other("the keeper does not die"))
+}
+
+/// If the keeper is a child of ours, take its exit status, so that no zombie stays.
+fn reap(process: &OwnedFd) {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+}
+
+fn cgroups() -> Option<CgroupHost> {
+    ParentName::parse(CGROUP_PARENT).ok().map(CgroupHost::locate)
+}
+
+fn remove_group(id: &SandboxId) -> io::Result<()> {
+    let Some(host) = cgroups() else { return Ok(()) };
+    if let Some(group) = host.open(id) {
+        let _ = group.kill();
+        group.remove().map_err(io::Error::other)?;
+    }
+    Ok(())
+}

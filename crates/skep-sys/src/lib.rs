@@ -25,10 +25,12 @@
 mod flags;
 
 pub mod failpoint;
+pub mod memory;
 pub mod keyring;
 pub mod landlock;
 pub mod message;
 pub mod mount;
+pub mod network;
 pub mod process;
 pub mod raw;
 pub mod seccomp;

@@ -177,6 +177,29 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Closes every descriptor from 3 on, except those in `keep`.
+pub fn close_all_but(keep: &[rustix::fd::BorrowedFd<'_>]) -> io::Result<()> {
+    use rustix::fd::AsRawFd;
+    let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep.into_iter().chain([u32::MAX]) {
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = fd.saturating_add(1);
+    }
+    Ok(())
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: takes plain integers. The descriptors belong to the process image this one was
+    // forked from; its copies of their owners are never dropped here, since a forked body ends in
+    // `exit_now`.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Start time of a process in clock ticks since boot: with the pid and the boot it is an identity.
 pub fn start_ticks(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
@@ -192,4 +215,18 @@ pub fn start_ticks(pid: i32) -> io::Result<u64> {
 /// The id of this boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Signals every process this one may signal, except itself; from number 1 of a pid namespace,
+/// that is everything inside.
+pub fn signal_everyone(signal: rustix::process::Signal) -> io::Result<()> {
+    // SAFETY: kill takes two integers and touches no memory.
+    let result = unsafe { libc::kill(-1, signal.as_raw()) };
+    match result {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        },
+    }
 }

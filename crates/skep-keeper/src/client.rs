@@ -1,0 +1,178 @@
+//! Talking to a keeper.
+
+use crate::failure::Failure;
+use crate::launch::socket_address;
+use crate::protocol::{
+    FrameKind, Operation, Reply, Request, VERSION, parse_frame, push_frame, to_json,
+};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use skep_provider::{ExecStream, ProviderError, StreamEvent};
+use skep_sys::message::send_with;
+use skep_types::{SandboxId, TerminalSize};
+use std::io;
+use std::path::Path;
+
+/// A connection to the keeper of one sandbox.
+#[derive(Debug)]
+pub struct Client {
+    id: SandboxId,
+    socket: OwnedFd,
+    inbox: Vec<u8>,
+}
+
+impl Client {
+    /// Connects; [`ProviderError::NotRunning`] if nobody listens.
+    pub fn connect(id: &SandboxId, directory: &Path) -> Result<Self, ProviderError> {
+        let socket = connect(directory).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ECONNREFUSED) => ProviderError::NotRunning(id.clone()),
+            _ => ProviderError::Keeper { operation: "reach", id: id.clone(), source: error },
+        })?;
+        Ok(Self { id: id.clone(), socket, inbox: Vec::new() })
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask(
+        &mut self,
+        what: &'static str,
+        operation: Operation,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, ProviderError> {
+        let failed = |id: &SandboxId| {
+            let id = id.clone();
+            move |source| ProviderError::Keeper { operation: what, id, source }
+        };
+        let request = to_json(&Request { version: VERSION, operation });
+        self.send(FrameKind::Request, &request, descriptors).map_err(failed(&self.id))?;
+        let answer = loop {
+            match self.take().map_err(failed(&self.id))? {
+                Some((FrameKind::Reply, payload)) => break payload,
+                Some(_) => {}
+                None => self.fill(Wait::Yes).map_err(failed(&self.id))?,
+            }
+        };
+        let answer: Result<Reply, Failure> =
+            serde_json::from_slice(&answer).map_err(|error| failed(&self.id)(error.into()))?;
+        match answer? {
+            Reply::OtherVersion(theirs) => {
+                Err(ProviderError::Version { id: self.id.clone(), theirs, ours: VERSION })
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Waits until the keeper has closed the connection: after `Stop`, that it is gone.
+    pub fn wait_for_end(&mut self) {
+        while self.fill(Wait::Yes).is_ok() {
+            self.inbox.clear();
+        }
+    }
+
+    /// Sends without waiting for an answer.
+    pub fn tell(&mut self, operation: Operation) -> io::Result<()> {
+        let request = to_json(&Request { version: VERSION, operation });
+        self.send(FrameKind::Request, &request, &[])
+    }
+
+    fn send(
+        &mut self,
+        kind: FrameKind,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let mut frame = Vec::with_capacity(payload.len() + 5);
+        push_frame(&mut frame, kind, payload);
+        let mut sent = send_with(&self.socket, &frame, descriptors)?;
+        while sent < frame.len() {
+            sent += send_with(&self.socket, &frame[sent..], &[])?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
+        let parsed = parse_frame(&self.inbox).map_err(io::Error::other)?;
+        let Some((kind, payload, used)) = parsed else { return Ok(None) };
+        let frame = (kind, payload.to_vec());
+        self.inbox.drain(..used);
+        Ok(Some(frame))
+    }
+
+    /// Takes what has arrived; the end of the connection is `UnexpectedEof`.
+    fn fill(&mut self, wait: Wait) -> io::Result<()> {
+        let mut buffer = vec![0; 128 << 10];
+        let flags = match wait {
+            Wait::Yes => RecvFlags::empty(),
+            Wait::No => RecvFlags::DONTWAIT,
+        };
+        match rustix::net::recv(&self.socket, &mut buffer[..], flags) {
+            Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, _)) => {
+                self.inbox.extend_from_slice(&buffer[..length]);
+                Ok(())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Yes,
+    No,
+}
+
+fn connect(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, &socket_address(&directory)?)?;
+    Ok(socket)
+}
+
+/// A connection that has become an exec's terminal.
+impl ExecStream for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        AsFd::as_fd(&self.socket)
+    }
+
+    fn next(&mut self) -> io::Result<Option<StreamEvent>> {
+        loop {
+            if let Some((kind, payload)) = self.take()? {
+                return Ok(Some(match kind {
+                    FrameKind::Stdout => StreamEvent::Stdout(payload),
+                    FrameKind::Stderr => StreamEvent::Stderr(payload),
+                    FrameKind::End => StreamEvent::Ended(serde_json::from_slice(&payload)?),
+                    _ => continue,
+                }));
+            }
+            match self.fill(Wait::No) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn stdin(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send(FrameKind::Stdin, bytes, &[])
+    }
+
+    fn close_stdin(&mut self) -> io::Result<()> {
+        self.send(FrameKind::StdinEnd, &[], &[])
+    }
+
+    fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
+        self.send(FrameKind::Resize, &to_json(&size), &[])
+    }
+
+    fn signal(&mut self, signal: i32) -> io::Result<()> {
+        self.send(FrameKind::Signal, &to_json(&signal), &[])
+    }
+}

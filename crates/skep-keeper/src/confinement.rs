@@ -1,0 +1,70 @@
+//! The fences every process inside wears: prepared once by init, put on between fork and exec.
+
+use crate::failure::Failure;
+use skep_confine::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
+use skep_confine::privileges;
+use skep_confine::seccomp::{self, SeccompVariant};
+use skep_types::{Access, Policy};
+use std::io;
+use std::path::Path;
+
+/// What is put on, and what could not be had.
+#[derive(Debug)]
+pub struct Confinement {
+    fence: Result<Fence, String>,
+    variant: SeccompVariant,
+}
+
+impl Confinement {
+    /// Prepares the fences for the view as it stands now.
+    pub fn prepare(policy: &Policy, project: &Path, home: &Path) -> Result<Self, Failure> {
+        // The caller's keys belong to the caller. Kernels without keyrings have none to leave.
+        let _ = privileges::leave_keyring();
+        let variant =
+            if policy.allow_ptrace { SeccompVariant::Debug } else { SeccompVariant::Default };
+        let fence = Fence::prepare(&rules(policy, project, home), FenceScope::FilesOnly)
+            .map_err(|error| skep_types::chain(&error));
+        Ok(Self { fence, variant })
+    }
+
+    /// Capabilities and the right to gain any.
+    pub fn drop_privileges(&self) -> io::Result<()> {
+        privileges::drop_all().map_err(io::Error::other)
+    }
+
+    /// Landlock, where it can be had; the report says whether.
+    pub fn raise_fence(&self) -> io::Result<()> {
+        match &self.fence {
+            Ok(fence) => fence.restrict_self().map_err(io::Error::other),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The system call filter.
+    pub fn filter_system_calls(&self) -> io::Result<()> {
+        seccomp::install(self.variant)
+    }
+
+    /// What the Landlock fence is, or why there is none.
+    pub fn fence(&self) -> Result<String, &str> {
+        match &self.fence {
+            Ok(fence) => Ok(fence.describe()),
+            Err(reason) => Err(reason),
+        }
+    }
+}
+
+/// A second fence along the lines of the first: what the view lets be written may be written.
+fn rules(policy: &Policy, project: &Path, home: &Path) -> Vec<FenceRule> {
+    let mut rules = vec![
+        FenceRule::new("/", FenceAccess::Read),
+        FenceRule::new("/dev", FenceAccess::Device),
+        FenceRule::new("/proc", FenceAccess::ReadWrite),
+    ];
+    let writable = [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm"), home, project];
+    rules.extend(writable.map(|path| FenceRule::new(path, FenceAccess::ReadWrite)));
+    for mount in policy.mounts.iter().filter(|mount| mount.access == Access::Rw) {
+        rules.push(FenceRule::new(mount.target.as_path(), FenceAccess::ReadWrite));
+    }
+    rules
+}

@@ -1,0 +1,74 @@
+//! Why a sandbox could not be set up, as it travels from init to the keeper to the caller.
+
+use serde::{Deserialize, Serialize};
+use skep_provider::ProviderError;
+use std::io;
+
+/// A failed step of the set-up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// A system call failed.
+    Step {
+        /// Operation and object: `mount the workspace at …`.
+        operation: String,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The request is wrong.
+    Invalid(String),
+    /// The host cannot give what was asked for.
+    Missing {
+        /// What.
+        what: String,
+        /// Why.
+        reason: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+impl Failure {
+    /// A wrong request.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
+    }
+
+    /// A capability that is not there.
+    pub fn missing(
+        what: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::Missing { what: what.into(), reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+impl From<Failure> for ProviderError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Step { operation, errno } => {
+                Self::Setup { operation, source: io::Error::from_raw_os_error(errno) }
+            }
+            Failure::Invalid(message) => Self::Invalid(message),
+            Failure::Missing { what, reason, remedy } => Self::Missing { what, reason, remedy },
+        }
+    }
+}
+
+/// Names the step that a result belongs to.
+pub trait Step<T> {
+    /// The same result, with the operation and object in its error.
+    fn step(self, operation: impl FnOnce() -> String) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, operation: impl FnOnce() -> String) -> Result<T, Failure> {
+        self.map_err(|error| {
+            let error: io::Error = error.into();
+            match error.raw_os_error() {
+                Some(errno) => Failure::Step { operation: operation(), errno },
+                None => Failure::invalid(format!("cannot {}: {error}", operation())),
+            }
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! Who the processes of a sandbox are, inside and outside.
+//!
+//! An ordinary user has one id to map: the caller's own, which the child maps by itself. Root is
+//! not left as root: real user 0 without any capability still owns most of the host's files. Its
+//! sandboxes are mapped, 65,536 ids long, to a range that belongs to nobody.
+
+use crate::failure::{Failure, Step};
+use serde::{Deserialize, Serialize};
+use skep_types::InsideUser;
+use std::io;
+use std::path::Path;
+
+/// First id of the range that root's sandboxes are mapped to. It lies above the ranges that
+/// distributions and container managers hand out, and below 2³¹, where some tools stop counting.
+pub const RANGE_START: u32 = 0x7000_0000;
+/// How many ids are mapped.
+pub const RANGE_LENGTH: u32 = 0x1_0000;
+
+/// How ids are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IdMap {
+    /// One user and one group id: inside, outside.
+    Own {
+        /// User id.
+        user: (u32, u32),
+        /// Group id.
+        group: (u32, u32),
+    },
+    /// All ids from 0 on to an unprivileged range.
+    Range,
+}
+
+impl IdMap {
+    /// The map for a caller with these effective ids.
+    pub fn for_caller(uid: u32, gid: u32, wanted: InsideUser) -> Self {
+        match (uid, wanted) {
+            (0, _) => Self::Range,
+            (uid, InsideUser::Caller) => Self::Own { user: (uid, uid), group: (gid, gid) },
+            (uid, InsideUser::Root) => Self::Own { user: (0, uid), group: (0, gid) },
+        }
+    }
+
+    /// User and group id that processes inside have, as they see them.
+    pub fn inside(self) -> (u32, u32) {
+        match self {
+            Self::Own { user, group } => (user.0, group.0),
+            Self::Range => (0, 0),
+        }
+    }
+
+    /// What an id inside is on the host's disks.
+    pub fn outside(self, uid: u32, gid: u32) -> (u32, u32) {
+        match self {
+            Self::Own { user, group } => (user.1, group.1),
+            Self::Range => (RANGE_START.saturating_add(uid), RANGE_START.saturating_add(gid)),
+        }
+    }
+
+    /// Written by the process itself, just born into its user namespace.
+    ///
+    /// The kernel lets an unprivileged process map its own id only after it gave up `setgroups`:
+    /// dropping a group could otherwise open files that deny that group.
+    pub fn write_own(self) -> Result<(), Failure> {
+        let Self::Own { user, group } = self else { return Ok(()) };
+        write("/proc/self/setgroups", "deny").step(|| "give up setgroups".into())?;
+        write("/proc/self/gid_map", &format!("{} {} 1", group.0, group.1))
+            .step(|| "map the group id".into())?;
+        write("/proc/self/uid_map", &format!("{} {} 1", user.0, user.1))
+            .step(|| "map the user id".into())
+    }
+
+    /// Written by the keeper for a child that waits for it.
+    pub fn write_for(self, pid: i32) -> Result<(), Failure> {
+        if let Self::Own { .. } = self {
+            return Ok(());
+        }
+        let map = format!("0 {RANGE_START} {RANGE_LENGTH}");
+        write(format!("/proc/{pid}/gid_map"), &map).step(|| "map the group ids".into())?;
+        write(format!("/proc/{pid}/uid_map"), &map).step(|| "map the user ids".into())
+    }
+}
+
+/// One write, because the kernel takes a map only whole.
+fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}

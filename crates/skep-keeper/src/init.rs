@@ -1,0 +1,309 @@
+//! Process number 1 of a sandbox: builds the view, starts processes, reaps.
+//!
+//! It is a fork of the keeper that never executes anything itself, so its memory is mostly shared
+//! with the keeper's. It dies with the keeper, and with it, because it is number 1 of its pid
+//! namespace, everything inside.
+
+use crate::channel::{Channel, from_file};
+use crate::confinement::Confinement;
+use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
+use crate::probe;
+use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
+use crate::spawn::{self, Stdio};
+use crate::view::apply::{self, WorkspaceParts};
+use crate::view::plan::{self, SYSTEM_PATHS, SystemEntry, ViewSpec};
+use crate::view::sources::{self, SourceSpec};
+use crate::writer;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{DumpableBehavior, Pid, Signal};
+use skep_provider::RunSpec;
+use skep_sys::signal::SignalFd;
+use skep_types::{EnforcementReport, ExecId, NetworkMode, TerminalSize};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What init needs to know, decided by the keeper before the fork.
+pub struct InitSpec<'a> {
+    /// The sandbox.
+    pub run: &'a RunSpec,
+    /// Who it is.
+    pub map: IdMap,
+    /// Everything of the host that the view shows, in order.
+    pub sources: &'a [SourceSpec],
+    /// Which of them make the workspace.
+    pub parts: WorkspaceParts,
+    /// Index of the messages directory, the first home piece, the first extra mount.
+    pub places: Places,
+    /// Home pieces that exist, relative to the home.
+    pub home_pieces: &'a [PathBuf],
+    /// Size of each private filesystem in memory.
+    pub scratch_size: u64,
+}
+
+/// Indices into the sources.
+#[derive(Debug, Clone, Copy)]
+pub struct Places {
+    /// Shown at `/run/skep`.
+    pub messages: usize,
+    /// First home piece.
+    pub home: usize,
+    /// First extra mount.
+    pub mounts: usize,
+}
+
+/// The life of init. Returns its exit code.
+pub fn run(spec: &InitSpec<'_>, channel: Channel) -> i32 {
+    match set_up(spec, &channel) {
+        Ok((init, report)) => {
+            if channel.send(&FromInit::Ready(report), &[]).is_err() {
+                return 1;
+            }
+            init.serve(&channel)
+        }
+        Err(failure) => {
+            // If the keeper is gone too, nobody is left to tell.
+            let _ = channel.send(&FromInit::Failed(failure), &[]);
+            1
+        }
+    }
+}
+
+/// 1. Die with the keeper, from the very start.
+/// 2. Map the own id, or wait until the keeper has mapped the range.
+/// 3. Open what the view is made from, while the host's tree is still there.
+/// 4. Become the user that all processes inside are (root's range only).
+/// 5. Build the view and leave the host's tree.
+/// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
+/// 7. Prepare the fences once, and probe them from a child that wears them.
+fn set_up(
+    spec: &InitSpec<'_>,
+    channel: &Channel,
+) -> Result<(Init, EnforcementReport), Failure> {
+    die_with_parent()?;
+    skep_sys::process::close_all_but(&[channel.as_fd()])
+        .step(|| "close inherited descriptors".into())?;
+    spec.map.write_own()?;
+    let passed = wait_for_go(channel)?;
+    let opened = match spec.map {
+        IdMap::Range => passed,
+        IdMap::Own { .. } => spec
+            .sources
+            .iter()
+            .map(|source| sources::open(source, None))
+            .collect::<Result<_, _>>()?,
+    };
+    if spec.map == IdMap::Range {
+        become_inside_root()?;
+    }
+    let project = build_view(spec, opened)?;
+    rustix::system::sethostname(spec.run.name.as_str().as_bytes())
+        .step(|| "set the host name".into())?;
+    if spec.run.policy.network == NetworkMode::None {
+        skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
+    }
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .step(|| "hide init from the inside".into())?;
+    // Changing ids has cleared the death signal.
+    die_with_parent()?;
+    let confinement = Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home)?;
+    let report = probe::from_inside(spec.run, &confinement)?;
+    let signals = SignalFd::new(&[libc::SIGCHLD]).step(|| "watch for ended processes".into())?;
+    Ok((Init { running: HashMap::new(), signals, project, confinement }, report))
+}
+
+fn die_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .step(|| "bind init's life to the keeper's".into())
+}
+
+fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
+    let mut sources = Vec::new();
+    loop {
+        let (message, descriptors) =
+            channel.receive().step(|| "wait for the keeper".into())?;
+        sources.extend(descriptors);
+        match message {
+            ToInit::Sources => {}
+            ToInit::Go => return Ok(sources),
+            other => return Err(Failure::invalid(format!("init was told {other:?} too early"))),
+        }
+    }
+}
+
+fn become_inside_root() -> Result<(), Failure> {
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    let step = || "become the user inside".to_owned();
+    set_thread_groups(&[]).step(step)?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(step)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
+}
+
+fn build_view(spec: &InitSpec<'_>, opened: Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
+    let entries = system_entries();
+    let ops = plan::plan(&ViewSpec {
+        project: &spec.run.project,
+        scope: &spec.run.policy.scope,
+        home: &spec.run.home,
+        scratch_size: spec.scratch_size,
+        system_entries: &entries,
+        mounts: &spec.run.policy.mounts,
+        mounts_from: spec.places.mounts,
+        home_pieces: spec.home_pieces,
+        home_from: spec.places.home,
+        messages: spec.places.messages,
+    });
+    apply::build(&ops, opened, &spec.parts)?;
+    let flags = rustix::fs::OFlags::PATH
+        | rustix::fs::OFlags::DIRECTORY
+        | rustix::fs::OFlags::NOFOLLOW
+        | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(&spec.run.project, flags, rustix::fs::Mode::empty())
+        .step(|| format!("open the project `{}` inside", spec.run.project.display()))
+}
+
+fn system_entries() -> Vec<SystemEntry> {
+    let entry = |path: &&str| {
+        let path = Path::new(path);
+        match std::fs::read_link(path) {
+            Ok(points_to) => Some(SystemEntry::Link(path.into(), points_to)),
+            Err(_) if path.is_dir() => Some(SystemEntry::Directory(path.into())),
+            Err(_) => None,
+        }
+    };
+    SYSTEM_PATHS.iter().filter_map(entry).collect()
+}
+
+struct Init {
+    /// Main processes by pid.
+    running: HashMap<i32, ExecId>,
+    signals: SignalFd,
+    project: OwnedFd,
+    confinement: Confinement,
+}
+
+impl Init {
+    /// Until the keeper is gone.
+    fn serve(mut self, channel: &Channel) -> i32 {
+        loop {
+            let mut watched = [
+                PollFd::new(channel, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            match poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return 1,
+            }
+            let message = !watched[0].revents().is_empty();
+            let ended = !watched[1].revents().is_empty();
+            if ended && self.reap(channel).is_err() {
+                return 1;
+            }
+            if message && self.obey(channel).is_err() {
+                return 1;
+            }
+        }
+    }
+
+    fn reap(&mut self, channel: &Channel) -> io::Result<()> {
+        while self.signals.next()?.is_some() {}
+        while let Some(ended) = skep_sys::process::wait_any()? {
+            let Some(exec) = self.running.remove(&ended.pid) else { continue };
+            let message = FromInit::Ended {
+                exec,
+                code: ended.code,
+                signal: ended.signal,
+                cpu_ms: ended.cpu.as_millis() as u64,
+                memory_peak: ended.memory_peak,
+            };
+            channel.send(&message, &[])?;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, channel: &Channel) -> io::Result<()> {
+        let (message, descriptors) = channel.receive::<ToInit>()?;
+        match message {
+            ToInit::Spawn { exec, joins, terminal } => {
+                self.spawn(channel, exec, joins, terminal, descriptors)
+            }
+            ToInit::Signal { whom, signal } => {
+                self.signal(&whom, signal);
+                Ok(())
+            }
+            ToInit::Write => {
+                let result = self.write(descriptors);
+                channel.send(&FromInit::Wrote(result), &[])
+            }
+            ToInit::Go | ToInit::Sources => Ok(()),
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        channel: &Channel,
+        exec: ExecId,
+        joins: usize,
+        terminal: Option<TerminalSize>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let mut descriptors = descriptors.into_iter();
+        let failed = |exec, stage, errno| FromInit::NotSpawned { exec, stage, errno };
+        let order = descriptors.next().ok_or(io::ErrorKind::InvalidData.into()).and_then(from_file::<SpawnOrder>);
+        let order = match order {
+            Ok(order) => order,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+                return channel.send(&failed(exec, SpawnStage::Fork, errno), &[]);
+            }
+        };
+        let joins: Vec<OwnedFd> = descriptors.by_ref().take(joins).collect();
+        let stdio = match terminal {
+            Some(size) => spawn::open_terminal(size),
+            None => Ok((Stdio::Pipes(descriptors.collect()), None)),
+        };
+        let (stdio, master) = match stdio {
+            Ok(stdio) => stdio,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                return channel.send(&failed(exec, SpawnStage::Terminal, errno), &[]);
+            }
+        };
+        match spawn::spawn(&order, &joins, &stdio, &self.confinement) {
+            Ok(pid) => {
+                self.running.insert(pid, exec.clone());
+                let attached: Vec<_> = master.iter().map(AsFd::as_fd).collect();
+                channel.send(&FromInit::Spawned(exec), &attached)
+            }
+            Err((stage, errno)) => channel.send(&failed(exec, stage, errno), &[]),
+        }
+    }
+
+    fn signal(&self, whom: &Whom, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        match whom {
+            // To -1 from number 1: everyone in this pid namespace but itself.
+            Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),
+            Whom::Exec(exec) => {
+                let pids = self.running.iter().filter(|(_, running)| *running == exec);
+                for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {
+                    // Each exec leads a session and so a group of its own.
+                    let _ = rustix::process::kill_process_group(pid, signal);
+                }
+            }
+        }
+    }
+
+    fn write(&self, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
+        let mut descriptors = descriptors.into_iter();
+        let order = descriptors
+            .next()
+            .ok_or_else(|| Failure::invalid("a write came without its order"))
+            .and_then(|order| from_file::<WriteOrder>(order).step(|| "read a write's order".into()))?;
+        writer::write(&self.project, &order.path, &order.state, descriptors.next().map(File::from))
+    }
+}

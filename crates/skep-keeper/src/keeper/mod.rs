@@ -1,0 +1,287 @@
+//! The keeper: one process, one thread, one loop, one sandbox.
+//!
+//! It waits for clients, for init, for output and for deadlines, and does one small thing at a
+//! time. It knows nothing of the store: what others must know after it is gone, it writes into the
+//! sandbox's directory (`execs/*`).
+
+mod connection;
+mod deadlines;
+mod guard;
+mod operations;
+mod running;
+mod streams;
+
+pub use guard::{Usage, usage};
+
+use crate::channel::Channel;
+use crate::failure::Failure;
+use crate::protocol::{FromInit, Reply};
+use connection::Connection;
+use guard::DiskGuard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::Signal;
+use running::Running;
+use skep_confine::cgroup::Group;
+use skep_provider::RunSpec;
+use skep_sys::process::Child;
+use skep_sys::signal::SignalFd;
+use skep_types::ExecId;
+use skep_workspace::WorkspaceSpec;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A keeper whose sandbox is up.
+pub struct Keeper<'a> {
+    /// The sandbox.
+    pub spec: &'a RunSpec,
+    /// Where clients knock.
+    pub listener: OwnedFd,
+    /// The way to init.
+    pub channel: Channel,
+    /// Init itself.
+    pub init: Child,
+    /// Its cgroup.
+    pub group: Option<Group>,
+    /// The caller's file mode mask, which processes inside get.
+    pub umask: u32,
+    state: State,
+}
+
+#[derive(Default)]
+struct State {
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    execs: BTreeMap<ExecId, Running>,
+    /// Clients that wait for init to answer a write, in order.
+    writers: VecDeque<u64>,
+    frozen: bool,
+    stopping: bool,
+    idle_since: Option<Instant>,
+    disk: Option<DiskGuard>,
+    capture: Option<Capture>,
+}
+
+/// When base bytes are captured next, and how long to wait after that.
+#[derive(Debug, Clone, Copy)]
+struct Capture {
+    at: Instant,
+    pause: Duration,
+}
+
+/// What became ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Listener,
+    Init,
+    InitEnded,
+    Terminate,
+    Client(u64),
+    Output(ExecId, usize),
+    Input(ExecId),
+}
+
+impl<'a> Keeper<'a> {
+    /// Takes over a sandbox whose init is ready.
+    pub fn new(
+        spec: &'a RunSpec,
+        listener: OwnedFd,
+        channel: Channel,
+        init: Child,
+        group: Option<Group>,
+        umask: u32,
+    ) -> Self {
+        let now = Instant::now();
+        let disk = DiskGuard::new(spec.directory.join("upper"), &spec.policy.limits, now);
+        let state =
+            State { disk: Some(disk), idle_since: Some(now), ..State::default() };
+        Self { spec, listener, channel, init, group, umask, state }
+    }
+
+    /// Until somebody says stop, init ends, or nothing has happened for too long.
+    ///
+    /// When this returns, no process of the sandbox is left.
+    pub fn serve(mut self, terminate: &SignalFd) {
+        while !self.state.stopping {
+            let ready = match self.wait(terminate) {
+                Ok(ready) => ready,
+                Err(_) => break,
+            };
+            for token in ready {
+                self.handle(token, terminate);
+            }
+            self.meet_deadlines(Instant::now());
+        }
+        self.end();
+    }
+
+    fn wait(&self, terminate: &SignalFd) -> io::Result<Vec<Token>> {
+        let mut tokens = vec![Token::Listener, Token::Init, Token::InitEnded, Token::Terminate];
+        let mut watched = vec![
+            PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::new(&self.channel, PollFlags::IN),
+            PollFd::new(&self.init.pidfd, PollFlags::IN),
+            PollFd::new(terminate, PollFlags::IN),
+        ];
+        let sockets: Vec<_> =
+            self.state.connections.iter().map(|(id, client)| (*id, client.socket())).collect();
+        for (id, socket) in &sockets {
+            let flags = self.interest_in(*id);
+            watched.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
+            tokens.push(Token::Client(*id));
+        }
+        for (exec, running) in &self.state.execs {
+            let crowded = running
+                .client
+                .and_then(|client| self.state.connections.get(&client))
+                .is_some_and(Connection::is_crowded);
+            for (index, output) in running.outputs.iter().enumerate() {
+                if let (Some(from), false) = (&output.from, crowded) {
+                    watched.push(PollFd::new(from, PollFlags::IN));
+                    tokens.push(Token::Output(exec.clone(), index));
+                }
+            }
+            if let Some(stdin) = running.wants_to_feed() {
+                watched.push(PollFd::from_borrowed_fd(stdin, PollFlags::OUT));
+                tokens.push(Token::Input(exec.clone()));
+            }
+        }
+        let timeout = self.next_deadline().map(until);
+        match poll(&mut watched, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = watched.iter().zip(tokens).filter(|(fd, _)| !fd.revents().is_empty());
+        Ok(ready.map(|(_, token)| token).collect())
+    }
+
+    fn interest_in(&self, client: u64) -> PollFlags {
+        let Some(connection) = self.state.connections.get(&client) else {
+            return PollFlags::empty();
+        };
+        let crowded = connection
+            .attached
+            .as_ref()
+            .and_then(|exec| self.state.execs.get(exec))
+            .is_some_and(Running::is_crowded);
+        let mut flags = PollFlags::empty();
+        if !crowded {
+            flags |= PollFlags::IN;
+        }
+        if connection.has_output() {
+            flags |= PollFlags::OUT;
+        }
+        flags
+    }
+
+    fn handle(&mut self, token: Token, terminate: &SignalFd) {
+        match token {
+            Token::Listener => self.welcome(),
+            Token::Init => self.hear_init(),
+            Token::InitEnded => self.state.stopping = true,
+            Token::Terminate => self.state.stopping = terminate.next().ok().flatten().is_some(),
+            Token::Client(id) => self.serve_client(id),
+            Token::Output(exec, index) => self.pump(&exec, index),
+            Token::Input(exec) => {
+                if let Some(running) = self.state.execs.get_mut(&exec) {
+                    running.feed();
+                }
+            }
+        }
+    }
+
+    fn hear_init(&mut self) {
+        let Ok((message, descriptors)) = self.channel.receive::<FromInit>() else {
+            self.state.stopping = true;
+            return;
+        };
+        match message {
+            FromInit::Spawned(exec) => self.spawned(&exec, descriptors),
+            FromInit::NotSpawned { exec, stage, errno } => self.not_spawned(&exec, stage, errno),
+            FromInit::Ended { exec, code, signal, cpu_ms, memory_peak } => {
+                self.main_ended(&exec, running::MainEnd { code, signal, cpu_ms, memory_peak });
+            }
+            FromInit::Wrote(result) => {
+                if let Some(client) = self.state.writers.pop_front() {
+                    self.reply(client, &result.map(|()| Reply::Done));
+                }
+            }
+            // Said once, before the loop.
+            FromInit::Ready(_) | FromInit::Failed(_) => {}
+        }
+    }
+
+    /// Where base bytes are captured to and from.
+    fn workspace(&self) -> WorkspaceSpec {
+        crate::workspace_of(self.spec)
+    }
+
+    /// Captures the base bytes of what has changed. A capture that fails is not lost work: the
+    /// path will have one side less in a merge, and then be a conflict instead of a guess.
+    fn capture(&mut self) {
+        let _ = skep_workspace::capture(&self.workspace());
+    }
+
+    /// Ends everything and leaves nothing: processes, cgroup, socket.
+    fn end(mut self) {
+        let _ = rustix::process::pidfd_send_signal(&self.init.pidfd, Signal::KILL);
+        // A frozen process cannot die.
+        self.set_frozen_groups(false);
+        let _ = skep_sys::process::wait_for(&self.init);
+        let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
+        for exec in execs {
+            self.bury(&exec);
+        }
+        self.capture();
+        for connection in self.state.connections.values_mut() {
+            let _ = connection.flush();
+        }
+        for running in std::mem::take(&mut self.state.execs).into_values() {
+            if let Some(group) = running.group {
+                let _ = group.remove();
+            }
+        }
+        if let Some(group) = self.group.take() {
+            let _ = group.remove();
+        }
+        let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
+    }
+
+    fn reply(&mut self, client: u64, answer: &Result<Reply, Failure>) {
+        use crate::protocol::{FrameKind, to_json};
+        if let Some(connection) = self.state.connections.get_mut(&client) {
+            connection.push(FrameKind::Reply, &to_json(answer));
+            if connection.attached.is_none() {
+                connection.closing = true;
+            }
+        }
+        self.flush(client);
+    }
+
+    fn flush(&mut self, client: u64) {
+        let Some(connection) = self.state.connections.get_mut(&client) else { return };
+        let gone = connection.flush().is_err();
+        if gone || (connection.closing && !connection.has_output()) {
+            self.forget(client);
+        }
+    }
+
+    fn forget(&mut self, client: u64) {
+        self.state.connections.remove(&client);
+        for running in self.state.execs.values_mut() {
+            if running.client == Some(client) {
+                running.client = None;
+                // Nobody will type any more.
+                running.stdin_ending = true;
+                running.feed();
+            }
+        }
+    }
+}
+
+fn until(deadline: Instant) -> Timespec {
+    // A little late rather than a little early: else the loop would spin until the time is there.
+    let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(200);
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+}

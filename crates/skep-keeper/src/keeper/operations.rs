@@ -1,0 +1,332 @@
+//! What clients can ask for.
+
+use super::running::{MainEnd, Output, Running};
+use super::Keeper;
+use crate::channel::to_file;
+use crate::failure::{Failure, Step};
+use crate::log::{LogWriter, Stream};
+use crate::protocol::{
+    FrameKind, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process, to_json,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use skep_confine::cgroup::{Group, GroupLimits};
+use skep_types::{EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+/// Output kept of an exec that has no limit of its own.
+const DEFAULT_OUTPUT: u64 = 64 << 20;
+/// The first capture comes this long after a start, later ones at doubling distances.
+const FIRST_CAPTURE: Duration = Duration::from_secs(1);
+
+impl Keeper<'_> {
+    pub(super) fn start_exec(&mut self, client: u64, exec: ExecId, command: ExecSpec, attach: bool) {
+        match self.try_start(client, &exec, &command, attach) {
+            Ok(()) => {
+                if let Some(connection) = self.state.connections.get_mut(&client) {
+                    connection.attached = attach.then_some(exec);
+                }
+                self.reply(client, &Ok(Reply::Done));
+            }
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
+    fn try_start(
+        &mut self,
+        client: u64,
+        exec: &ExecId,
+        command: &ExecSpec,
+        attach: bool,
+    ) -> Result<(), Failure> {
+        if self.state.execs.contains_key(exec) {
+            return Err(Failure::invalid(format!("exec `{exec}` is already running")));
+        }
+        let limits = narrowed(&self.spec.policy.limits, &command.limits);
+        let group = self.exec_group(exec, &command.limits)?;
+        let joins = group.as_ref().or(self.group.as_ref()).map(Group::procs_files).transpose();
+        let joins = joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
+        let (theirs, running) = self.make_running(exec, command, limits, group, attach.then_some(client))?;
+        let order = to_file(&self.order(command, &running)).step(|| "pass the command to init".into())?;
+        let mut descriptors = vec![order.as_fd()];
+        descriptors.extend(joins.iter().map(AsFd::as_fd));
+        descriptors.extend(theirs.iter().map(AsFd::as_fd));
+        let message = ToInit::Spawn { exec: exec.clone(), joins: joins.len(), terminal: command.tty };
+        self.channel.send(&message, &descriptors).step(|| "pass the command to init".into())?;
+        self.state.execs.insert(exec.clone(), running);
+        self.state.idle_since = None;
+        self.schedule_capture();
+        Ok(())
+    }
+
+    /// An exec has a group of its own to be ended and measured by, where groups can be had.
+    fn exec_group(&self, exec: &ExecId, limits: &Limits) -> Result<Option<Group>, Failure> {
+        let Some(group) = &self.group else { return Ok(None) };
+        let child = group.child(exec, &GroupLimits::from(limits));
+        child.map(Some).map_err(|error| Failure::invalid(skep_types::chain(&error)))
+    }
+
+    /// The process's ends of its pipes, and the rest. With a terminal, init makes the ends.
+    fn make_running(
+        &self,
+        exec: &ExecId,
+        command: &ExecSpec,
+        limits: Limits,
+        group: Option<Group>,
+        client: Option<u64>,
+    ) -> Result<(Vec<OwnedFd>, Running), Failure> {
+        let step = || format!("prepare exec `{exec}`");
+        let kept = limits.output.map_or(DEFAULT_OUTPUT, |size| size.0);
+        let log = LogWriter::create(&self.spec.directory.join("execs"), exec.as_str(), kept).step(step)?;
+        let now = Instant::now();
+        let mut running = Running {
+            client,
+            started: now,
+            stdin: None,
+            pending: Vec::new(),
+            stdin_ending: client.is_none(),
+            outputs: Vec::new(),
+            terminal: command.tty.is_some(),
+            log,
+            group,
+            limits,
+            last_output: now,
+            verdict: None,
+            kill_at: None,
+            limits_hit: Vec::new(),
+            end: None,
+        };
+        if command.tty.is_some() {
+            return Ok((Vec::new(), running));
+        }
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).step(step);
+        let ((input, feed), (out, stdout), (err, stderr)) = (pipe()?, pipe()?, pipe()?);
+        for end in [&feed, &out, &err] {
+            rustix::io::ioctl_fionbio(end, true).step(step)?;
+        }
+        running.stdin = Some(feed);
+        running.outputs = vec![
+            Output { from: Some(out), stream: Stream::Stdout },
+            Output { from: Some(err), stream: Stream::Stderr },
+        ];
+        running.feed();
+        Ok((vec![input, stdout, stderr], running))
+    }
+
+    fn order(&self, command: &ExecSpec, running: &Running) -> SpawnOrder {
+        let mut environment = self.spec.environment.clone();
+        environment.extend(command.env.clone());
+        let workdir = command.workdir.clone();
+        let counted = self.group.is_some();
+        SpawnOrder {
+            argv: command.argv.clone(),
+            environment,
+            workdir: workdir.unwrap_or_else(|| self.spec.project.as_path().into()),
+            umask: self.umask,
+            file_size: running.limits.disk.map(|size| size.0),
+            open_files: running.limits.open_files,
+            cpu_seconds: running.limits.cpu_time.filter(|_| !counted).map(|time| time.as_secs().max(1)),
+            processes: running.limits.pids.filter(|_| !counted),
+            allow_ptrace: self.spec.policy.allow_ptrace,
+        }
+    }
+
+    pub(super) fn spawned(&mut self, exec: &ExecId, descriptors: Vec<OwnedFd>) {
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let Some(terminal) = descriptors.into_iter().next() else { return };
+        let _ = rustix::io::ioctl_fionbio(&terminal, true);
+        if let Ok(from) = terminal.try_clone() {
+            running.outputs = vec![Output { from: Some(from), stream: Stream::Stdout }];
+        }
+        running.stdin = Some(terminal);
+        running.feed();
+    }
+
+    pub(super) fn not_spawned(&mut self, exec: &ExecId, stage: SpawnStage, errno: i32) {
+        let code = match (stage, errno) {
+            (SpawnStage::Program, libc::ENOENT | libc::ENOTDIR) => 127,
+            (SpawnStage::Program, _) => 126,
+            _ => 125,
+        };
+        let error = std::io::Error::from_raw_os_error(errno);
+        let message = format!("cannot {}: {error}", stage.operation());
+        self.finish(exec, no_process(EndReason::StartFailed, code, message));
+    }
+
+    pub(super) fn main_ended(&mut self, exec: &ExecId, main: MainEnd) {
+        self.drain(exec);
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let end = running.conclude(main);
+        self.finish(exec, end);
+        self.capture();
+        self.schedule_capture();
+    }
+
+    /// Writes the end down, tells the client, and keeps the exec only if it left something behind.
+    fn finish(&mut self, exec: &ExecId, end: ExecEnd) {
+        let _ = self.record_end(exec, &end);
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let client = running.client.take();
+        running.end = Some(end.clone());
+        if let Some(id) = client {
+            if let Some(connection) = self.state.connections.get_mut(&id) {
+                connection.push(FrameKind::End, &to_json(&end));
+                connection.closing = true;
+            }
+            self.flush(id);
+        }
+        self.forget_if_quiet(exec);
+        if self.state.execs.is_empty() {
+            self.state.idle_since = Some(Instant::now());
+        }
+    }
+
+    /// Atomic, so that a reader sees an end or none.
+    fn record_end(&self, exec: &ExecId, end: &ExecEnd) -> std::io::Result<()> {
+        let directory = self.spec.directory.join("execs");
+        let temporary = directory.join(format!("{exec}.end.new"));
+        let _ = std::fs::remove_file(&temporary);
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(&to_json(end))?;
+        std::fs::rename(temporary, directory.join(format!("{exec}.end")))
+    }
+
+    /// An exec whose main process has ended is kept while others of its processes live: they are
+    /// still counted, frozen and ended with it.
+    pub(super) fn forget_if_quiet(&mut self, exec: &ExecId) {
+        let Some(running) = self.state.execs.get(exec) else { return };
+        let silent = running.outputs.iter().all(|output| output.from.is_none());
+        let alone = running.group.as_ref().is_none_or(|group| group.pids().is_empty());
+        if !(running.has_ended() && alone && (silent || running.group.is_some())) {
+            return;
+        }
+        if let Some(group) = self.state.execs.remove(exec).and_then(|running| running.group) {
+            let _ = group.remove();
+        }
+        if self.state.execs.is_empty() {
+            self.state.idle_since = Some(Instant::now());
+        }
+    }
+
+    /// The sandbox ends before the exec did.
+    pub(super) fn bury(&mut self, exec: &ExecId) {
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        if running.has_ended() {
+            return;
+        }
+        self.drain(exec);
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        running.verdict.get_or_insert(EndReason::Killed);
+        let main = MainEnd { code: None, signal: Some(libc::SIGKILL), cpu_ms: 0, memory_peak: 0 };
+        let end = running.conclude(main);
+        self.finish(exec, end);
+    }
+
+    pub(super) fn operate_signal(&mut self, exec: &ExecId, signal: i32) {
+        if signal == libc::SIGKILL {
+            return self.kill(exec, EndReason::Killed);
+        }
+        let message = ToInit::Signal { whom: Whom::Exec(exec.clone()), signal };
+        let _ = self.channel.send(&message, &[]);
+    }
+
+    /// Ends every process of an exec, now.
+    pub(super) fn kill(&mut self, exec: &ExecId, reason: EndReason) {
+        let alone = self.state.execs.len() == 1;
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        running.verdict.get_or_insert(reason);
+        running.kill_at = None;
+        match &running.group {
+            Some(group) => drop(group.kill()),
+            None => {
+                // Without a cgroup a process that left the group cannot be told from another
+                // exec's; if there is no other exec, everyone is meant.
+                let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
+                let _ = self.channel.send(&ToInit::Signal { whom, signal: libc::SIGKILL }, &[]);
+            }
+        }
+    }
+
+    pub(super) fn operate_freeze(&mut self, client: u64, freeze: bool) {
+        let failure = self.set_frozen_groups(freeze);
+        self.state.frozen = freeze;
+        let answer = match failure {
+            None => Ok(Reply::Done),
+            Some(failure) => Err(failure),
+        };
+        self.reply(client, &answer);
+    }
+
+    /// Freezes or thaws every exec; init stays awake, it has work to do.
+    pub(super) fn set_frozen_groups(&mut self, freeze: bool) -> Option<Failure> {
+        if self.group.is_none() {
+            let signal = if freeze { libc::SIGSTOP } else { libc::SIGCONT };
+            let message = ToInit::Signal { whom: Whom::Everyone, signal };
+            let sent = self.channel.send(&message, &[]);
+            return sent.step(|| "pause the processes".into()).err();
+        }
+        let groups = self.state.execs.values().filter_map(|running| running.group.as_ref());
+        for group in groups {
+            let result = if freeze { group.freeze() } else { group.thaw() };
+            if let Err(error) = result {
+                return Some(Failure::invalid(skep_types::chain(&error)));
+            }
+        }
+        None
+    }
+
+    pub(super) fn operate_status(&mut self, client: u64) {
+        let execs = self.state.execs.iter();
+        let running = execs.filter(|(_, exec)| !exec.has_ended()).map(|(id, _)| id.clone()).collect();
+        self.reply(client, &Ok(Reply::Status { running, frozen: self.state.frozen }));
+    }
+
+    pub(super) fn operate_write(&mut self, client: u64, path: RelPath, state: EntryState) {
+        let content = self
+            .state
+            .connections
+            .get_mut(&client)
+            .map(|connection| std::mem::take(&mut connection.descriptors))
+            .unwrap_or_default();
+        let sent = to_file(&WriteOrder { path, state }).and_then(|order| {
+            let mut descriptors = vec![order.as_fd()];
+            descriptors.extend(content.iter().map(AsFd::as_fd));
+            self.channel.send(&ToInit::Write, &descriptors)
+        });
+        match sent.step(|| "pass the write to init".into()) {
+            Ok(()) => self.state.writers.push_back(client),
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
+    fn schedule_capture(&mut self) {
+        let next = super::Capture { at: Instant::now() + FIRST_CAPTURE, pause: FIRST_CAPTURE };
+        self.state.capture = Some(next);
+    }
+}
+
+/// An exec's own limits count where it has them, the sandbox's elsewhere; whole-sandbox limits
+/// (memory, pids, rate) are held by the sandbox's group in any case.
+fn narrowed(sandbox: &Limits, exec: &Limits) -> Limits {
+    let smaller = |one: Option<Duration>, other: Option<Duration>| match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    };
+    Limits {
+        memory: exec.memory.or(sandbox.memory),
+        cpus: exec.cpus.or(sandbox.cpus),
+        cpu_time: smaller(exec.cpu_time, sandbox.cpu_time),
+        pids: exec.pids.or(sandbox.pids),
+        disk: exec.disk.or(sandbox.disk),
+        inodes: exec.inodes.or(sandbox.inodes),
+        open_files: exec.open_files.or(sandbox.open_files),
+        timeout: smaller(exec.timeout, sandbox.timeout),
+        grace: exec.grace.or(sandbox.grace),
+        idle_timeout: sandbox.idle_timeout,
+        silence_timeout: smaller(exec.silence_timeout, sandbox.silence_timeout),
+        output: exec.output.or(sandbox.output),
+    }
+}

@@ -1,0 +1,243 @@
+//! One exec as the keeper holds it: its pipes, its log, its limits and how it ends.
+
+use crate::log::{LogWriter, Stream};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use skep_confine::cgroup::Group;
+use skep_types::{EndReason, ExecEnd, ExecStats, Limits, TerminalSize};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Input waiting for a process beyond this makes its client wait.
+const CROWDED: usize = 64 << 10;
+
+/// Where output comes from.
+#[derive(Debug)]
+pub struct Output {
+    /// The reading end; `None` once it has ended.
+    pub from: Option<OwnedFd>,
+    /// Which stream it is.
+    pub stream: Stream,
+}
+
+/// What init told about the end of the main process.
+#[derive(Debug, Clone, Copy)]
+pub struct MainEnd {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Signal.
+    pub signal: Option<i32>,
+    /// Processor time of it and the children it waited for.
+    pub cpu_ms: u64,
+    /// Largest resident size.
+    pub memory_peak: u64,
+}
+
+/// An exec that has not been forgotten yet.
+#[derive(Debug)]
+pub struct Running {
+    /// The client that is attached to it.
+    pub client: Option<u64>,
+    /// When it was started.
+    pub started: Instant,
+    /// Where its input goes; `None` once closed.
+    pub stdin: Option<OwnedFd>,
+    /// Input that the process has not taken yet.
+    pub pending: Vec<u8>,
+    /// Close the input when `pending` is empty.
+    pub stdin_ending: bool,
+    /// Its output.
+    pub outputs: Vec<Output>,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Its kept output.
+    pub log: LogWriter,
+    /// Its own cgroup.
+    pub group: Option<Group>,
+    /// Its limits.
+    pub limits: Limits,
+    /// When it last printed something.
+    pub last_output: Instant,
+    /// Why we are ending it.
+    pub verdict: Option<EndReason>,
+    /// When asking turns into killing.
+    pub kill_at: Option<Instant>,
+    /// Limits that were felt.
+    pub limits_hit: Vec<String>,
+    /// How its main process ended.
+    pub end: Option<ExecEnd>,
+}
+
+impl Running {
+    /// Whether its main process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether its client sends faster than it reads.
+    pub fn is_crowded(&self) -> bool {
+        self.pending.len() > CROWDED
+    }
+
+    /// Hands input on, as much as the process takes now.
+    pub fn feed(&mut self) {
+        while let (Some(stdin), false) = (&self.stdin, self.pending.is_empty()) {
+            match rustix::io::write(stdin, &self.pending) {
+                Ok(taken) => drop(self.pending.drain(..taken)),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // The process has closed its input: the rest has no reader.
+                Err(_) => {
+                    self.pending.clear();
+                    self.stdin = None;
+                }
+            }
+        }
+        if self.stdin_ending && self.pending.is_empty() {
+            self.end_input();
+        }
+    }
+
+    /// A pipe ends by being closed; a terminal by the end-of-file character of its line.
+    fn end_input(&mut self) {
+        self.stdin_ending = false;
+        match self.stdin.take() {
+            Some(terminal) if self.terminal => {
+                let _ = rustix::io::write(&terminal, &[4]);
+                self.stdin = Some(terminal);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads what an output has now, at most one buffer. `Ok(None)` means: nothing now.
+    pub fn read(&mut self, index: usize, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let Some(output) = self.outputs.get_mut(index) else { return Ok(None) };
+        let Some(from) = &output.from else { return Ok(None) };
+        match rustix::io::read(from, &mut *buffer) {
+            // A terminal whose processes are all gone says EIO.
+            Ok(0) | Err(Errno::IO) => {
+                output.from = None;
+                Ok(None)
+            }
+            Ok(length) => {
+                let stream = output.stream;
+                self.last_output = Instant::now();
+                self.log.append(stream, &buffer[..length])?;
+                Ok(Some(length))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The terminal, for its size.
+    pub fn resize(&self, size: TerminalSize) {
+        use rustix::termios::{Winsize, tcsetwinsize};
+        let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+        if let (true, Some(terminal)) = (self.terminal, &self.stdin) {
+            let _ = tcsetwinsize(terminal, size);
+        }
+    }
+
+    /// The end, from what init saw, what we did and what the kernel counted.
+    pub fn conclude(&mut self, main: MainEnd) -> ExecEnd {
+        let oom = self.group.as_ref().and_then(Group::oom_kills).unwrap_or(0) > 0;
+        if oom {
+            self.feel("memory");
+        }
+        if self.group.as_ref().and_then(Group::pids_max_hits).unwrap_or(0) > 0 {
+            self.feel("pids");
+        }
+        if self.log.truncated() {
+            self.feel("output");
+        }
+        let reason = self.reason(main, oom);
+        let exit_code = match (reason, main.code, main.signal) {
+            (EndReason::Timeout | EndReason::SilenceTimeout | EndReason::IdleTimeout, ..) => 124,
+            (_, Some(code), _) => code,
+            (_, None, Some(signal)) => 128 + signal,
+            (_, None, None) => 125,
+        };
+        let (stdout_bytes, stderr_bytes) = self.log.written();
+        let group_cpu = self.group.as_ref().and_then(Group::cpu_time);
+        let group_peak = self.group.as_ref().and_then(Group::memory_peak);
+        ExecEnd {
+            exit_code,
+            signal: main.signal,
+            reason,
+            message: None,
+            limits_hit: self.limits_hit.clone(),
+            truncated: self.log.truncated(),
+            stats: ExecStats {
+                duration_ms: self.started.elapsed().as_millis() as u64,
+                cpu_ms: group_cpu.map_or(main.cpu_ms, |cpu| cpu.as_millis() as u64),
+                memory_peak_bytes: group_peak.unwrap_or(main.memory_peak),
+                stdout_bytes,
+                stderr_bytes,
+            },
+        }
+    }
+
+    fn reason(&mut self, main: MainEnd, oom: bool) -> EndReason {
+        if let Some(verdict) = self.verdict {
+            return verdict;
+        }
+        match main.signal {
+            Some(libc::SIGXCPU) => {
+                self.feel("cpu_time");
+                EndReason::CpuLimit
+            }
+            Some(libc::SIGXFSZ) => {
+                self.feel("disk");
+                EndReason::DiskLimit
+            }
+            Some(libc::SIGKILL) if oom => EndReason::Oom,
+            Some(_) => EndReason::Signal,
+            // A shell passes on that its child was killed.
+            None if oom && main.code == Some(128 + libc::SIGKILL) => EndReason::Oom,
+            None => EndReason::Exited,
+        }
+    }
+
+    /// Notes a limit once.
+    pub fn feel(&mut self, limit: &str) {
+        if !self.limits_hit.iter().any(|felt| felt == limit) {
+            self.limits_hit.push(limit.to_owned());
+        }
+    }
+
+    /// When the wall clock, the silence or the grace runs out next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.has_ended() {
+            return None;
+        }
+        let ending = self.verdict.is_some();
+        let timeout = self.limits.timeout.filter(|_| !ending).map(|limit| self.started + limit);
+        let silence =
+            self.limits.silence_timeout.filter(|_| !ending).map(|limit| self.last_output + limit);
+        [timeout, silence, self.kill_at].into_iter().flatten().min()
+    }
+
+    /// Which limit has run out by now.
+    pub fn expired(&self, now: Instant) -> Option<EndReason> {
+        if self.has_ended() || self.verdict.is_some() {
+            return None;
+        }
+        if self.limits.timeout.is_some_and(|limit| now >= self.started + limit) {
+            return Some(EndReason::Timeout);
+        }
+        let silent = self.limits.silence_timeout.is_some_and(|limit| now >= self.last_output + limit);
+        silent.then_some(EndReason::SilenceTimeout)
+    }
+
+    /// How long a process has between being asked and being killed.
+    pub fn grace(&self) -> Duration {
+        self.limits.grace.unwrap_or(Duration::from_secs(2))
+    }
+
+    /// Where input can be handed on, if some waits.
+    pub fn wants_to_feed(&self) -> Option<BorrowedFd<'_>> {
+        if self.pending.is_empty() { None } else { self.stdin.as_ref().map(AsFd::as_fd) }
+    }
+}

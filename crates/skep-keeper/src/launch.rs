@@ -1,0 +1,377 @@
+//! Bringing a keeper up: from the caller's process to a running sandbox.
+
+use crate::channel::Channel;
+use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
+use crate::init::{self, InitSpec, Places};
+use crate::keeper::Keeper;
+use crate::protocol::{FromInit, StartReport, ToInit, to_json};
+use crate::view::apply::WorkspaceParts;
+use crate::view::sources::{self, Below, Owners, SourceSpec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Signal;
+use skep_confine::cgroup::{CgroupHost, Group, GroupLimits, ParentName};
+use skep_confine::report::{Fallback, report_limits};
+use skep_provider::{ProviderError, RunSpec, Started};
+use skep_sys::failpoint;
+use skep_sys::message::MAX_DESCRIPTORS;
+use skep_sys::process::{Child, Namespaces, clone_with};
+use skep_sys::signal::SignalFd;
+use skep_types::{EnforcementReport, KeeperIdentity, Layer, NetworkMode};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+/// The cgroup directory all of skep's groups lie under.
+pub const CGROUP_PARENT: &str = "skep";
+
+/// Starts a keeper for `spec` and waits until its sandbox is up.
+///
+/// Forks without an exec, so the caller must be single threaded. On error nothing is left.
+pub fn start(spec: &RunSpec) -> Result<Started, ProviderError> {
+    let setup = |source| ProviderError::Setup { operation: "start the keeper".into(), source };
+    let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|error| setup(error.into()))?;
+    // The closure owns the writing end: here it is dropped unrun, and the keeper alone has it.
+    let keeper = clone_with(Namespaces::NONE, move || run(spec, report)).map_err(setup)?;
+    let mut bytes = Vec::new();
+    File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
+    let gone = || setup(io::Error::other("the keeper ended without a word"));
+    match serde_json::from_slice(&bytes).map_err(|_| gone())? {
+        StartReport::Ready(enforcement) => {
+            Ok(Started { keeper: identity_of(&keeper).map_err(setup)?, enforcement })
+        }
+        StartReport::Failed(failure) => {
+            let _ = skep_sys::process::wait_for(&keeper);
+            Err(failure.into())
+        }
+    }
+}
+
+fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
+    let pid = child.pid.as_raw_nonzero().get();
+    Ok(KeeperIdentity {
+        pid: pid as u32,
+        start_ticks: skep_sys::process::start_ticks(pid)?,
+        boot_id: skep_sys::process::boot_id()?,
+    })
+}
+
+/// The keeper's life. Returns its exit code.
+fn run(spec: &RunSpec, report: OwnedFd) -> i32 {
+    let up = detach(report.as_fd()).and_then(|umask| bring_up(spec, umask));
+    let (message, keeper) = match up {
+        Ok((keeper, terminate, enforcement)) => {
+            (StartReport::Ready(enforcement), Some((keeper, terminate)))
+        }
+        Err(failure) => (StartReport::Failed(failure), None),
+    };
+    // If the caller is gone, the sandbox stays: its row is there, and so is the way to find it.
+    let _ = rustix::io::write(&report, &to_json(&message));
+    drop(report);
+    match keeper {
+        Some((keeper, terminate)) => {
+            keeper.serve(&terminate);
+            0
+        }
+        None => 1,
+    }
+}
+
+/// Lets go of everything that belongs to the caller: terminal, directory, descriptors, environment.
+fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
+    let step = || "detach the keeper".to_owned();
+    rustix::process::setsid().step(step)?;
+    skep_sys::process::close_all_but(&[report]).step(step)?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+    rustix::stdio::dup2_stdin(&null).step(step)?;
+    rustix::stdio::dup2_stdout(&null).step(step)?;
+    rustix::stdio::dup2_stderr(&null).step(step)?;
+    rustix::process::chdir("/").step(step)?;
+    skep_sys::memory::wipe_environment();
+    skep_sys::signal::reset_all();
+    skep_sys::signal::ignore(libc::SIGPIPE);
+    Ok(rustix::process::umask(Mode::from_raw_mode(0o077)).bits())
+}
+
+/// 1. The socket: it is also what shows that nobody else holds this sandbox.
+/// 2. The cgroup, before the first process that must be counted.
+/// 3. Init, with all its namespaces; ids and cgroup are settled before it goes on.
+/// 4. Its report, joined with that of the limits; what was asked for and is not there is refused.
+fn bring_up<'a>(
+    spec: &'a RunSpec,
+    umask: u32,
+) -> Result<(Keeper<'a>, SignalFd, EnforcementReport), Failure> {
+    failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
+    let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
+    let mut undo = Undo { spec, group: None, init: None, listening: false };
+    let listener = listen(spec)?;
+    undo.listening = true;
+    failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
+    undo.group = make_group(spec)?;
+    failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
+    let plan = SourcePlan::new(spec);
+    let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
+    undo.init = Some(clone_init(spec, &plan, theirs)?);
+    failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+    let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
+    settle_init(init, plan.map, undo.group.as_ref(), &plan.sources, &ours)?;
+    let mut report = wait_until_ready(&ours)?;
+    failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
+    report.0.extend(limits_report(spec, undo.group.as_ref()).0);
+    refuse_what_is_missing(spec, &report)?;
+    let (group, init) = undo.disarm();
+    let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
+    Ok((Keeper::new(spec, listener, ours, init, group, umask), terminate, report))
+}
+
+/// What has to be taken away again if bringing up fails.
+struct Undo<'a> {
+    spec: &'a RunSpec,
+    group: Option<Group>,
+    init: Option<Child>,
+    listening: bool,
+}
+
+impl Undo<'_> {
+    fn disarm(&mut self) -> (Option<Group>, Option<Child>) {
+        self.listening = false;
+        (self.group.take(), self.init.take())
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(init) = self.init.take() {
+            let _ = rustix::process::pidfd_send_signal(&init.pidfd, Signal::KILL);
+            let _ = skep_sys::process::wait_for(&init);
+        }
+        if let Some(group) = self.group.take() {
+            let _ = group.remove();
+        }
+        if self.listening {
+            let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
+        }
+    }
+}
+
+/// A socket's address holds 107 bytes; through the directory's descriptor any path fits.
+pub fn socket_address(directory: &OwnedFd) -> io::Result<SocketAddrUnix> {
+    use rustix::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}/keeper.sock", directory.as_raw_fd());
+    Ok(SocketAddrUnix::new(path)?)
+}
+
+fn listen(spec: &RunSpec) -> Result<OwnedFd, Failure> {
+    let step = || format!("listen in `{}`", spec.directory.display());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(&spec.directory, flags, Mode::empty()).step(step)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .step(step)?;
+    rustix::net::bind(&socket, &socket_address(&directory).step(step)?).step(step)?;
+    rustix::net::listen(&socket, 64).step(step)?;
+    Ok(socket)
+}
+
+fn make_group(spec: &RunSpec) -> Result<Option<Group>, Failure> {
+    let parent = ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+    let limits = GroupLimits::from(&spec.policy.limits);
+    // A host without a usable cgroup is no failure here; the report will say so.
+    Ok(CgroupHost::locate(parent).create(&spec.id, &limits).ok())
+}
+
+/// Everything of the host the view is made from, in the order of the sources.
+struct SourcePlan {
+    map: IdMap,
+    sources: Vec<SourceSpec>,
+    home_pieces: Vec<PathBuf>,
+    parts: WorkspaceParts,
+    places: Places,
+    scratch_size: u64,
+}
+
+impl SourcePlan {
+    fn new(spec: &RunSpec) -> Self {
+        let plain = |path: PathBuf| SourceSpec {
+            path,
+            owners: Owners::Plain,
+            below: Below::Included,
+            identity: None,
+        };
+        let mut sources = vec![
+            SourceSpec {
+                path: spec.project.clone(),
+                owners: Owners::Mapped,
+                below: Below::Excluded,
+                identity: Some(spec.root_identity),
+            },
+            SourceSpec { below: Below::Excluded, ..plain(spec.directory.clone()) },
+            plain(spec.directory.join("messages")),
+        ];
+        let layers: Vec<usize> = (0..spec.layers.len()).map(|index| 3 + index).collect();
+        sources.extend(spec.layers.iter().cloned().map(plain));
+        let pieces = spec.policy.home.iter().map(|piece| piece.as_path().to_owned());
+        let home_pieces: Vec<PathBuf> =
+            pieces.filter(|piece| sources::exists(&spec.home.join(piece))).collect();
+        let home = sources.len();
+        sources.extend(home_pieces.iter().map(|piece| plain(spec.home.join(piece))));
+        let mounts = sources.len();
+        sources.extend(spec.policy.mounts.iter().map(|mount| SourceSpec {
+            owners: match mount.access {
+                skep_types::Access::Rw => Owners::Mapped,
+                skep_types::Access::Ro => Owners::Plain,
+            },
+            ..plain(mount.source.as_path().to_owned())
+        }));
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        Self {
+            map: IdMap::for_caller(uid.as_raw(), gid.as_raw(), spec.policy.user),
+            sources,
+            home_pieces,
+            parts: WorkspaceParts {
+                driver: spec.driver,
+                project: 0,
+                directory: 1,
+                layers,
+                masked: !spec.hidden.is_empty(),
+            },
+            places: Places { messages: 2, home, mounts },
+            // Memory, so charged to the sandbox's memory limit in any case.
+            scratch_size: spec.policy.limits.disk.map_or(10 << 30, |size| size.0),
+        }
+    }
+}
+
+fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Child, Failure> {
+    let mut namespaces = Namespaces::USER
+        .with(Namespaces::MOUNT)
+        .with(Namespaces::PID)
+        .with(Namespaces::IPC)
+        .with(Namespaces::UTS)
+        .with(Namespaces::CGROUP);
+    if spec.policy.network == NetworkMode::None {
+        namespaces = namespaces.with(Namespaces::NETWORK);
+    }
+    give_upper_to_inside(spec, plan.map)?;
+    clone_with(namespaces, move || {
+        let init_spec = InitSpec {
+            run: spec,
+            map: plan.map,
+            sources: &plan.sources,
+            parts: plan.parts.clone(),
+            places: plan.places,
+            home_pieces: &plan.home_pieces,
+            scratch_size: plan.scratch_size,
+        };
+        init::run(&init_spec, channel)
+    })
+    .map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Failure::missing(
+            "a user namespace",
+            format!("the kernel refused to make one: {error}"),
+            "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`",
+        ),
+        _ => Failure::Step {
+            operation: "make the sandbox's namespaces".into(),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        },
+    })
+}
+
+/// Started by root, the upper and its work directory must belong to the ids inside; the upper's
+/// own owner is what the project's root appears to have.
+fn give_upper_to_inside(spec: &RunSpec, map: IdMap) -> Result<(), Failure> {
+    if map != IdMap::Range {
+        return Ok(());
+    }
+    let step = || "give the workspace to the user inside".to_owned();
+    let project = rustix::fs::stat(&spec.project).step(step)?;
+    for name in ["upper", "work"] {
+        let (uid, gid) = map.outside(project.st_uid, project.st_gid);
+        std::os::unix::fs::lchown(spec.directory.join(name), Some(uid), Some(gid)).step(step)?;
+    }
+    Ok(())
+}
+
+fn settle_init(
+    init: &Child,
+    map: IdMap,
+    group: Option<&Group>,
+    specs: &[SourceSpec],
+    channel: &Channel,
+) -> Result<(), Failure> {
+    let pid = init.pid.as_raw_nonzero().get();
+    map.write_for(pid)?;
+    if let Some(group) = group {
+        let files = group.procs_files().map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+        for file in files {
+            rustix::io::write(&file, pid.to_string().as_bytes())
+                .step(|| "put init into its cgroup".into())?;
+        }
+    }
+    if map == IdMap::Range {
+        pass_sources(pid, specs, channel)?;
+    }
+    channel.send(&ToInit::Go, &[]).step(|| "let init go on".into())
+}
+
+fn pass_sources(pid: i32, specs: &[SourceSpec], channel: &Channel) -> Result<(), Failure> {
+    let namespace = File::open(format!("/proc/{pid}/ns/user"))
+        .step(|| "open the sandbox's user namespace".into())?;
+    let opened: Vec<OwnedFd> = specs
+        .iter()
+        .map(|spec| sources::open(spec, Some(namespace.as_fd())))
+        .collect::<Result<_, _>>()?;
+    for batch in opened.chunks(MAX_DESCRIPTORS) {
+        let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
+        channel.send(&ToInit::Sources, &batch).step(|| "pass the sources to init".into())?;
+    }
+    Ok(())
+}
+
+fn wait_until_ready(channel: &Channel) -> Result<EnforcementReport, Failure> {
+    match channel.receive().step(|| "wait for init".into())?.0 {
+        FromInit::Ready(report) => Ok(report),
+        FromInit::Failed(failure) => Err(failure),
+        other => Err(Failure::invalid(format!("init said {other:?} too early"))),
+    }
+}
+
+fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
+    let limits = &spec.policy.limits;
+    let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
+    let mut report = report_limits(group, limits, fallback);
+    match limits.disk {
+        Some(size) => report.on(
+            Layer::Disk,
+            format!("guard on the upper ({size}; looked at every 5 ms to 2 s), one file by RLIMIT_FSIZE"),
+        ),
+        None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
+    }
+    report
+}
+
+/// What the caller named must hold. Defaults may weaken; the report says so.
+fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Result<(), Failure> {
+    let asked = spec.asked.iter().filter(|_| !spec.policy.best_effort);
+    for layer in asked.chain(&spec.policy.require) {
+        let missing = match report.0.get(layer) {
+            Some(found) if found.enforced => continue,
+            Some(found) => found.reason.clone().unwrap_or_else(|| "it is not enforced".into()),
+            None => "this provider does not have that layer".into(),
+        };
+        return Err(Failure::missing(
+            format!("`{layer}`"),
+            missing,
+            "see `skep doctor` for the remedy, or say `--best-effort` to go without",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! What clients, the keeper and init say to each other.
+//!
+//! Between a client and the keeper: frames on a stream socket, a type byte, a length, and so many
+//! bytes. The first frame is a [`Request`]; a [`Reply`] answers it. An attached exec goes on with
+//! output frames one way and input frames the other, until the end.
+//!
+//! Between the keeper and init: one message per packet on a socket pair, descriptors attached.
+
+use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
+use skep_types::{
+    ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, TerminalSize,
+};
+use std::collections::BTreeMap;
+
+/// Grows when a message changes its meaning. A keeper of another version is left alone.
+pub const VERSION: u32 = 1;
+
+/// Longest frame. A request (command and environment) may be as large as the kernel takes.
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// JSON: [`Request`].
+    Request = 1,
+    /// JSON: `Result<Reply, Failure>`.
+    Reply = 2,
+    /// Bytes of standard output.
+    Stdout = 3,
+    /// Bytes of standard error.
+    Stderr = 4,
+    /// JSON: [`ExecEnd`].
+    End = 5,
+    /// Bytes for standard input.
+    Stdin = 6,
+    /// End of standard input.
+    StdinEnd = 7,
+    /// JSON: [`TerminalSize`].
+    Resize = 8,
+    /// JSON: a signal number.
+    Signal = 9,
+}
+
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use FrameKind::*;
+        [Request, Reply, Stdout, Stderr, End, Stdin, StdinEnd, Resize, Signal]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Appends a frame.
+pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) {
+    out.push(kind as u8);
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// A frame that cannot be: unknown type, or too long.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of type {kind} and length {length} is not part of the protocol")]
+pub struct BadFrame {
+    kind: u8,
+    length: usize,
+}
+
+/// A frame taken apart: its kind, its payload, and how many bytes it took.
+pub type ParsedFrame<'a> = (FrameKind, &'a [u8], usize);
+
+/// Takes the first frame from `bytes`, if it is all there.
+pub fn parse_frame(bytes: &[u8]) -> Result<Option<ParsedFrame<'_>>, BadFrame> {
+    let Some((head, rest)) = bytes.split_at_checked(5) else { return Ok(None) };
+    let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let bad = BadFrame { kind: head[0], length };
+    let kind = FrameKind::from_byte(head[0]).ok_or_else(|| bad.clone())?;
+    if length > MAX_FRAME {
+        return Err(bad);
+    }
+    Ok(rest.get(..length).map(|payload| (kind, payload, 5 + length)))
+}
+
+/// What a client asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// The client's [`VERSION`].
+    pub version: u32,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// What a keeper can do.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Operation {
+    /// Run a command.
+    Exec {
+        /// Under this id.
+        exec: ExecId,
+        /// This one.
+        command: Box<ExecSpec>,
+        /// Whether this connection becomes its terminal.
+        attach: bool,
+    },
+    /// Signal every process of an exec.
+    Signal {
+        /// Which.
+        exec: ExecId,
+        /// Which signal.
+        signal: i32,
+    },
+    /// Pause everything.
+    Freeze,
+    /// Go on.
+    Thaw,
+    /// What is going on?
+    Status,
+    /// Put something into the workspace; a file's bytes come as a descriptor.
+    Write {
+        /// Where.
+        path: RelPath,
+        /// What.
+        state: EntryState,
+    },
+    /// End everything.
+    Stop,
+}
+
+/// What a keeper answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// To `Status`.
+    Status {
+        /// Execs that have not ended.
+        running: Vec<ExecId>,
+        /// Whether it is frozen.
+        frozen: bool,
+    },
+    /// The keeper speaks another version.
+    OtherVersion(u32),
+}
+
+/// From the keeper to init.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToInit {
+    /// Some of the sources, as descriptors, in order (root only).
+    Sources,
+    /// The ids are mapped and the cgroup is joined.
+    Go,
+    /// Start a process. Descriptors: the [`SpawnOrder`], the cgroup files to join (`joins` of
+    /// them), then standard input, output and error unless it gets a terminal.
+    Spawn {
+        /// Under this id.
+        exec: ExecId,
+        /// How many cgroup files.
+        joins: usize,
+        /// With a terminal of this size.
+        terminal: Option<TerminalSize>,
+    },
+    /// Signal an exec's process group; with `Everyone`, every process but init.
+    Signal {
+        /// Whom.
+        whom: Whom,
+        /// With what.
+        signal: i32,
+    },
+    /// Put something into the workspace. Descriptor: the [`WriteOrder`], then a file's bytes.
+    Write,
+}
+
+/// Who gets a signal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Whom {
+    /// The process group of an exec.
+    Exec(ExecId),
+    /// All but init.
+    Everyone,
+}
+
+/// From init to the keeper.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromInit {
+    /// The view stands and was probed.
+    Ready(EnforcementReport),
+    /// It does not.
+    Failed(Failure),
+    /// A process runs; descriptor: the terminal's other end, if it has one.
+    Spawned(ExecId),
+    /// It does not run.
+    NotSpawned {
+        /// Which.
+        exec: ExecId,
+        /// At which step.
+        stage: SpawnStage,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The main process of an exec ended.
+    Ended {
+        /// Which.
+        exec: ExecId,
+        /// Exit code.
+        code: Option<i32>,
+        /// Signal.
+        signal: Option<i32>,
+        /// Processor time of it and the children it waited for.
+        cpu_ms: u64,
+        /// Largest resident size.
+        memory_peak: u64,
+    },
+    /// The answer to a write.
+    Wrote(Result<(), Failure>),
+}
+
+/// The steps between fork and exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum SpawnStage {
+    /// Making the process.
+    Fork,
+    /// Session and terminal.
+    Terminal,
+    /// Joining the cgroup.
+    Cgroup,
+    /// The working directory.
+    WorkingDirectory,
+    /// Resource limits.
+    Limits,
+    /// Giving up privileges.
+    Privileges,
+    /// Landlock.
+    Landlock,
+    /// The system call filter.
+    Seccomp,
+    /// The program itself.
+    Program,
+}
+
+impl SpawnStage {
+    const ALL: [Self; 9] = [
+        Self::Fork,
+        Self::Terminal,
+        Self::Cgroup,
+        Self::WorkingDirectory,
+        Self::Limits,
+        Self::Privileges,
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Program,
+    ];
+
+    /// The stage with this number.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+
+    /// What was being done.
+    pub fn operation(self) -> &'static str {
+        match self {
+            Self::Fork => "make a process",
+            Self::Terminal => "set up the terminal",
+            Self::Cgroup => "join the cgroup",
+            Self::WorkingDirectory => "enter the working directory",
+            Self::Limits => "set the resource limits",
+            Self::Privileges => "give up privileges",
+            Self::Landlock => "raise the Landlock fence",
+            Self::Seccomp => "install the system call filter",
+            Self::Program => "run the program",
+        }
+    }
+}
+
+/// Everything a new process needs to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SpawnOrder {
+    /// Command and arguments.
+    pub argv: Vec<ByteString>,
+    /// The whole environment.
+    pub environment: BTreeMap<String, ByteString>,
+    /// Where to start; absolute, inside.
+    pub workdir: ByteString,
+    /// The caller's file mode mask.
+    pub umask: u32,
+    /// Largest file it may write.
+    pub file_size: Option<u64>,
+    /// Open files.
+    pub open_files: Option<u64>,
+    /// Processor seconds per process, where no cgroup counts them.
+    pub cpu_seconds: Option<u64>,
+    /// Processes, where no cgroup counts them.
+    pub processes: Option<u64>,
+    /// Whether `ptrace` is allowed inside.
+    pub allow_ptrace: bool,
+}
+
+/// Everything a write needs to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WriteOrder {
+    /// Where, below the project.
+    pub path: RelPath,
+    /// What.
+    pub state: EntryState,
+}
+
+/// What the caller of the keeper hears once, over a pipe, when it is up or not.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum StartReport {
+    /// It runs.
+    Ready(EnforcementReport),
+    /// It does not, and nothing is left.
+    Failed(Failure),
+}
+
+/// Serialises a message; these types cannot fail to.
+pub fn to_json<T: Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
+/// An end that no process produced.
+pub fn no_process(reason: skep_types::EndReason, exit_code: i32, message: String) -> ExecEnd {
+    ExecEnd {
+        exit_code,
+        signal: None,
+        reason,
+        message: Some(message),
+        limits_hit: Vec::new(),
+        truncated: false,
+        stats: Default::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_split(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8)) {
+            let mut bytes = Vec::new();
+            for payload in &payloads {
+                push_frame(&mut bytes, FrameKind::Stdout, payload);
+            }
+            let mut seen = Vec::new();
+            let mut inbox: Vec<u8> = Vec::new();
+            for byte in bytes {
+                inbox.push(byte);
+                while let Some((kind, payload, used)) = parse_frame(&inbox).unwrap() {
+                    prop_assert_eq!(kind, FrameKind::Stdout);
+                    seen.push(payload.to_vec());
+                    inbox.drain(..used);
+                }
+            }
+            prop_assert_eq!(seen, payloads);
+        }
+
+        #[test]
+        fn any_bytes_are_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = parse_frame(&bytes);
+        }
+    }
+}

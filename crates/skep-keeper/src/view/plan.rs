@@ -1,0 +1,237 @@
+//! The view as a list of operations: decided here, done in [`super::apply`].
+//!
+//! Order matters, and is the order of the list:
+//!
+//! 1. System directories, so that everything private comes after and on top of them.
+//! 2. Private `/tmp`, `/var/tmp`, `/run`, `/dev`, `/proc`: before the project, which may itself
+//!    live under `/tmp`.
+//! 3. The home, empty, with the pieces the policy shows.
+//! 4. The project, at its own path, over whatever stands there.
+//! 5. Extra mounts, which may lie inside the project.
+
+use skep_types::{Access, Mount, RelPath};
+use std::path::{Path, PathBuf};
+
+/// One step. Targets are absolute paths as seen inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ViewOp {
+    /// A directory, with the parents that are missing.
+    Directory { target: PathBuf, mode: u32 },
+    /// An empty filesystem in memory.
+    Tmpfs { target: PathBuf, mode: u32, size: u64 },
+    /// A symlink.
+    Symlink { target: PathBuf, points_to: PathBuf },
+    /// A host path, shown with everything mounted below it.
+    Bind { source: Source, target: PathBuf, access: Access },
+    /// A device node of the host.
+    Device { name: &'static str },
+    /// The processes of this sandbox.
+    Proc,
+    /// Terminals of this sandbox.
+    Terminals,
+    /// An entry of `/proc` made unreadable (or read-only), if it exists.
+    Mask { target: &'static str, how: MaskKind },
+    /// The workspace at the project's path; `scope` is what can be written (all, if empty).
+    Workspace { target: PathBuf, scope: Vec<RelPath> },
+    /// Nothing below here can be written any more, except what is mounted on it.
+    ReadOnly { target: PathBuf },
+}
+
+/// How an entry of `/proc` is masked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaskKind {
+    /// Replaced by an empty file or directory.
+    Hide,
+    /// Visible, not writable.
+    ReadOnly,
+}
+
+/// Where the content of a bind comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A system path, opened by init itself.
+    System(PathBuf),
+    /// The nth of the sources that were opened before.
+    Opened(usize),
+}
+
+/// What the plan depends on.
+#[derive(Debug, Clone)]
+pub struct ViewSpec<'a> {
+    /// The project's path.
+    pub project: &'a Path,
+    /// Writable parts of it.
+    pub scope: &'a [RelPath],
+    /// The caller's home directory.
+    pub home: &'a Path,
+    /// Bytes that may be stored in each private filesystem in memory.
+    pub scratch_size: u64,
+    /// What stands at the system paths of this host.
+    pub system_entries: &'a [SystemEntry],
+    /// Extra mounts; the nth is source `mounts_from + n`.
+    pub mounts: &'a [Mount],
+    /// Index of the first extra mount among the opened sources.
+    pub mounts_from: usize,
+    /// Home pieces (relative to the home); the nth is source `home_from + n`.
+    pub home_pieces: &'a [PathBuf],
+    /// Index of the first home piece among the opened sources.
+    pub home_from: usize,
+    /// Index of the directory shown at `/run/skep`.
+    pub messages: usize,
+}
+
+/// A top-level entry of the host that belongs to the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SystemEntry {
+    /// A directory to show.
+    Directory(PathBuf),
+    /// A link to repeat (`/bin -> usr/bin`).
+    Link(PathBuf, PathBuf),
+}
+
+/// Directories of the system that are shown when they exist. `/var`, `/srv`, `/mnt`, `/home` and
+/// the like hold data, not programs, and stay away; so does `/sys`, which describes the host.
+pub const SYSTEM_PATHS: &[&str] = &[
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu",
+];
+
+/// Device nodes that are harmless to share.
+pub const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Entries of `/proc` that tell about, or act on, the host rather than the sandbox.
+pub const MASKED: &[(&str, MaskKind)] = &[
+    ("/proc/acpi", MaskKind::Hide),
+    ("/proc/asound", MaskKind::Hide),
+    ("/proc/interrupts", MaskKind::Hide),
+    ("/proc/kcore", MaskKind::Hide),
+    ("/proc/keys", MaskKind::Hide),
+    ("/proc/key-users", MaskKind::Hide),
+    ("/proc/kmsg", MaskKind::Hide),
+    ("/proc/kpagecgroup", MaskKind::Hide),
+    ("/proc/kpagecount", MaskKind::Hide),
+    ("/proc/kpageflags", MaskKind::Hide),
+    ("/proc/latency_stats", MaskKind::Hide),
+    ("/proc/sched_debug", MaskKind::Hide),
+    ("/proc/scsi", MaskKind::Hide),
+    ("/proc/sysrq-trigger", MaskKind::Hide),
+    ("/proc/timer_list", MaskKind::Hide),
+    ("/proc/timer_stats", MaskKind::Hide),
+    ("/proc/bus", MaskKind::ReadOnly),
+    ("/proc/fs", MaskKind::ReadOnly),
+    ("/proc/irq", MaskKind::ReadOnly),
+    ("/proc/sys", MaskKind::ReadOnly),
+];
+
+/// The steps that build the view.
+pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
+    let mut ops = Vec::with_capacity(64);
+    system(spec, &mut ops);
+    private(spec, &mut ops);
+    home(spec, &mut ops);
+    ops.push(ViewOp::Workspace { target: spec.project.into(), scope: spec.scope.to_vec() });
+    for (index, mount) in spec.mounts.iter().enumerate() {
+        ops.push(ViewOp::Bind {
+            source: Source::Opened(spec.mounts_from + index),
+            target: mount.target.as_path().into(),
+            access: mount.access,
+        });
+    }
+    // Last: until here directories had to be made in the root.
+    ops.push(ViewOp::ReadOnly { target: "/".into() });
+    ops
+}
+
+fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
+    for entry in spec.system_entries {
+        ops.push(match entry {
+            SystemEntry::Link(target, points_to) => {
+                ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
+            }
+            SystemEntry::Directory(path) => ViewOp::Bind {
+                source: Source::System(path.clone()),
+                target: path.clone(),
+                access: Access::Ro,
+            },
+        });
+    }
+}
+
+fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
+    let tmpfs =
+        |target: &str, mode| ViewOp::Tmpfs { target: target.into(), mode, size: spec.scratch_size };
+    ops.extend([
+        tmpfs("/tmp", 0o1777),
+        tmpfs("/run", 0o755),
+        tmpfs("/var", 0o755),
+        ViewOp::Directory { target: "/var/tmp".into(), mode: 0o1777 },
+        ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
+        ViewOp::Bind {
+            source: Source::Opened(spec.messages),
+            target: "/run/skep".into(),
+            access: Access::Ro,
+        },
+        tmpfs("/dev", 0o755),
+    ]);
+    ops.extend(DEVICES.iter().map(|name| ViewOp::Device { name }));
+    ops.push(ViewOp::Terminals);
+    ops.push(tmpfs("/dev/shm", 0o1777));
+    for (name, points_to) in [
+        ("/dev/ptmx", "pts/ptmx"),
+        ("/dev/fd", "/proc/self/fd"),
+        ("/dev/stdin", "/proc/self/fd/0"),
+        ("/dev/stdout", "/proc/self/fd/1"),
+        ("/dev/stderr", "/proc/self/fd/2"),
+    ] {
+        ops.push(ViewOp::Symlink { target: name.into(), points_to: points_to.into() });
+    }
+    ops.push(ViewOp::ReadOnly { target: "/dev".into() });
+    ops.push(ViewOp::Proc);
+    ops.extend(MASKED.iter().map(|(target, how)| ViewOp::Mask { target, how: *how }));
+}
+
+fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
+    ops.push(ViewOp::Tmpfs { target: spec.home.into(), mode: 0o700, size: spec.scratch_size });
+    for (index, piece) in spec.home_pieces.iter().enumerate() {
+        ops.push(ViewOp::Bind {
+            source: Source::Opened(spec.home_from + index),
+            target: spec.home.join(piece),
+            access: Access::Ro,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(ops: &[ViewOp], wanted: impl Fn(&ViewOp) -> bool) -> usize {
+        ops.iter().position(wanted).unwrap()
+    }
+
+    #[test]
+    fn the_project_comes_after_the_private_tmp_and_the_home() {
+        let ops = plan(&ViewSpec {
+            project: Path::new("/tmp/project"),
+            scope: &[],
+            home: Path::new("/home/user"),
+            scratch_size: 1 << 20,
+            system_entries: &[SystemEntry::Directory("/usr".into())],
+            mounts: &[],
+            mounts_from: 2,
+            home_pieces: &[".cargo/bin".into()],
+            home_from: 2,
+            messages: 1,
+        });
+        let tmp = position(
+            &ops,
+            |op| matches!(op, ViewOp::Tmpfs { target, .. } if target == Path::new("/tmp")),
+        );
+        let home = position(
+            &ops,
+            |op| matches!(op, ViewOp::Tmpfs { target, .. } if target == Path::new("/home/user")),
+        );
+        let workspace = position(&ops, |op| matches!(op, ViewOp::Workspace { .. }));
+        assert!(tmp < workspace && home < workspace);
+        assert_eq!(ops.last(), Some(&ViewOp::ReadOnly { target: "/".into() }));
+    }
+}

@@ -1,0 +1,124 @@
+//! Putting entries into the workspace through the mounted view.
+//!
+//! The host never writes into the upper of a mounted overlay; what a rejection or a rebase changes
+//! goes through the same mount the sandboxed processes use. They stand still meanwhile, but what
+//! they left lies there: every path is resolved below the project without following links.
+
+use crate::failure::{Failure, Step};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use skep_types::{EntryState, RelPath};
+use std::fs::File;
+use std::io;
+
+const TEMPORARY: &str = ".skep-write";
+
+/// Makes `path` be `state`.
+pub fn write(
+    project: &OwnedFd,
+    path: &RelPath,
+    state: &EntryState,
+    content: Option<File>,
+) -> Result<(), Failure> {
+    let step = || format!("put {} at `{path}` in the workspace", state.noun());
+    let Some(name) = path.file_name() else {
+        return match state {
+            EntryState::Dir { mode } => chmod(project, c".", *mode).step(step),
+            _ => Err(Failure::invalid("the project's root can only be a directory")),
+        };
+    };
+    let parent = path.parent().unwrap_or_default();
+    if state.is_absent() && open_directory(project, &parent).is_err_and(|e| e == Errno::NOENT) {
+        return Ok(());
+    }
+    let parent = make_parents(project, &parent).step(step)?;
+    let name = std::ffi::CString::new(name)
+        .map_err(|_| Failure::invalid(format!("`{path}` holds a NUL byte")))?;
+    match state {
+        EntryState::Absent => remove(&parent, &name).step(step),
+        EntryState::Dir { mode } => directory(&parent, &name, *mode).step(step),
+        EntryState::Symlink { target } => {
+            let _ = remove(&parent, c".skep-write");
+            rustix::fs::symlinkat(target.as_path(), &parent, TEMPORARY).step(step)?;
+            replace(&parent, &name).step(step)
+        }
+        EntryState::File { mode, .. } => {
+            let content = content.ok_or_else(|| Failure::invalid(format!("no bytes came for `{path}`")))?;
+            file(&parent, content, *mode).step(step)?;
+            replace(&parent, &name).step(step)
+        }
+        EntryState::Special { .. } => {
+            Err(Failure::invalid(format!("`{path}`: a {} is never written", state.noun())))
+        }
+    }
+}
+
+fn open_directory(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(project, path.as_path_or_dot(), flags, Mode::empty(), resolve)
+}
+
+fn make_parents(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {
+    let mut at = open_directory(project, &RelPath::root())?;
+    for name in path.components() {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
+    }
+    Ok(at)
+}
+
+fn chmod(at: impl AsFd, name: &std::ffi::CStr, mode: u32) -> Result<(), Errno> {
+    rustix::fs::chmodat(at, name, Mode::from_raw_mode(mode), AtFlags::empty())
+}
+
+fn remove(parent: &OwnedFd, name: &std::ffi::CStr) -> Result<(), Errno> {
+    let result = match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn directory(parent: &OwnedFd, name: &std::ffi::CStr, mode: u32) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
+        Err(Errno::EXIST) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Err(Errno::NOTDIR | Errno::LOOP) = rustix::fs::openat(parent, name, flags, Mode::empty()) {
+                remove(parent, name)?;
+                rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))?;
+            }
+        }
+        other => other?,
+    }
+    chmod(parent, name, mode)
+}
+
+fn file(parent: &OwnedFd, mut content: File, mode: u32) -> io::Result<()> {
+    let _ = remove(parent, c".skep-write");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let out = rustix::fs::openat(parent, TEMPORARY, flags, Mode::from_raw_mode(0o600))?;
+    let mut out = File::from(out);
+    io::copy(&mut content, &mut out)?;
+    rustix::fs::fchmod(&out, Mode::from_raw_mode(mode))?;
+    Ok(())
+}
+
+/// Renames over what is there; a directory in the way goes if it is empty.
+fn replace(parent: &OwnedFd, name: &std::ffi::CStr) -> Result<(), Errno> {
+    match rustix::fs::renameat(parent, TEMPORARY, parent, name) {
+        Err(Errno::ISDIR) => {
+            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+            rustix::fs::renameat(parent, TEMPORARY, parent, name)
+        }
+        other => other,
+    }
+}
