@@ -93,6 +93,9 @@ pub enum PlanError {
     /// A path or glob of the selection has no change.
     #[error("`{0}` matches no change")]
     NothingMatches(String),
+    /// Everything it matches is ignored by the project's rules.
+    #[error("`{0}` matches only ignored paths; name them one by one, or include ignored paths")]
+    OnlyIgnored(String),
     /// A glob that cannot be read.
     #[error("`{0}` is not a valid glob")]
     BadGlob(String),

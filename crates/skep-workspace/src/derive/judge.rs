@@ -190,6 +190,10 @@ impl Judge<'_> {
             removed.insert(path);
             return Ok(());
         }
+        if sandbox.is_absent() && directory(&project) && self.holds_hidden(&path)? {
+            // All that is left in it was never in the view, and stays.
+            return Ok(());
+        }
         if project.is_absent() && directory(&sandbox) && filled.contains(&path) {
             // It comes with the first of its entries.
             return Ok(());

@@ -35,13 +35,16 @@ pub(super) fn detect(
     let mut deleted = candidates(ChangeKind::Deleted, |change| &change.old);
     let mut added = candidates(ChangeKind::Added, |change| &change.new);
     let mut pairs = exact_pairs(&deleted, &added, detail);
-    deleted.retain(|path| !pairs.values().any(|old| old == path));
+    let moved: BTreeSet<RelPath> = pairs.values().cloned().collect();
+    deleted.retain(|path| !moved.contains(path));
     added.retain(|path| !pairs.contains_key(path));
     if deleted.len() <= MAX_CANDIDATES && added.len() <= MAX_CANDIDATES {
         pairs.extend(similar_pairs(&deleted, &added, detail, contents)?);
     }
-    for (new, old) in &pairs {
-        join(changes, new, old, detail, contents)?;
+    for change in changes.iter_mut().filter(|change| change.kind == ChangeKind::Added) {
+        if let Some(old) = pairs.get(&change.path) {
+            join(change, old, detail, contents)?;
+        }
     }
     let gone: BTreeSet<&RelPath> = pairs.values().collect();
     changes.retain(|change| !(change.kind == ChangeKind::Deleted && gone.contains(&change.path)));
@@ -177,20 +180,14 @@ fn likely(lines: &Lines, postings: &HashMap<u64, Vec<usize>>) -> Vec<usize> {
     best.into_iter().take(MAX_COMPARED).map(|(file, _)| file).collect()
 }
 
-/// Turns the addition at `new` into a rename from `old`.
+/// Turns an addition into a rename from `old`.
 fn join(
-    changes: &mut [Change],
-    new: &RelPath,
+    change: &mut Change,
     old: &RelPath,
     detail: &Detail,
     contents: &Contents<'_>,
 ) -> Result<(), DeriveError> {
-    let Some(change) =
-        changes.iter_mut().find(|change| change.kind == ChangeKind::Added && change.path == *new)
-    else {
-        return Ok(());
-    };
-    let (from, to) = (&detail.entries[old], &detail.entries[new]);
+    let (from, to) = (&detail.entries[old], &detail.entries[&change.path]);
     change.kind = ChangeKind::Renamed;
     change.renamed_from = Some(old.clone());
     change.old = from.old();
@@ -200,7 +197,7 @@ fn join(
         return Ok(());
     }
     if let (Some(before), Some(after)) = (contents.base(from)?, contents.sandbox(to)?) {
-        let diff = diff_lines(new, &before, &after);
+        let diff = diff_lines(&change.path, &before, &after);
         (change.hunks, change.added, change.removed) = (diff.hunks, diff.added, diff.removed);
     }
     Ok(())

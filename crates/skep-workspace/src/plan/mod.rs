@@ -45,6 +45,8 @@ pub fn plan(
     if !conflicts.is_empty() {
         return Err(PlanError::Conflicts(conflicts));
     }
+    // The apply will touch directories whose age proves the base of changes that stay pending.
+    crate::base::capture::capture(spec)?;
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
@@ -232,11 +234,11 @@ impl Planner<'_> {
     /// anything, known or not, stays.
     fn remove_directories(&mut self) -> Result<(), PlanError> {
         for path in self.derived.detail.removed_directories.iter().rev() {
-            let emptied = self.names_in(path)?.iter().all(|child| {
+            let names = self.names_in(path)?;
+            let emptied = names.iter().all(|child| {
                 self.targets.get(child).is_some_and(|target| target.after.is_absent())
             });
-            let touched = self.targets.keys().any(|target| target.starts_with(path));
-            if emptied && touched {
+            if emptied && !names.is_empty() {
                 let before = self.project_state(path)?;
                 let target = Target {
                     path: path.clone(),

@@ -144,33 +144,39 @@ fn drop_directories(
     trees: &Trees,
     writes: &mut BTreeMap<RelPath, ViewWrite>,
 ) -> Result<(), PlanError> {
+    let children = children_of(derived);
     for path in derived.detail.directories.keys().rev() {
-        let touched = writes.keys().any(|write| write != path && write.starts_with(path));
-        if !touched || writes.contains_key(path) {
+        let goes =
+            |child: &&RelPath| writes.get(*child).is_some_and(|write| write.state.is_absent());
+        let emptied = children
+            .get(path)
+            .is_some_and(|children| !children.is_empty() && children.iter().all(goes));
+        if !emptied || writes.contains_key(path) {
             continue;
         }
         let standing = trees
             .project
             .stat(path)
             .map_err(|source| crate::error::DeriveError::read("project", path, source))?;
-        let goes = |child: &RelPath| writes.get(child).is_some_and(|write| write.state.is_absent());
-        let below = |child: &&RelPath| child.parent().as_ref() == Some(path);
-        let emptied = derived
-            .detail
-            .entries
-            .values()
-            .filter(|entry| !entry.sandbox.is_absent())
-            .map(|entry| &entry.path)
-            .chain(derived.detail.directories.keys())
-            .filter(below)
-            .all(goes);
-        if standing.is_none() && emptied {
+        if standing.is_none() {
             let write =
                 ViewWrite { path: path.clone(), state: EntryState::Absent, content: Source::None };
             writes.insert(path.clone(), write);
         }
     }
     Ok(())
+}
+
+/// What the sandbox has in each of its directories.
+fn children_of(derived: &Derived) -> BTreeMap<RelPath, BTreeSet<&RelPath>> {
+    let present = derived.detail.entries.values().filter(|entry| !entry.sandbox.is_absent());
+    let mut children: BTreeMap<RelPath, BTreeSet<&RelPath>> = BTreeMap::new();
+    for path in present.map(|entry| &entry.path).chain(derived.detail.directories.keys()) {
+        if let Some(parent) = path.parent() {
+            children.entry(parent).or_default().insert(path);
+        }
+    }
+    children
 }
 
 /// Removals from the deepest up, then the rest from the top down.

@@ -75,7 +75,7 @@ fn pick_pattern(
     picked: &mut Picked,
 ) -> Result<(), PlanError> {
     let pattern = parse_pattern(derived, text)?;
-    let mut found = false;
+    let (mut found, mut passed_over) = (false, false);
     for change in &derived.changes {
         let Some(named) = pattern.names(change) else { continue };
         if change.kind == ChangeKind::Special && purpose == Purpose::Approve {
@@ -88,11 +88,17 @@ fn pick_pattern(
         if asked || pattern.names_ignored(derived, &change.path) {
             picked.insert(change.path.clone(), Pick::Whole);
             found = true;
+        } else {
+            passed_over = true;
         }
     }
     // A conflict may stand at a path that has no change of its own.
     let conflict = derived.conflicts.iter().any(|conflict| pattern.matches(&conflict.path));
-    if found || conflict { Ok(()) } else { Err(PlanError::NothingMatches(text.to_string())) }
+    match () {
+        () if found || conflict => Ok(()),
+        () if passed_over => Err(PlanError::OnlyIgnored(text.to_string())),
+        () => Err(PlanError::NothingMatches(text.to_string())),
+    }
 }
 
 fn parse_pattern(derived: &Derived, text: &ByteString) -> Result<Pattern, PlanError> {
