@@ -109,6 +109,36 @@ mod tests {
     }
 
     #[test]
+    fn a_rename_must_be_allowed_at_both_ends() {
+        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let moved = |from: &str, to: &str| skep_types::Change {
+            path: path(to),
+            kind: skep_types::ChangeKind::Renamed,
+            old: skep_types::EntryState::Absent,
+            new: skep_types::EntryState::Absent,
+            renamed_from: Some(path(from)),
+            binary: false,
+            too_large: false,
+            added: 0,
+            removed: 0,
+            risk: skep_types::Risk::None,
+            risk_reasons: Vec::new(),
+            ignored: false,
+            verdict: None,
+            exec: None,
+            hunks: Vec::new(),
+        };
+        let rules = rules(&["src"], &["src/locked"]);
+        assert!(rules.verdict_of(&moved("src/a", "src/b")).allowed);
+        assert!(!rules.verdict_of(&moved("src/a", "lib/b")).allowed);
+        let away = rules.verdict_of(&moved("src/locked/a", "src/b"));
+        assert_eq!(
+            (away.allowed, away.reason.as_str()),
+            (false, "moved from `src/locked/a`: denied by rule `src/locked` of `changes.deny`")
+        );
+    }
+
+    #[test]
     fn bad_rules_are_errors() {
         assert!(AcceptanceRules::new(&["a["], &[]).is_err());
         assert!(AcceptanceRules::new(&[], &["../x"]).is_err());

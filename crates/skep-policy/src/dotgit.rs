@@ -11,11 +11,11 @@ use skep_types::escape::is_deceptive;
 /// folded, trailing dots and spaces cut. Bytes that are not UTF-8 stay as they are.
 pub(crate) fn folded_name(name: &[u8]) -> Vec<u8> {
     let mut folded = Vec::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for character in chunk.valid().chars().filter(|character| !is_deceptive(*character)) {
-            push_folded(&mut folded, character);
-        }
-        folded.extend_from_slice(chunk.invalid());
+    if name.is_ascii() {
+        // Nearly every name; DEL is the one invisible character among these.
+        folded.extend(name.iter().filter(|byte| **byte != 0x7f).map(u8::to_ascii_lowercase));
+    } else {
+        push_folded_text(&mut folded, name);
     }
     let kept = folded.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |at| at + 1);
     // A name of dots and spaces alone would vanish; it is compared as it is.
@@ -23,6 +23,15 @@ pub(crate) fn folded_name(name: &[u8]) -> Vec<u8> {
         folded.truncate(kept);
     }
     folded
+}
+
+fn push_folded_text(folded: &mut Vec<u8>, name: &[u8]) {
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars().filter(|character| !is_deceptive(*character)) {
+            push_folded(folded, character);
+        }
+        folded.extend_from_slice(chunk.invalid());
+    }
 }
 
 fn push_folded(folded: &mut Vec<u8>, character: char) {
@@ -118,6 +127,7 @@ mod tests {
         assert_eq!(folded_name("MAKE\u{212a}".as_bytes()), b"makek");
         assert_eq!(folded_name(b"..."), b"...");
         assert_eq!(folded_name(b"a\xffB"), b"a\xffb");
+        assert_eq!(folded_name(b".gi\x7ft"), b".git");
         assert_eq!(folded_path(b".VSCode/Tasks.JSON"), b".vscode/tasks.json");
     }
 }

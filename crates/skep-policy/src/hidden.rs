@@ -5,6 +5,7 @@
 //! the built-in list is not.
 
 use crate::dotgit::folded_path;
+use crate::names::NameTable;
 use crate::pattern::{PatternError, PatternSet, Reach, is_wild, parents};
 use serde::Deserialize;
 use skep_types::{Policy, RelPath};
@@ -66,8 +67,12 @@ struct DataFile {
 
 struct Builtin {
     entries: Vec<HiddenEntry>,
-    hide: PatternSet,
-    except: PatternSet,
+    /// Entries that can be a directory: none has a wildcard in its last name, so asking about
+    /// every parent of a path stays cheap.
+    directories: NameTable,
+    /// Entries that can be anything else.
+    files: NameTable,
+    except: NameTable,
     search: SearchData,
 }
 
@@ -76,12 +81,14 @@ static BUILTIN: LazyLock<Result<Builtin, HideError>> = LazyLock::new(read_builti
 fn read_builtin() -> Result<Builtin, HideError> {
     let data: DataFile =
         toml::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
-    let anywhere = |pattern: &String| format!("**/{pattern}");
-    let hide: Vec<String> = data.hide.iter().map(|entry| anywhere(&entry.pattern)).collect();
-    let except: Vec<String> = data.except.iter().map(|entry| anywhere(&entry.pattern)).collect();
+    let without = |kind: HiddenKind| {
+        let chosen = data.hide.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
+        NameTable::numbered(chosen.map(|(index, entry)| (index, &entry.pattern)))
+    };
     Ok(Builtin {
-        hide: PatternSet::new(&hide, Reach::Exact)?,
-        except: PatternSet::new(&except, Reach::Exact)?,
+        directories: without(HiddenKind::File),
+        files: without(HiddenKind::Dir),
+        except: NameTable::new(data.except.iter().map(|entry| &entry.pattern)),
         entries: data.hide,
         search: data.search,
     })
@@ -153,18 +160,13 @@ impl HideRules {
     fn hidden_by_list(&self, path: &RelPath, is_dir: bool) -> Option<&'static str> {
         let folded = folded_path(path.as_bytes());
         let hidden_as = |bytes: &[u8], is_dir: bool| {
-            let fits = |entry: &&HiddenEntry| match entry.kind {
-                HiddenKind::File => !is_dir,
-                HiddenKind::Dir => is_dir,
-                HiddenKind::Any => true,
-            };
-            let matched = self.builtin.hide.entry(bytes).into_iter();
-            matched.filter_map(|index| self.builtin.entries.get(index)).find(fits)
+            let table = if is_dir { &self.builtin.directories } else { &self.builtin.files };
+            table.entry(bytes).first().and_then(|index| self.builtin.entries.get(*index))
         };
         let above = parents(&folded).find_map(|parent| hidden_as(parent, true));
         let own = || {
-            let excepted = !is_dir && !self.builtin.except.entry(&folded).is_empty();
-            hidden_as(&folded, is_dir).filter(|_| !excepted)
+            let excepted = || !is_dir && !self.builtin.except.entry(&folded).is_empty();
+            hidden_as(&folded, is_dir).filter(|_| !excepted())
         };
         above.or_else(own).map(|entry| entry.reason.as_str())
     }
@@ -260,6 +262,7 @@ mod tests {
         assert!(rules.builtin_entries().len() > 40);
         for entry in rules.builtin_entries() {
             assert_eq!(entry.pattern, entry.pattern.to_lowercase());
+            assert!(entry.kind == HiddenKind::File || !is_wild(&entry.pattern), "cheap to ask");
             for prefix in ["", "a/b/c/d/e/"] {
                 for sample in [entry.sample.clone(), entry.sample.to_uppercase()] {
                     let at = format!("{prefix}{sample}");

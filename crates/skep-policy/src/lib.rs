@@ -55,6 +55,7 @@ mod environment;
 mod hidden;
 mod limits;
 mod link;
+mod names;
 mod narrowing;
 mod origins;
 mod pattern;

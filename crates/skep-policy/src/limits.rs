@@ -2,6 +2,7 @@
 //! than the whole.
 
 use skep_types::{ByteSize, Limits, show_duration};
+use std::cmp::Ordering;
 use std::time::Duration;
 
 /// Why a set of limits was refused.
@@ -194,8 +195,8 @@ fn check<T: PartialOrd>(
 ) {
     let Some(outer) = outer else { return };
     let is_wider = match &inner {
-        // Anything that cannot be compared (not a number) counts as wider.
-        Some(inner) => !(*inner <= outer),
+        // What cannot be compared (not a number) counts as wider.
+        Some(inner) => matches!(inner.partial_cmp(&outer), None | Some(Ordering::Greater)),
         None => missing == Missing::Unlimited,
     };
     if is_wider {

@@ -121,11 +121,6 @@ impl PatternSet {
         Ok(Self { reach, texts, literals, set })
     }
 
-    /// Matches nothing.
-    pub(crate) fn empty(reach: Reach) -> Self {
-        Self { reach, texts: Vec::new(), literals: Vec::new(), set: GlobSet::empty() }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }

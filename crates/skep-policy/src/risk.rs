@@ -6,7 +6,8 @@
 
 use crate::dotgit::{folded_path, is_dot_git};
 use crate::link::{LinkTarget, link_target};
-use crate::pattern::{PatternSet, Reach, parents};
+use crate::names::NameTable;
+use crate::pattern::parents;
 use serde::Deserialize;
 use skep_types::escape::has_deceptive;
 use skep_types::{Change, EntryState, RelPath, Risk};
@@ -51,9 +52,9 @@ pub struct RiskTable {
     version: u32,
     entries: Vec<RiskEntry>,
     /// One pattern per entry, without a trailing `/**`.
-    patterns: PatternSet,
+    patterns: NameTable,
     /// Directories that lead to an entry, with the entry: a link there redirects it.
-    leading: PatternSet,
+    leading: NameTable,
     leading_entry: Vec<usize>,
     /// Why the table could not be read; then everything is blocked.
     defect: Option<String>,
@@ -85,25 +86,18 @@ impl RiskTable {
     fn parse(text: &str) -> Result<Self, String> {
         let data: DataFile = toml::from_str(text).map_err(|error| error.to_string())?;
         let bare = |entry: &RiskEntry| {
-            entry.pattern.strip_suffix("/**").unwrap_or(&entry.pattern).to_owned()
+            entry.pattern.strip_suffix("/**").unwrap_or(&entry.pattern).as_bytes().to_vec()
         };
-        let names: Vec<String> = data.entry.iter().map(bare).collect();
-        let anywhere: Vec<String> = names.iter().map(|name| format!("**/{name}")).collect();
-        let mut leading = Vec::new();
-        let mut leading_entry = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            for parent in parents(name.as_bytes()) {
-                leading.push(format!("**/{}", String::from_utf8_lossy(parent)));
-                leading_entry.push(index);
-            }
-        }
-        let compile = |patterns: &[String]| {
-            PatternSet::new(patterns, Reach::Exact).map_err(|error| error.to_string())
-        };
+        let names: Vec<Vec<u8>> = data.entry.iter().map(bare).collect();
+        let (leading_entry, leading): (Vec<usize>, Vec<&[u8]>) = names
+            .iter()
+            .enumerate()
+            .flat_map(|(index, name)| parents(name).map(move |parent| (index, parent)))
+            .unzip();
         Ok(Self {
             version: data.version,
-            patterns: compile(&anywhere)?,
-            leading: compile(&leading)?,
+            patterns: NameTable::new(&names),
+            leading: NameTable::new(leading),
             leading_entry,
             entries: data.entry,
             defect: None,
@@ -111,12 +105,11 @@ impl RiskTable {
     }
 
     fn defective(defect: String) -> Self {
-        let none = || PatternSet::empty(Reach::Exact);
         Self {
             version: 0,
             entries: Vec::new(),
-            patterns: none(),
-            leading: none(),
+            patterns: NameTable::default(),
+            leading: NameTable::default(),
             leading_entry: Vec::new(),
             defect: Some(defect),
         }

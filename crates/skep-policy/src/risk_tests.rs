@@ -264,8 +264,8 @@ proptest::proptest! {
 
     #[test]
     fn any_bytes_are_classified(bytes in proptest::collection::vec(1u8.., 0..40)) {
-        if let Ok(path) = RelPath::parse(&bytes) {
-            if !path.is_root() { added(path.as_bytes()); }
+        if let Ok(path) = RelPath::parse(&bytes) && !path.is_root() {
+            added(path.as_bytes());
         }
     }
 }

@@ -1,0 +1,123 @@
+//! The built-in tables' own patterns: names in a row at any depth, `*` within a name.
+//!
+//! They need no more than this, and compiling two hundred globs into an automaton would cost
+//! every start of `skep` a millisecond or two. Rules that people write go through
+//! [`crate::pattern`].
+
+use std::collections::HashMap;
+
+/// Patterns such as `.env`, `*.pem` or `.cargo/config*`, found by the last name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NameTable {
+    patterns: Vec<Numbered>,
+    /// By the last name, where it has no wildcard: places in `patterns`.
+    by_last: HashMap<Vec<u8>, Vec<usize>>,
+    /// Those whose last name has one.
+    wild: Vec<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Numbered {
+    number: usize,
+    names: Vec<Vec<u8>>,
+}
+
+impl NameTable {
+    /// The patterns, called by their place.
+    pub(crate) fn new<T: AsRef<[u8]>>(patterns: impl IntoIterator<Item = T>) -> Self {
+        Self::numbered(patterns.into_iter().enumerate())
+    }
+
+    /// The patterns, called by the numbers given.
+    pub(crate) fn numbered<T: AsRef<[u8]>>(patterns: impl IntoIterator<Item = (usize, T)>) -> Self {
+        let mut table = Self::default();
+        for (place, (number, pattern)) in patterns.into_iter().enumerate() {
+            let names: Vec<Vec<u8>> =
+                pattern.as_ref().split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+            match names.last() {
+                Some(last) if !last.contains(&b'*') => {
+                    table.by_last.entry(last.clone()).or_default().push(place);
+                }
+                _ => table.wild.push(place),
+            }
+            table.patterns.push(Numbered { number, names });
+        }
+        table
+    }
+
+    /// The patterns that match this entry, in order; its parents are not looked at on their own.
+    pub(crate) fn entry(&self, path: &[u8]) -> Vec<usize> {
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let literal = self.by_last.get(last).into_iter().flatten();
+        let mut found: Vec<usize> = literal
+            .chain(&self.wild)
+            .filter_map(|place| self.patterns.get(*place))
+            .filter(|pattern| ends(path, &pattern.names))
+            .map(|pattern| pattern.number)
+            .collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+fn ends(path: &[u8], pattern: &[Vec<u8>]) -> bool {
+    let mut names = path.rsplit(|byte| *byte == b'/');
+    pattern.iter().rev().all(|part| names.next().is_some_and(|name| matches_name(part, name)))
+}
+
+/// Whether a name with `*` matches, byte by byte.
+pub(crate) fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
+    let star = |byte: &u8| *byte == b'*';
+    let (Some(first), Some(last)) = (pattern.iter().position(star), pattern.iter().rposition(star))
+    else {
+        return pattern == name;
+    };
+    let (before, after) = (&pattern[..first], &pattern[last + 1..]);
+    let Some(rest) = name.strip_prefix(before) else { return false };
+    let Some(mut rest) = rest.strip_suffix(after) else { return false };
+    for part in pattern[first..last].split(star).filter(|part| !part.is_empty()) {
+        // The earliest place is as good as any: whatever follows has the most room.
+        match rest.windows(part.len()).position(|window| window == part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_in_a_row_at_any_depth() {
+        let table = NameTable::new([".env", "*.pem", ".cargo/config*", "a/b"]);
+        assert_eq!(table.entry(b"x/y/.env"), [0]);
+        assert_eq!(table.entry(b"x.pem"), [1]);
+        assert_eq!(table.entry(b"z/.cargo/config.toml"), [2]);
+        assert_eq!(table.entry(b"config.toml"), [0usize; 0]);
+        assert_eq!(table.entry(b"a/b"), [3]);
+        assert_eq!(table.entry(b"a/b/c"), [0usize; 0]);
+        assert_eq!(table.entry(b""), [0usize; 0]);
+    }
+
+    fn naive(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern.split_first(), name.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) => (0..=name.len()).any(|taken| naive(rest, &name[taken..])),
+            (Some((a, rest)), Some((b, others))) => a == b && naive(rest, others),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_naive_model(pattern in "[AB*]{0,6}", name in "[AB]{0,8}") {
+            prop_assert_eq!(
+                matches_name(pattern.as_bytes(), name.as_bytes()),
+                naive(pattern.as_bytes(), name.as_bytes())
+            );
+        }
+    }
+}
