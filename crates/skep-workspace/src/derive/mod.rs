@@ -66,8 +66,8 @@ pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, 
         judge::Judge { spec, trees: &trees, markers, resolver: &resolver, contents: &contents };
     let mut detail = judge.all(&union)?;
     let mut changes = build_changes(&detail, &contents)?;
-    renames::detect(&mut changes, &detail, &contents)?;
     ignored::mark(spec, &trees.project, &mut changes, &mut detail)?;
+    renames::detect(&mut changes, &detail, &contents)?;
     changes.sort_by(|left, right| left.path.cmp(&right.path));
     Ok(finish(spec, changes, detail))
 }

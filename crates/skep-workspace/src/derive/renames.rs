@@ -23,13 +23,21 @@ pub(super) fn detect(
     detail: &Detail,
     contents: &Contents<'_>,
 ) -> Result<(), DeriveError> {
+    let special: BTreeSet<RelPath> = changes
+        .iter()
+        .filter(|change| change.kind == ChangeKind::Special)
+        .map(|change| change.path.clone())
+        .collect();
+    // Only among what an approval can take and takes together: not below a special file, and not
+    // ignored, else a deletion in the sources could hide in a build directory.
     let candidates = |kind: ChangeKind, side: fn(&Change) -> &EntryState| -> BTreeSet<RelPath> {
         changes
             .iter()
-            .filter(|change| change.kind == kind)
+            .filter(|change| change.kind == kind && !change.ignored)
             .filter(|change| matches!(side(change), EntryState::File { size: 1.., .. }))
             .map(|change| change.path.clone())
             .filter(|path| detail.entries[path].standing == Standing::Clean)
+            .filter(|path| !path.ancestors().any(|parent| special.contains(&parent)))
             .collect()
     };
     let mut deleted = candidates(ChangeKind::Deleted, |change| &change.old);

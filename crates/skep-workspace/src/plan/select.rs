@@ -48,17 +48,18 @@ pub(crate) fn select(
     selection: &Selection,
     purpose: Purpose,
 ) -> Result<Picked, PlanError> {
+    let special = Specials::of(derived);
     let mut picked = Picked::new();
     if selection.is_everything() {
         for change in &derived.changes {
-            let special = change.kind == ChangeKind::Special && purpose == Purpose::Approve;
-            if !special && (!change.ignored || selection.ignored) {
+            let left_out = purpose == Purpose::Approve && special.leaves_out(change);
+            if !left_out && (!change.ignored || selection.ignored) {
                 picked.insert(change.path.clone(), Pick::Whole);
             }
         }
     }
     for text in &selection.paths {
-        pick_pattern(derived, selection, purpose, text, &mut picked)?;
+        pick_pattern(derived, selection, purpose, &special, text, &mut picked)?;
     }
     for id in &selection.hunks {
         pick_hunk(derived, id, &mut picked)?;
@@ -67,10 +68,28 @@ pub(crate) fn select(
     Ok(picked)
 }
 
+/// Changes that involve a special file. They stay, and so does what stands in the place of one:
+/// unless it is named itself, which is then refused with the reason.
+struct Specials<'a>(BTreeSet<&'a RelPath>);
+
+impl<'a> Specials<'a> {
+    fn of(derived: &'a Derived) -> Self {
+        let special = derived.changes.iter().filter(|change| change.kind == ChangeKind::Special);
+        Self(special.map(|change| &change.path).collect())
+    }
+
+    fn leaves_out(&self, change: &Change) -> bool {
+        let below = || change.path.ancestors().any(|parent| self.0.contains(&parent));
+        !self.0.is_empty()
+            && (change.kind == ChangeKind::Special || (!change.new.is_absent() && below()))
+    }
+}
+
 fn pick_pattern(
     derived: &Derived,
     selection: &Selection,
     purpose: Purpose,
+    special: &Specials<'_>,
     text: &ByteString,
     picked: &mut Picked,
 ) -> Result<(), PlanError> {
@@ -78,10 +97,13 @@ fn pick_pattern(
     let (mut found, mut passed_over) = (false, false);
     for change in &derived.changes {
         let Some(named) = pattern.names(change) else { continue };
-        if change.kind == ChangeKind::Special && purpose == Purpose::Approve {
-            if named == Named::Exactly {
-                return Err(PlanError::Special(change.path.clone()));
-            }
+        if change.kind == ChangeKind::Special
+            && purpose == Purpose::Approve
+            && named == Named::Exactly
+        {
+            return Err(PlanError::Special(change.path.clone()));
+        }
+        if purpose == Purpose::Approve && named == Named::Among && special.leaves_out(change) {
             continue;
         }
         let asked = selection.ignored || !change.ignored || named == Named::Exactly;
