@@ -83,7 +83,8 @@ fn memory_is_capped_and_the_kill_is_counted() {
     assert_eq!(group.oom_kills(), Some(0));
     let child = group.child(&exec(), &GroupLimits::default()).unwrap();
     assert_eq!(wait_for(&run_in(&child, || eat(96 << 20))).unwrap(), 128 + 9);
-    assert_eq!((group.oom_kills(), child.oom_kills()), (Some(1), Some(1)));
+    // v2 counts the first victim once more when it takes the rest of its group along.
+    assert!(group.oom_kills() >= Some(1) && child.oom_kills() == group.oom_kills());
     assert!(group.memory_peak().unwrap() > 20 << 20);
     // A pipe and a memory file are charged too: res-3.
     let file = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -189,6 +190,8 @@ fn a_frozen_group_does_nothing() {
         }
     });
     group.freeze().unwrap();
+    // What ran before is booked with the next tick of the clock.
+    std::thread::sleep(Duration::from_millis(50));
     let before = group.cpu_time().unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(group.cpu_time().unwrap(), before);
@@ -299,6 +302,7 @@ fn v1_alone_kills_freezes_and_counts() {
     });
     rustix::io::read(&reader, &mut [0u8; 1]).unwrap();
     child.freeze().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
     let before = group.cpu_time().unwrap();
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(group.cpu_time().unwrap(), before);
@@ -311,18 +315,25 @@ fn v1_alone_kills_freezes_and_counts() {
     nothing_left(places);
 }
 
-/// Root hands a directory of every hierarchy to an ordinary user, who then makes groups there.
+/// A directory for an ordinary user in every hierarchy that matters; on a v2 host in the one.
+fn delegated_places() -> Vec<std::path::PathBuf> {
+    let name = format!("skep-test-delegated-{}", std::process::id());
+    let top = std::path::Path::new("/sys/fs/cgroup");
+    if top.join("cgroup.controllers").exists() {
+        std::fs::write(top.join("cgroup.subtree_control"), "+memory +pids +cpu").unwrap();
+        return vec![top.join(name)];
+    }
+    let hierarchies = ["unified", "memory", "pids", "cpu"].map(|hierarchy| top.join(hierarchy));
+    hierarchies.iter().filter(|path| path.exists()).map(|path| path.join(&name)).collect()
+}
+
+/// Root hands these to an ordinary user, who then makes groups there. On v2 the user's process has
+/// to step aside first: it stands in the directory it wants to divide.
 fn a_delegated_directory_is_enough_for_an_ordinary_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let name = format!("skep-test-delegated-{}", std::process::id());
-    let places: Vec<_> = std::fs::read_dir("/sys/fs/cgroup")
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| ["unified", "memory", "pids", "cpu"].iter().any(|name| path.ends_with(name)))
-        .map(|path| path.join(&name))
-        .collect();
+    let places = delegated_places();
     for place in &places {
         std::fs::create_dir(place).unwrap();
         for path in
@@ -348,6 +359,10 @@ fn a_delegated_directory_is_enough_for_an_ordinary_user() {
     });
     let code = wait_for(&user.unwrap()).unwrap();
     for place in &places {
+        // Where the user's process has stepped aside to.
+        let own = std::fs::read_dir(place).unwrap().flatten();
+        own.filter(|entry| entry.path().is_dir())
+            .for_each(|entry| std::fs::remove_dir(entry.path()).unwrap());
         std::fs::remove_dir(place).unwrap();
     }
     assert_eq!(code, 0);

@@ -262,7 +262,8 @@ impl Group {
         }
     }
 
-    /// Processes the kernel killed because this group, or one inside, had no memory left.
+    /// Processes the kernel killed because this group, or one inside, had no memory left. For
+    /// comparing with an earlier value: some kernels count the first of a group twice.
     pub fn oom_kills(&self) -> Option<u64> {
         self.count(Feature::Memory, "memory.oom_control", "memory.events", "oom_kill")
     }

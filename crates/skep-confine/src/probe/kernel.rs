@@ -120,7 +120,7 @@ pub(super) fn overlay(context: &ProbeContext) -> Probe {
         Err("changes made through the overlay are not in its upper".to_owned())
     });
     Probe::of("overlay", "mounted one with `userxattr` in a user namespace", result.map(|()| String::new()))
-        .or_else("use Linux 5.11 or newer and a state directory on ext4, xfs or btrfs; `fuse-overlayfs` or copying stand in")
+        .or_else("load the module (`modprobe overlay`), use Linux 5.11 or newer and a state directory on ext4, xfs or btrfs; `fuse-overlayfs` or copying stand in")
 }
 
 fn use_overlay(scratch: &Path) -> Result<(), String> {
