@@ -56,7 +56,7 @@ impl Markers {
         };
         if self.0 == WorkspaceDriver::FuseOverlayfs {
             let mark = path.join(OPAQUE_NAME).map_err(io::Error::other)?;
-            if level.stat(&mark)?.is_some() {
+            if level.stat(&mark)?.is_some_and(|stat| is_mark_by_name(&stat)) {
                 return Ok(Opacity::Opaque);
             }
         }
@@ -84,9 +84,17 @@ impl Markers {
         kind: FileType,
     ) -> io::Result<Marked> {
         if self.0 == WorkspaceDriver::FuseOverlayfs && name.starts_with(WHITEOUT_PREFIX) {
-            let rest = &name[WHITEOUT_PREFIX.len()..];
-            let internal = rest.is_empty() || rest.starts_with(WHITEOUT_PREFIX);
-            return Ok(if internal { Marked::Internal } else { Marked::Whiteout(rest.to_vec()) });
+            let path = parent.join(&name).map_err(io::Error::other)?;
+            if level.stat(&path)?.is_some_and(|stat| is_mark_by_name(&stat)) {
+                let rest = &name[WHITEOUT_PREFIX.len()..];
+                let internal =
+                    rest.is_empty() || rest == b".opq" || rest.starts_with(WHITEOUT_PREFIX);
+                return Ok(if internal {
+                    Marked::Internal
+                } else {
+                    Marked::Whiteout(rest.to_vec())
+                });
+            }
         }
         let path = parent.join(&name).map_err(io::Error::other)?;
         let whiteout = match (self.0, kind) {
@@ -131,6 +139,14 @@ impl Markers {
 
 fn is_whiteout_device(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// fuse-overlayfs marks by name with empty files (or whiteout devices). It lets the sandbox make
+/// other entries with such names (by `mkdir`, `rename`, `symlink`); those are entries, not marks, or
+/// their content would be out of sight.
+fn is_mark_by_name(stat: &Stat) -> bool {
+    let empty = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
+    empty || is_whiteout_device(stat)
 }
 
 /// The first bytes of an extended attribute; marks are one letter, an origin is longer.

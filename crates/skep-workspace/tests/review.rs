@@ -440,11 +440,59 @@ fn large_text_is_said_to_be_large() {
     let mut world = world(&[("a", file("a\n"))]);
     world.put(&path("a"), file(&"long line\n".repeat(1000)));
     world.put(&path("b"), Node::File(vec![0; 6000], 0o644));
-    let found = derive(&world.spec, &DeriveOptions { max_hunk_bytes: 4000 }).unwrap();
+    let found =
+        derive(&world.spec, &DeriveOptions { max_hunk_bytes: 4000, ..DeriveOptions::default() })
+            .unwrap();
     let flags: Vec<_> =
         found.changes.iter().map(|change| (change.too_large, change.binary)).collect();
     assert_eq!(flags, [(true, false), (false, true)]);
     let plan = plan(&world.spec, &found, &Selection::default()).unwrap();
     apply_plan(&world, &plan, 1);
     assert_eq!(summary(&world), []);
+}
+
+fn git(world: &World, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("git")
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(arguments)
+        .current_dir(&world.spec.project)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn what_the_commit_has_is_not_ignored_and_not_taken_for_new() {
+    let mut world = world(&[
+        (".gitignore", file("*.log\n")),
+        ("src", Node::Dir(0o755)),
+        ("src/kept.log", file("kept\n")),
+        ("src/gone", file("gone\n")),
+    ]);
+    git(&world, &["init", "-q"]);
+    git(&world, &["add", "-f", "."]);
+    git(&world, &["commit", "-qm", "base"]);
+    world.spec.base.commit = Some(git(&world, &["rev-parse", "HEAD"]));
+    world.spec.base.instant = skep_workspace::now().unwrap();
+    world.put(&path("src/kept.log"), file("changed\n"));
+    world.put(&path("src/other.log"), file("new\n"));
+    let ignored: Vec<bool> = derived(&world).changes.iter().map(|change| change.ignored).collect();
+    assert_eq!(ignored, [false, true]);
+    // The user removes a tracked file before anything was captured; the sandbox wrote it.
+    world.put(&path("src/gone"), file("agent\n"));
+    remove(&world.spec.project.join("src/gone"));
+    assert_eq!(conflicts(&world), ["src/gone"]);
+}
+
+#[test]
+fn a_budget_keeps_ignored_text_from_crowding_out_the_rest() {
+    let mut world = world(&[(".gitignore", file("a\n"))]);
+    world.put(&path("a"), file(&"x\n".repeat(100)));
+    world.put(&path("b"), file(&"y\n".repeat(100)));
+    let options = DeriveOptions { max_total_bytes: 250, ..DeriveOptions::default() };
+    let found = derive(&world.spec, &options).unwrap();
+    let shown: Vec<_> =
+        found.changes.iter().map(|change| (change.hunks.len(), change.too_large)).collect();
+    assert_eq!(shown, [(0, true), (1, false)]);
 }

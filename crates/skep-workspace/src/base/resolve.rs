@@ -3,6 +3,7 @@
 use super::memory::{Memory, Partial};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
+use crate::git::Repository;
 use rustix::fs::Stat;
 use skep_types::{EntryState, RelPath};
 
@@ -49,6 +50,7 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Resolver<'a> {
     pub proof: Proof<'a>,
     pub memory: &'a Memory,
+    pub git: &'a Repository,
 }
 
 impl Resolver<'_> {
@@ -105,9 +107,11 @@ impl Resolver<'_> {
 
     /// Nothing stands there now, and its directory was touched since create. That alone says little
     /// (the user may have saved another file beside it), and nothing can be overwritten; only when
-    /// the overlay noted that the sandbox started from a file of the project is it an open question.
+    /// the overlay noted that the sandbox started from a file of the project, or the commit of the
+    /// base has one there, is it an open question.
     fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
-        if question.copied_up && !self.proof.absent(question.path)? {
+        let was_there = question.copied_up || self.git.has(question.path);
+        if !question.removed && was_there && !self.proof.absent(question.path)? {
             return Ok(Base::unknown());
         }
         Ok(Base::known(EntryState::Absent, BaseBytes::Blob))

@@ -1,10 +1,11 @@
 //! Which changes the project's own ignore rules match.
 //!
 //! The rules are read from the project, never from the sandbox: an agent that edits `.gitignore`
-//! must not be able to hide its work.
+//! must not be able to hide its work. A path that the base's commit has is not ignored, as in git.
 
 use super::Detail;
 use crate::error::DeriveError;
+use crate::git::Repository;
 use crate::spec::WorkspaceSpec;
 use crate::tree::TreeRoot;
 use ignore::Match;
@@ -21,6 +22,7 @@ const MAX_RULES: u64 = 1 << 20;
 pub(super) fn mark(
     spec: &WorkspaceSpec,
     project: &TreeRoot,
+    git: &Repository,
     changes: &mut [Change],
     detail: &mut Detail,
 ) -> Result<(), DeriveError> {
@@ -28,7 +30,9 @@ pub(super) fn mark(
     for change in changes {
         let state = if change.new.is_absent() { &change.old } else { &change.new };
         let directory = matches!(state, EntryState::Dir { .. });
-        if let Some(top) = rules.top_match(&change.path, directory)? {
+        if let Some(top) = rules.top_match(&change.path, directory)?
+            && !git.has(&change.path)
+        {
             change.ignored = true;
             detail.ignored_tops.insert(change.path.clone(), top);
         }

@@ -11,6 +11,7 @@ pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes};
 use crate::base::memory::Memory;
 use crate::base::{Proof, Resolver};
 use crate::error::DeriveError;
+use crate::git::Repository;
 use crate::markers::Markers;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use crate::union;
@@ -60,13 +61,15 @@ pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, 
     let markers = Markers::of(spec.driver);
     let union = union::read(&trees, markers)?;
     let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
-    let resolver = Resolver { proof, memory: &memory };
+    let git = Repository::new(&spec.project, spec.base.commit.as_deref());
+    let resolver = Resolver { proof, memory: &memory, git: &git };
     let contents = Contents { trees: &trees, memory: &memory, limit: options.max_hunk_bytes };
     let judge =
         judge::Judge { spec, trees: &trees, markers, resolver: &resolver, contents: &contents };
     let mut detail = judge.all(&union)?;
-    let mut changes = build_changes(&detail, &contents)?;
-    ignored::mark(spec, &trees.project, &mut changes, &mut detail)?;
+    let mut changes = build_changes(&detail);
+    ignored::mark(spec, &trees.project, &git, &mut changes, &mut detail)?;
+    describe_all(&mut changes, &detail, &contents, options.max_total_bytes)?;
     renames::detect(&mut changes, &detail, &contents)?;
     changes.sort_by(|left, right| left.path.cmp(&right.path));
     Ok(finish(spec, changes, detail))
@@ -109,11 +112,40 @@ fn totals(changes: &[Change]) -> Totals {
     totals
 }
 
-fn build_changes(detail: &Detail, contents: &Contents<'_>) -> Result<Vec<Change>, DeriveError> {
+/// Fills in the hunks, what is not ignored first, until the budget is used up.
+fn describe_all(
+    changes: &mut [Change],
+    detail: &Detail,
+    contents: &Contents<'_>,
+    budget: u64,
+) -> Result<(), DeriveError> {
+    let mut left = budget;
+    for ignored in [false, true] {
+        for change in changes.iter_mut().filter(|change| change.ignored == ignored) {
+            let size = file_size(&change.old).saturating_add(file_size(&change.new));
+            if size > left {
+                change.too_large = size > 0;
+                continue;
+            }
+            contents.describe(&detail.entries[&change.path], change)?;
+            left -= size.min(left);
+        }
+    }
+    Ok(())
+}
+
+fn file_size(state: &EntryState) -> u64 {
+    match state {
+        EntryState::File { size, .. } => *size,
+        _ => 0,
+    }
+}
+
+fn build_changes(detail: &Detail) -> Vec<Change> {
     let mut changes = Vec::new();
     for entry in detail.entries.values() {
         let Some(kind) = entry.kind() else { continue };
-        let mut change = Change {
+        changes.push(Change {
             path: entry.path.clone(),
             kind,
             old: entry.old(),
@@ -129,11 +161,9 @@ fn build_changes(detail: &Detail, contents: &Contents<'_>) -> Result<Vec<Change>
             verdict: None,
             exec: None,
             hunks: Vec::new(),
-        };
-        contents.describe(entry, &mut change)?;
-        changes.push(change);
+        });
     }
-    Ok(changes)
+    changes
 }
 
 /// What happened between two states; `None` when nothing did.
