@@ -1,2 +1,7 @@
-//! The command line of skep.
-fn main() {}
+//! The binary `skep`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(skep_cli::main(std::env::args_os().collect()))
+}

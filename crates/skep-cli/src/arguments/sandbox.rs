@@ -1,0 +1,171 @@
+//! Options of `run` and `create`: what a sandbox is made of.
+
+use clap::{Args, ValueEnum};
+use skep_types::{ByteSize, InsideUser, Layer, NetworkMode, SandboxName, SystemView};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What was typed to make a sandbox.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SandboxArguments {
+    /// Name of the sandbox (default: one is made up)
+    #[arg(long, value_name = "N")]
+    pub(crate) name: Option<SandboxName>,
+    /// The project (default: nearest directory upwards with skep.toml or .git, else here)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+    /// Make only this part of the project writable (may be repeated)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) scope: Vec<OsString>,
+    /// Where the processes run: auto, namespace, …
+    #[arg(long, value_name = "PROVIDER")]
+    pub(crate) provider: Option<String>,
+    /// Start from a snapshot (NAME:LABEL) or a template
+    #[arg(long, value_name = "SNAPSHOT|TEMPLATE")]
+    pub(crate) from: Option<String>,
+    /// Recreate the sandbox of this name
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Unreviewed changes may be dropped (by --fresh, and by --rm of `run`)
+    #[arg(long)]
+    pub(crate) discard: bool,
+    /// Lock the scope: no other sandbox may have it meanwhile
+    #[arg(long)]
+    pub(crate) exclusive: bool,
+    /// Who the processes inside look like
+    #[arg(long, value_name = "U")]
+    pub(crate) user: Option<UserWord>,
+    /// System directories: read-only, or copy-on-write
+    #[arg(long, value_name = "VIEW")]
+    pub(crate) system: Option<SystemWord>,
+    /// Named policy
+    #[arg(long, value_name = "P")]
+    pub(crate) profile: Option<String>,
+    /// What can be reached: nothing but the sandbox's own loopback, or the host's network
+    #[arg(long, value_name = "MODE")]
+    pub(crate) net: Option<NetworkWord>,
+    /// Show a host path inside (may be repeated; read-only unless `:rw`)
+    #[arg(long, value_name = "SRC:DST[:ro|rw]")]
+    pub(crate) mount: Vec<OsString>,
+    /// Show a host path read-only at /candidate
+    #[arg(long, value_name = "PATH")]
+    pub(crate) archive: Option<PathBuf>,
+    /// Show a host path read-only at /datasets/NAME (may be repeated)
+    #[arg(long, value_name = "NAME=PATH")]
+    pub(crate) dataset: Vec<OsString>,
+    /// Show matching files of the project as absent (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) hide: Vec<String>,
+    /// Exceptions to what is hidden (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) show: Vec<String>,
+    /// Refuse unless this layer is enforced (may be repeated)
+    #[arg(long, value_name = "LAYER")]
+    pub(crate) require: Vec<Layer>,
+    /// What cannot be enforced here may be left out; the report says so
+    #[arg(long)]
+    pub(crate) best_effort: bool,
+    /// Free words on the sandbox (may be repeated)
+    #[arg(long, value_name = "K=V")]
+    pub(crate) label: Vec<String>,
+    /// The same key and options give the same sandbox
+    #[arg(long, value_name = "K")]
+    pub(crate) idempotency_key: Option<String>,
+    /// How long the sandbox may live
+    #[arg(long, value_name = "D", value_parser = skep_types::parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Stop the sandbox when it had no exec for this long
+    #[arg(long, value_name = "D", value_parser = skep_types::parse_duration, help_heading = "Limits")]
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Memory of everything inside, such as 512M
+    #[arg(long, value_name = "S", help_heading = "Limits")]
+    pub(crate) memory: Option<ByteSize>,
+    /// Processors, such as 1.5
+    #[arg(long, value_name = "N", value_parser = parse_cpus, help_heading = "Limits")]
+    pub(crate) cpus: Option<f64>,
+    /// Processes and threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    pub(crate) pids: Option<u64>,
+    /// Bytes written to the copy, such as 2G
+    #[arg(long, value_name = "S", help_heading = "Limits")]
+    pub(crate) disk: Option<ByteSize>,
+}
+
+/// Who the processes inside look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UserWord {
+    /// You
+    Caller,
+    /// Root-looking, still unprivileged outside
+    Root,
+}
+
+/// How the system directories are seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SystemWord {
+    /// Read-only
+    Ro,
+    /// Copy-on-write
+    Cow,
+}
+
+/// What can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NetworkWord {
+    /// Nothing but the sandbox's own loopback
+    #[value(alias = "loopback")]
+    None,
+    /// The host's network as it is
+    Host,
+}
+
+impl From<UserWord> for InsideUser {
+    fn from(word: UserWord) -> Self {
+        match word {
+            UserWord::Caller => Self::Caller,
+            UserWord::Root => Self::Root,
+        }
+    }
+}
+
+impl From<SystemWord> for SystemView {
+    fn from(word: SystemWord) -> Self {
+        match word {
+            SystemWord::Ro => Self::Ro,
+            SystemWord::Cow => Self::Cow,
+        }
+    }
+}
+
+impl From<NetworkWord> for NetworkMode {
+    fn from(word: NetworkWord) -> Self {
+        match word {
+            NetworkWord::None => Self::None,
+            NetworkWord::Host => Self::Host,
+        }
+    }
+}
+
+fn parse_cpus(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    // A cgroup counts in microseconds per tenth of a second: less than a hundredth cannot be kept.
+    if number.is_finite() && (0.01..=65_536.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("`{text}` is not a number of processors from 0.01 on"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_a_positive_number() {
+        assert_eq!(parse_cpus("1.5"), Ok(1.5));
+        for bad in ["0", "-1", "nan", "inf", "", "x", "1e99"] {
+            assert!(parse_cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

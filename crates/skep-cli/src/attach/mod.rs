@@ -1,0 +1,294 @@
+//! Connects our standard streams and signals to a command inside.
+//!
+//! One loop over three descriptors: signals (as a descriptor, so that none is lost between two
+//! system calls), the exec's stream, and our standard input. What a terminal would do by itself
+//! with a program outside a sandbox (interrupt it, tell it the size of the window, end it with
+//! `SIGPIPE` when nobody reads) is passed on.
+
+pub(crate) mod capture;
+pub(crate) mod terminal;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use skep_provider::{ExecStream, StreamEvent};
+use skep_sys::signal::SignalFd;
+use skep_types::ExecEnd;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+use terminal::RawMode;
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGKILL: i32 = 9;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
+const SIGWINCH: i32 = 28;
+
+/// A second interrupt within this time means: now.
+const IMPATIENCE: Duration = Duration::from_secs(2);
+/// How often to look again whether we may read the terminal.
+const BACKGROUND_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Output taken in one go before signals are looked at again.
+const EVENTS_IN_A_ROW: usize = 64;
+
+/// Where our standard input goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Nowhere: the command reads an empty input.
+    Closed,
+    /// To the command.
+    Passed,
+}
+
+/// Whether the command is on a terminal of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Screen {
+    /// Yes: ours is made raw, if we have one.
+    Terminal,
+    /// No: pipes.
+    Pipes,
+}
+
+/// Where the command's output goes.
+pub(crate) trait Sink {
+    /// Bytes of standard output, or of the terminal.
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Bytes of standard error.
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Pumps until the command has ended. An end that was not seen is `UnexpectedEof`.
+pub(crate) fn pump(
+    stream: &mut dyn ExecStream,
+    input: Input,
+    screen: Screen,
+    sink: &mut dyn Sink,
+) -> io::Result<ExecEnd> {
+    let signals = SignalFd::new(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGWINCH])?;
+    let raw = if screen == Screen::Terminal { RawMode::enter()? } else { None };
+    let mut pump = Pump {
+        stream,
+        sink,
+        input,
+        screen,
+        raw,
+        pending: Vec::new(),
+        interrupted: None,
+        reader_gone: None,
+        more: false,
+        background: false,
+    };
+    if input == Input::Closed {
+        pump.stream.close_stdin()?;
+    }
+    pump.until_the_end(&signals)
+}
+
+struct Pump<'a> {
+    stream: &'a mut dyn ExecStream,
+    sink: &'a mut dyn Sink,
+    input: Input,
+    screen: Screen,
+    raw: Option<RawMode>,
+    /// Input that the command did not take yet.
+    pending: Vec<u8>,
+    interrupted: Option<Instant>,
+    /// Since when nobody reads our standard output.
+    reader_gone: Option<Instant>,
+    /// Whether the stream may have more without its descriptor being readable.
+    more: bool,
+    /// Whether our terminal belongs to another job.
+    background: bool,
+}
+
+/// What is there to be done.
+#[derive(Default)]
+struct Ready {
+    signals: bool,
+    stream: bool,
+    input: bool,
+    room: bool,
+}
+
+impl Pump<'_> {
+    fn until_the_end(&mut self, signals: &SignalFd) -> io::Result<ExecEnd> {
+        loop {
+            let ready = self.wait(signals)?;
+            if ready.signals {
+                while let Some(signal) = signals.next()? {
+                    self.signal(signal)?;
+                }
+            }
+            if (ready.stream || self.more)
+                && let Some(end) = self.output()?
+            {
+                return Ok(end);
+            }
+            if ready.room && !self.pending.is_empty() {
+                let bytes = std::mem::take(&mut self.pending);
+                self.give(bytes)?;
+            }
+            if ready.input {
+                self.read_input()?;
+            }
+        }
+    }
+
+    fn wait(&mut self, signals: &SignalFd) -> io::Result<Ready> {
+        self.background = self.input == Input::Passed && terminal::is_in_background();
+        let reads = self.input == Input::Passed && self.pending.is_empty() && !self.background;
+        let stdin = rustix::stdio::stdin();
+        let wanted =
+            if self.pending.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let mut descriptors = vec![
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.stream.as_fd(), wanted),
+        ];
+        if reads {
+            descriptors.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
+        }
+        let timeout = match (self.more, self.background) {
+            (true, _) => Some(&NOW),
+            (false, true) => Some(&BACKGROUND_CHECK),
+            (false, false) => None,
+        };
+        match poll(&mut descriptors, timeout) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Ready::default()),
+            Err(error) => return Err(error.into()),
+        }
+        let events = |at: usize| descriptors.get(at).map_or(PollFlags::empty(), PollFd::revents);
+        Ok(Ready {
+            signals: !events(0).is_empty(),
+            stream: !events(1).difference(PollFlags::OUT).is_empty(),
+            input: !events(2).is_empty(),
+            room: events(1).contains(PollFlags::OUT),
+        })
+    }
+
+    fn signal(&mut self, signal: i32) -> io::Result<()> {
+        match signal {
+            SIGWINCH => self.resize(),
+            SIGCONT => {
+                // The shell has put its own modes back while we were stopped.
+                if let Some(raw) = &self.raw {
+                    raw.again()?;
+                }
+                self.resize()
+            }
+            SIGINT => {
+                let impatient = self.interrupted.is_some_and(|at| at.elapsed() < IMPATIENCE);
+                self.interrupted = Some(Instant::now());
+                self.send(if impatient { SIGKILL } else { SIGINT })
+            }
+            other => self.send(other),
+        }
+    }
+
+    fn send(&mut self, signal: i32) -> io::Result<()> {
+        unless_gone(self.stream.signal(signal))
+    }
+
+    fn resize(&mut self) -> io::Result<()> {
+        match (self.screen, terminal::size()) {
+            (Screen::Terminal, Some(size)) => unless_gone(self.stream.resize(size)),
+            _ => Ok(()),
+        }
+    }
+
+    fn output(&mut self) -> io::Result<Option<ExecEnd>> {
+        for _ in 0..EVENTS_IN_A_ROW {
+            match self.stream.next()? {
+                None => {
+                    self.more = false;
+                    return Ok(None);
+                }
+                Some(StreamEvent::Ended(end)) => return Ok(Some(*end)),
+                Some(StreamEvent::Stdout(bytes)) => self.print(&bytes)?,
+                // A closed standard error is ignored, as the C library's users do.
+                Some(StreamEvent::Stderr(bytes)) => drop(self.sink.stderr(&bytes)),
+            }
+        }
+        self.more = true;
+        Ok(None)
+    }
+
+    fn print(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.reader_gone {
+            None => {
+                if self.sink.stdout(bytes).is_err() {
+                    // The command writes into a pipe of ours that is still read; what the kernel
+                    // would have sent it, we send.
+                    self.reader_gone = Some(Instant::now());
+                    self.send(SIGPIPE)?;
+                }
+                Ok(())
+            }
+            // It ignores SIGPIPE, and cannot see the EPIPE that would have ended it.
+            Some(since) if since.elapsed() > IMPATIENCE => {
+                self.reader_gone = Some(Instant::now());
+                self.send(SIGTERM)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn read_input(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; 32 * 1024];
+        match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+            Ok(0) => self.end_input(),
+            Ok(length) => {
+                buffer.truncate(length);
+                self.give(buffer)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            // A terminal that hung up or belongs to somebody else has nothing more to say.
+            Err(_) => self.end_input(),
+        }
+    }
+
+    /// Hands input on. `WouldBlock` means that nothing of it was taken.
+    fn give(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        match self.stream.stdin(&bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.pending = bytes;
+                Ok(())
+            }
+            // The command closed its input, or has ended; the stream will say which.
+            Err(_) => {
+                self.input = Input::Closed;
+                Ok(())
+            }
+        }
+    }
+
+    fn end_input(&mut self) -> io::Result<()> {
+        self.input = Input::Closed;
+        unless_gone(self.stream.close_stdin())
+    }
+}
+
+/// A stream that is going away says so by itself when it is read next.
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The pump against a stream made of a script.
+
+use super::*;
+use skep_types::{EndReason, ExecStats, TerminalSize};
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+fn end(exit_code: i32) -> Box<ExecEnd> {
+    Box::new(ExecEnd {
+        exit_code,
+        signal: None,
+        reason: EndReason::Exited,
+        message: None,
+        limits_hit: Vec::new(),
+        truncated: false,
+        stats: ExecStats::default(),
+    })
+}
+
+/// Always readable (the other end of its pipe is closed); says what the script says.
+struct Scripted {
+    readable: OwnedFd,
+    events: VecDeque<StreamEvent>,
+    signals: Vec<i32>,
+    closed: bool,
+}
+
+impl Scripted {
+    fn new(events: Vec<StreamEvent>) -> Self {
+        let (readable, _) = rustix::pipe::pipe().unwrap();
+        Self { readable, events: events.into(), signals: Vec::new(), closed: false }
+    }
+}
+
+impl ExecStream for Scripted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+    fn next(&mut self) -> io::Result<Option<StreamEvent>> {
+        match self.events.pop_front() {
+            Some(event) => Ok(Some(event)),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+    fn stdin(&mut self, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn close_stdin(&mut self) -> io::Result<()> {
+        self.closed = true;
+        Ok(())
+    }
+    fn resize(&mut self, _: TerminalSize) -> io::Result<()> {
+        Ok(())
+    }
+    fn signal(&mut self, signal: i32) -> io::Result<()> {
+        self.signals.push(signal);
+        Ok(())
+    }
+}
+
+struct Broken;
+
+impl Sink for Broken {
+    fn stdout(&mut self, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+    fn stderr(&mut self, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[test]
+fn output_arrives_in_order_until_the_end() {
+    let mut events: Vec<_> =
+        (0..200).map(|number| StreamEvent::Stdout(format!("{number} ").into())).collect();
+    events.push(StreamEvent::Stderr(b"e".to_vec()));
+    events.push(StreamEvent::Ended(end(7)));
+    let mut stream = Scripted::new(events);
+    let mut capture = capture::Capture::new(None);
+    let end = pump(&mut stream, Input::Closed, Screen::Pipes, &mut capture).unwrap();
+    assert_eq!(end.exit_code, 7);
+    assert!(stream.closed);
+    let expected: String = (0..200).map(|number| format!("{number} ")).collect();
+    assert_eq!(capture.stdout.into_bytes(), expected.as_bytes());
+    assert_eq!(capture.stderr.into_bytes(), b"e");
+}
+
+#[test]
+fn a_gone_reader_reaches_the_command_as_sigpipe_once() {
+    let output = || StreamEvent::Stdout(b"y\n".to_vec());
+    let mut stream = Scripted::new(vec![
+        StreamEvent::Stderr(b"ignored".to_vec()),
+        output(),
+        output(),
+        output(),
+        StreamEvent::Ended(end(141)),
+    ]);
+    let end = pump(&mut stream, Input::Closed, Screen::Pipes, &mut Broken).unwrap();
+    assert_eq!(end.exit_code, 141);
+    assert_eq!(stream.signals, [SIGPIPE]);
+}
+
+#[test]
+fn a_lost_exec_is_an_error() {
+    let mut stream = Scripted::new(vec![StreamEvent::Stdout(b"half".to_vec())]);
+    let mut capture = capture::Capture::new(None);
+    let error = pump(&mut stream, Input::Closed, Screen::Pipes, &mut capture).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}

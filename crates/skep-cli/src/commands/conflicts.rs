@@ -1,0 +1,102 @@
+//! `skep conflicts`: where the project moved since the sandbox was created.
+
+use crate::arguments::target::NameAndPaths;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::{Failure, Outcome};
+use crate::json::change_set::DriftView;
+use crate::naming;
+use crate::paths;
+use crate::render::table::table;
+use crate::tree::Run;
+use clap::{Args, ValueEnum};
+use skep_types::{Code, Drift, Problem, Sandbox, escape};
+use std::ffi::OsString;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Conflicts {
+    #[command(flatten)]
+    target: NameAndPaths,
+    /// Print one side of one PATH instead of the list
+    #[arg(long, value_name = "SIDE", conflicts_with = "json")]
+    side: Option<Side>,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// The sides of a three-way merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Side {
+    /// As it was at create
+    Base,
+    /// As it is in the project now
+    Project,
+    /// As it is in the sandbox
+    Sandbox,
+}
+
+impl Run for Conflicts {
+    fn run(self, after: AfterDashes, context: &Context) -> Outcome {
+        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        if let Some(side) = self.side {
+            return print_side(context, &sandbox, &typed, side);
+        }
+        let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
+        let named: Vec<_> = typed
+            .iter()
+            .map(|word| paths::in_project(word, start, project))
+            .collect::<Result<_, _>>()?;
+        let mut drift = context.api()?.conflicts(&sandbox.id)?;
+        drift.retain(|drift| {
+            named.is_empty() || named.iter().any(|path| drift.path.starts_with(path))
+        });
+        if self.json.json {
+            let views: Vec<_> = drift.iter().map(DriftView::new).collect();
+            context.output.document(&views)?;
+        } else {
+            print_list(context, &sandbox, &drift)?;
+        }
+        Ok(0)
+    }
+}
+
+fn print_list(context: &Context, sandbox: &Sandbox, drift: &[Drift]) -> Result<(), Failure> {
+    if drift.is_empty() {
+        let name = &sandbox.name;
+        context.output.say(&format!("the project did not move where {name} changed it"));
+        return Ok(());
+    }
+    let row = |drift: &Drift| {
+        let word = if drift.merges { "merges" } else { "conflict" };
+        let reason = escape::visible_text(drift.reason.as_bytes());
+        vec![word.to_owned(), drift.path.to_string(), reason]
+    };
+    let rows: Vec<_> = drift.iter().map(row).collect();
+    context.output.text(&table(context.output.style, &["STATE", "PATH", "WHAT HAPPENED"], &rows))
+}
+
+fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Side) -> Outcome {
+    let [word] = typed else {
+        let message = "--side wants exactly one PATH";
+        return Err(Problem::new(Code::Usage, message).into());
+    };
+    let project = sandbox.project.as_path();
+    let path = paths::in_project(word, naming::start(context, sandbox), project)?;
+    let [base, here, inside] = context.api()?.sides(&sandbox.id, &path)?;
+    let (content, name) = match side {
+        Side::Base => (base, "base"),
+        Side::Project => (here, "project"),
+        Side::Sandbox => (inside, "sandbox"),
+    };
+    match content {
+        Some(bytes) => {
+            context.output.bytes(bytes.as_bytes())?;
+            Ok(0)
+        }
+        None => {
+            let message = format!("`{path}` has no content on the side of the {name}");
+            Err(Problem::new(Code::NotFound, message).into())
+        }
+    }
+}

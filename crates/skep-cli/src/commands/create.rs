@@ -1,0 +1,62 @@
+//! `skep create`: makes a sandbox and prints its name.
+
+use crate::arguments::exec::{EnvironmentArguments, ExecLimitArguments};
+use crate::arguments::sandbox::SandboxArguments;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::{Context, show_path};
+use crate::environment::{self, Environment};
+use crate::exit::Outcome;
+use crate::json::sandbox::SandboxDocument;
+use crate::resolve;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{Code, Problem, SandboxName};
+use std::path::Path;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// Name of the sandbox (default: one is made up)
+    #[arg(value_name = "NAME", conflicts_with = "name")]
+    positional_name: Option<SandboxName>,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
+    #[command(flatten)]
+    environment: EnvironmentArguments,
+    #[command(flatten)]
+    limits: ExecLimitArguments,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Create {
+    fn run(mut self, _: AfterDashes, context: &Context) -> Outcome {
+        self.sandbox.name = self.sandbox.name.or(self.positional_name);
+        let project = context.project_to_use(self.sandbox.project.as_deref())?;
+        let env = read_environment(context, &self.environment)?;
+        let around = &context.surroundings;
+        let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        let sandbox = context.api()?.create(&request)?;
+        if self.json.json {
+            context.output.document(&SandboxDocument::new(&sandbox))?;
+        } else {
+            context.output.text(&format!("{}\n", sandbox.name))?;
+        }
+        Ok(0)
+    }
+}
+
+/// `--env` and `--env-file`, the file read.
+pub(crate) fn read_environment(
+    context: &Context,
+    typed: &EnvironmentArguments,
+) -> Result<Environment, Problem> {
+    let read = |path: &Path| {
+        std::fs::read(context.surroundings.directory.join(path)).map_err(|error| {
+            let message = format!("cannot read --env-file `{}`: {error}", show_path(path));
+            Problem::new(Code::Usage, message)
+        })
+    };
+    let file = typed.env_file.as_deref().map(read).transpose()?;
+    environment::resolve(&typed.env, file.as_deref())
+}

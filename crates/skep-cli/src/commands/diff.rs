@@ -1,0 +1,70 @@
+//! `skep diff`: what a sandbox changed.
+
+use crate::arguments::target::NameAndPaths;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::{Failure, Outcome};
+use crate::json::change_set::ChangeSetDocument;
+use crate::naming;
+use crate::paths;
+use crate::render::diff;
+use crate::selection::{self, Ignored};
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{Change, ChangeSet};
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    #[command(flatten)]
+    target: NameAndPaths,
+    /// Only a line per change
+    #[arg(long, conflicts_with_all = ["name_only", "json"])]
+    stat: bool,
+    /// Only the paths
+    #[arg(long, conflicts_with = "json")]
+    name_only: bool,
+    /// Show ignored paths (built artefacts) too, not only their number
+    #[arg(long)]
+    ignored: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Diff {
+    fn run(self, after: AfterDashes, context: &Context) -> Outcome {
+        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let words =
+            paths::select(&typed, naming::start(context, &sandbox), sandbox.project.as_path())?;
+        let set = context.api()?.diff(&sandbox.id)?;
+        // A program gets everything, each with its `ignored` key; a person the number of them.
+        let ignored = if self.ignored || self.json.json { Ignored::Shown } else { Ignored::Apart };
+        let shown = selection::changes(&set, &words, ignored)?;
+        if !typed.is_empty() && shown.is_empty() {
+            return Err(naming::nothing_selected(&sandbox, &typed).into());
+        }
+        if self.json.json {
+            context.output.document(&ChangeSetDocument::new(&set, &shown))?;
+        } else {
+            self.print(context, &set, &shown)?;
+        }
+        Ok(0)
+    }
+}
+
+impl Diff {
+    fn print(&self, context: &Context, set: &ChangeSet, shown: &[&Change]) -> Result<(), Failure> {
+        let output = &context.output;
+        if self.name_only {
+            let names: String = shown.iter().map(|change| format!("{}\n", change.path)).collect();
+            output.text(&names)?;
+        } else {
+            let style = output.style;
+            let body =
+                if self.stat { diff::stat(style, shown) } else { diff::unified(style, shown) };
+            output.text(&format!("{}{body}", diff::heading(style, set, shown)))?;
+        }
+        output.say(&diff::totals(set));
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! `skep logs`: the kept output of an exec, from any offset, also while it still runs.
+
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::{Failure, Outcome};
+use crate::json::{base64, text_and_bytes};
+use crate::tree::Run;
+use clap::Args;
+use serde::Serialize;
+use skep_engine::api::{LogChunk, LogStream};
+use std::time::Duration;
+
+/// Asked for in one go.
+const PIECE: usize = 256 << 10;
+/// Between two looks at an exec that prints nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// Exec: an id, or its beginning
+    #[arg(value_name = "EXEC")]
+    exec: String,
+    /// Go on until the exec has ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Start at this byte of the whole output
+    #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+    from: u64,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct ChunkLine {
+    offset: u64,
+    stream: LogStream,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b64: Option<String>,
+}
+
+impl Run for Logs {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let api = context.api()?;
+        let exec = api.find_exec(&self.exec)?;
+        let mut offset = self.from;
+        let mut ended = exec.end.is_some();
+        loop {
+            let chunks = api.logs(&exec.id, offset, PIECE)?;
+            let before = offset;
+            for chunk in &chunks {
+                self.print(context, chunk)?;
+                offset = chunk.offset + chunk.bytes.as_bytes().len() as u64;
+            }
+            if offset > before {
+                continue;
+            }
+            // Nothing new. An end that was seen before this look means that nothing will come.
+            if ended || !self.follow {
+                return Ok(0);
+            }
+            ended = api.find_exec(exec.id.as_str())?.end.is_some();
+            if !ended {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+impl Logs {
+    fn print(&self, context: &Context, chunk: &LogChunk) -> Result<(), Failure> {
+        let bytes = chunk.bytes.as_bytes();
+        if self.json.json {
+            return context.output.json_line(&line(chunk));
+        }
+        match chunk.stream {
+            LogStream::Stdout => context.output.bytes(bytes)?,
+            LogStream::Stderr => {
+                // Standard error may be closed; the rest is still worth printing.
+                let _ = context.output.error_bytes(bytes);
+            }
+            LogStream::Dropped => context.output.warn("output over the limit was not kept here"),
+        }
+        Ok(())
+    }
+}
+
+fn line(chunk: &LogChunk) -> ChunkLine {
+    let bytes = chunk.bytes.as_bytes();
+    let (text, exact) = text_and_bytes(bytes);
+    let is_text = exact.is_none();
+    ChunkLine {
+        offset: chunk.offset,
+        stream: chunk.stream,
+        text: is_text.then_some(text),
+        b64: (!is_text).then(|| base64(bytes)),
+    }
+}

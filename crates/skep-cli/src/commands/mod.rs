@@ -1,0 +1,55 @@
+//! The commands, one file each: what can be typed at the top, then what is done with it.
+
+pub(crate) mod approve;
+pub(crate) mod compare;
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod conflicts;
+pub(crate) mod create;
+pub(crate) mod diff;
+pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod fork;
+pub(crate) mod freeze;
+pub(crate) mod gc;
+pub(crate) mod history;
+pub(crate) mod kill;
+pub(crate) mod logs;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod providers;
+pub(crate) mod ps;
+pub(crate) mod rebase;
+pub(crate) mod receipt;
+pub(crate) mod reject;
+pub(crate) mod restore;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod shell;
+pub(crate) mod show;
+pub(crate) mod snapshot;
+pub(crate) mod start;
+pub(crate) mod stop;
+pub(crate) mod template;
+pub(crate) mod thaw;
+pub(crate) mod undo;
+pub(crate) mod version;
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::json::sandbox::SandboxDocument;
+use skep_types::Sandbox;
+
+/// How the lifecycle commands answer: one line, or the sandbox as JSON.
+fn answer_with_sandbox(context: &Context, sandbox: &Sandbox, json: bool) -> Outcome {
+    if json {
+        context.output.document(&SandboxDocument::new(sandbox))?;
+    } else {
+        context.output.say(&format!("sandbox {} is {}", sandbox.name, sandbox.state));
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests;

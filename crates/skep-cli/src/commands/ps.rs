@@ -1,0 +1,67 @@
+//! `skep ps`: the execs of a sandbox, running and ended.
+
+use crate::arguments::target::Name;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::json::exec::ExecEntry;
+use crate::naming;
+use crate::render::sandbox::instant;
+use crate::render::table::table;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{Exec, ExecEnd, show_duration};
+use std::time::Duration;
+
+/// How much of a command is shown.
+const WIDTH: usize = 60;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    name: Name,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Ps {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let sandbox = naming::sandbox(context, &self.name)?;
+        let execs = context.api()?.execs(&sandbox.id)?;
+        if self.json.json {
+            let entries: Vec<_> = execs.iter().map(ExecEntry::new).collect();
+            context.output.document(&entries)?;
+        } else {
+            let rows: Vec<_> = execs.iter().map(row).collect();
+            let heading = ["EXEC", "STATE", "TIME", "STARTED", "COMMAND"];
+            context.output.text(&table(context.output.style, &heading, &rows))?;
+        }
+        Ok(0)
+    }
+}
+
+fn row(exec: &Exec) -> Vec<String> {
+    let time = exec.end.as_ref().map(|end| Duration::from_millis(end.stats.duration_ms));
+    vec![
+        exec.id.to_string(),
+        exec.end.as_ref().map_or_else(|| "running".to_owned(), ended),
+        time.map(show_duration).unwrap_or_default(),
+        instant(&exec.started_at),
+        command(exec),
+    ]
+}
+
+fn ended(end: &ExecEnd) -> String {
+    format!("{} {}", end.reason, end.exit_code)
+}
+
+/// The command in one line, every word made safe, cut where it gets long.
+pub(crate) fn command(exec: &Exec) -> String {
+    let words: Vec<_> = exec.spec.argv.iter().map(ToString::to_string).collect();
+    let line = words.join(" ");
+    if line.chars().count() <= WIDTH {
+        return line;
+    }
+    line.chars().take(WIDTH - 1).chain(['…']).collect()
+}

@@ -1,0 +1,40 @@
+//! `skep rebase`: takes the project's newer state into the sandbox.
+
+use crate::arguments::target::Name;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::json::approval::RebaseDocument;
+use crate::naming;
+use crate::render::diff::counted;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{Code, escape};
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Rebase {
+    #[command(flatten)]
+    name: Name,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Rebase {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let sandbox = naming::sandbox(context, &self.name)?;
+        let report = context.api()?.rebase(&sandbox.id)?;
+        if self.json.json {
+            context.output.document(&RebaseDocument::new(&report))?;
+        } else {
+            let merged = counted(report.merged.len() as u64, "path was", "paths were");
+            context.output.say(&format!("{merged} brought up to date in {}", sandbox.name));
+            for conflict in &report.conflicts {
+                let reason = escape::visible_text(conflict.reason.as_bytes());
+                context.output.always(&format!("conflict: {}: {reason}", conflict.path));
+            }
+        }
+        // What merges is merged; what is left for a person is a conflict all the same.
+        Ok(if report.conflicts.is_empty() { 0 } else { Code::Conflict.exit_code() })
+    }
+}

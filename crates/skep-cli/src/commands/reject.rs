@@ -1,0 +1,49 @@
+//! `skep reject`: drops a selection from the sandbox.
+
+use crate::arguments::target::NameAndPaths;
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::json::approval::RejectDocument;
+use crate::naming;
+use crate::paths;
+use crate::render::diff::counted;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{HunkId, Selection};
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Reject {
+    #[command(flatten)]
+    target: NameAndPaths,
+    /// Only this hunk, as `skep diff` shows its id (may be repeated)
+    #[arg(long, value_name = "ID")]
+    hunk: Vec<HunkId>,
+    /// Why; readable inside the sandbox
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Reject {
+    fn run(self, after: AfterDashes, context: &Context) -> Outcome {
+        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let words =
+            paths::select(&typed, naming::start(context, &sandbox), sandbox.project.as_path())?;
+        let everything = words.is_empty() && self.hunk.is_empty();
+        // Everything is everything: what was built goes too.
+        let selection = Selection { paths: words, hunks: self.hunk, ignored: everything };
+        let reason = self.reason.as_deref();
+        let report = context.api()?.reject(&sandbox.id, &selection, None, reason)?;
+        if self.json.json {
+            context.output.document(&RejectDocument::new(&report))?;
+        } else {
+            let count = counted(report.rejected.len() as u64, "change was", "changes were");
+            let left = report.remaining;
+            context.output.say(&format!("{count} dropped from {}; {left} left", sandbox.name));
+        }
+        Ok(0)
+    }
+}

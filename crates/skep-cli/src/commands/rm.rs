@@ -1,0 +1,52 @@
+//! `skep rm`: deletes sandboxes; unreviewed changes need `--discard`.
+
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::naming;
+use crate::tree::Run;
+use clap::Args;
+use serde::Serialize;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    /// Sandboxes: names, ids, or beginnings of ids (default: the project's newest)
+    #[arg(value_name = "NAME", conflicts_with = "sandbox")]
+    names: Vec<String>,
+    /// The same, as an option
+    #[arg(short, long, value_name = "NAME")]
+    sandbox: Option<String>,
+    /// Also with unreviewed changes, which are then lost
+    #[arg(long)]
+    discard: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Serialize)]
+struct RmDocument {
+    removed: Vec<String>,
+}
+
+impl Run for Rm {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let api = context.api()?;
+        // All are found before the first one is deleted: a mistyped name changes nothing.
+        let sandboxes = if self.names.is_empty() {
+            vec![naming::named_or_newest(context, self.sandbox.as_deref())?]
+        } else {
+            self.names.iter().map(|name| api.find(name)).collect::<Result<_, _>>()?
+        };
+        let mut removed = Vec::new();
+        for sandbox in sandboxes {
+            api.remove(&sandbox.id, self.discard)?;
+            context.output.say(&format!("sandbox {} was removed", sandbox.name));
+            removed.push(sandbox.name.to_string());
+        }
+        if self.json.json {
+            context.output.document(&RmDocument { removed })?;
+        }
+        Ok(0)
+    }
+}

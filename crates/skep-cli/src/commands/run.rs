@@ -1,0 +1,214 @@
+//! `skep run`: create, run, stop, say what changed, and leave nothing that nobody needs.
+
+use crate::arguments::exec::{ConnectArguments, EnvironmentArguments, ExecLimitArguments};
+use crate::arguments::sandbox::SandboxArguments;
+use crate::arguments::{AfterDashes, Json};
+use crate::attach::capture::Capture;
+use crate::attach::{Input, terminal};
+use crate::commands::create::read_environment;
+use crate::commands::exec::{Ended, Through, attached, enforcement_of, say_why};
+use crate::context::Context;
+use crate::exit::{self, Failure, Outcome};
+use crate::json::exec::{ExecDocument, ExecResult};
+use crate::render::summary::{self, Fate};
+use crate::resolve::{self, Command};
+use clap::Args;
+use skep_engine::api::{Api, CreateRequest};
+use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, Problem, Sandbox};
+use std::ffi::OsString;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The command and its arguments, passed on as they are
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
+    /// Delete the sandbox afterwards (kept if it has changes, unless --discard)
+    #[arg(long, conflicts_with = "keep")]
+    rm: bool,
+    /// Keep the sandbox even without changes
+    #[arg(long)]
+    keep: bool,
+    #[command(flatten)]
+    environment: EnvironmentArguments,
+    #[command(flatten)]
+    limits: ExecLimitArguments,
+    #[command(flatten)]
+    connect: ConnectArguments,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl crate::tree::Run for Run {
+    fn run(self, after: AfterDashes, context: &Context) -> Outcome {
+        let (request, spec) = self.resolve(after, context)?;
+        let api = context.api()?;
+        let sandbox = api.create(&request)?;
+        context.output.detail(&format!(
+            "sandbox: {} ({}, {})",
+            sandbox.name,
+            sandbox.provider,
+            sandbox.driver.as_str()
+        ));
+        if self.json.json {
+            self.captured(context, api, &sandbox, &spec)
+        } else {
+            self.streamed(context, api, &sandbox, &spec)
+        }
+    }
+}
+
+impl Run {
+    fn resolve(
+        &self,
+        after: AfterDashes,
+        context: &Context,
+    ) -> Result<(CreateRequest, ExecSpec), Problem> {
+        let around = &context.surroundings;
+        let project = context.project_to_use(self.sandbox.project.as_deref())?;
+        let env = read_environment(context, &self.environment)?;
+        let both = around.terminals.stdin && around.terminals.stdout;
+        let tty = self.connect.tty || (both && !self.json.json);
+        let command = Command {
+            words: whole_command(&self.command, after),
+            workdir: self.connect.workdir.as_deref(),
+            env: Default::default(),
+            limits: resolve::exec_limits(&self.limits),
+            tty: tty.then(terminal::size_for_new),
+        };
+        let spec = resolve::exec(command, &around.directory, &project)?;
+        let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        Ok((request, spec))
+    }
+
+    fn streamed(
+        &self,
+        context: &Context,
+        api: &dyn Api,
+        sandbox: &Sandbox,
+        spec: &ExecSpec,
+    ) -> Outcome {
+        let sink = &mut Through(&context.output);
+        let ended = attached(api, sandbox, spec, Input::Passed, sink)
+            .map_err(|problem| not_started(api, sandbox, problem))?;
+        say_why(context, &ended.end);
+        if let Some((set, fate)) = self.afterwards(context, api, sandbox) {
+            let style = context.output.error_style;
+            let text = summary::after_run(style, &set, &ended.end, fate);
+            context.output.say(text.trim_end());
+        }
+        Ok(exit::of_end(&ended.end))
+    }
+
+    fn captured(
+        &self,
+        context: &Context,
+        api: &dyn Api,
+        sandbox: &Sandbox,
+        spec: &ExecSpec,
+    ) -> Outcome {
+        let input = if self.connect.interactive { Input::Passed } else { Input::Closed };
+        let mut capture = Capture::new(spec.limits.output.map(|size| size.0));
+        let ended = attached(api, sandbox, spec, input, &mut capture)
+            .map_err(|problem| not_started(api, sandbox, problem))?;
+        // Before the sandbox may be gone.
+        let enforcement = enforcement_of(api, &ended.exec, sandbox);
+        let after = self.afterwards(context, api, sandbox);
+        print_document(context, sandbox, &ended, capture, &enforcement, after.map(|(set, _)| set))?;
+        Ok(exit::of_end(&ended.end))
+    }
+
+    /// Stops the sandbox, looks at what changed, and removes it where that was asked for or
+    /// nothing would be lost. Failures are said; the exit code stays the command's.
+    fn afterwards(
+        &self,
+        context: &Context,
+        api: &dyn Api,
+        sandbox: &Sandbox,
+    ) -> Option<(ChangeSet, Fate)> {
+        // Stopped first: what is looked at then cannot change any more.
+        let set = api.stop(&sandbox.id).and_then(|_| api.diff(&sandbox.id));
+        let set = match set {
+            Ok(set) => set,
+            Err(problem) => {
+                context.output.problem(&problem);
+                context.output.always(&format!("sandbox {} is kept", sandbox.name));
+                return None;
+            }
+        };
+        let empty = set.changes.is_empty();
+        let remove = if empty { !self.keep } else { self.rm && self.sandbox.discard };
+        if remove {
+            match api.remove(&sandbox.id, self.sandbox.discard) {
+                Ok(()) => return Some((set, Fate::Removed)),
+                Err(problem) => context.output.problem(&problem),
+            }
+        } else if self.rm {
+            let message = format!("sandbox `{}` has changes and was not removed", sandbox.name);
+            context.output.problem(
+                &Problem::new(Code::UnreviewedChanges, message)
+                    .hint("--rm --discard removes it with its changes"),
+            );
+        }
+        Some((set, Fate::Kept))
+    }
+}
+
+/// The command could not even be asked for: a sandbox without a single exec is of no use.
+fn not_started(api: &dyn Api, sandbox: &Sandbox, problem: Problem) -> Failure {
+    // Without `discard`, so that changes that came from elsewhere are never lost here; and the
+    // first error is the one to report.
+    let _ = api.remove(&sandbox.id, false);
+    Failure::Problem(problem)
+}
+
+fn print_document(
+    context: &Context,
+    sandbox: &Sandbox,
+    ended: &Ended,
+    capture: Capture,
+    enforcement: &EnforcementReport,
+    set: Option<ChangeSet>,
+) -> Result<(), Failure> {
+    context.output.document(&ExecDocument::new(ExecResult {
+        sandbox: sandbox.name.as_str(),
+        exec: ended.exec.as_str(),
+        end: &ended.end,
+        truncated: capture.truncated(),
+        stdout: capture.stdout.into_bytes(),
+        stderr: capture.stderr.into_bytes(),
+        enforcement,
+        changes: set.map(|set| set.totals),
+    }))
+}
+
+/// `run [--] CMD…`: the line was cut at the first `--`, which belongs to the command if a command
+/// word stood before it.
+fn whole_command(before: &[OsString], after: AfterDashes) -> Vec<OsString> {
+    let mut words = before.to_vec();
+    if let Some(after) = after.0 {
+        if !words.is_empty() {
+            words.push("--".into());
+        }
+        words.extend(after);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_keeps_its_own_dashes() {
+        let words =
+            |text: &str| -> Vec<OsString> { text.split_whitespace().map(OsString::from).collect() };
+        let after = |text: &str| AfterDashes(Some(words(text)));
+        assert_eq!(whole_command(&[], after("sh -c x")), words("sh -c x"));
+        assert_eq!(whole_command(&words("git log"), after("file")), words("git log -- file"));
+        assert_eq!(whole_command(&words("ls -l"), AfterDashes(None)), words("ls -l"));
+        assert_eq!(whole_command(&[], after("a -- b")), words("a -- b"));
+    }
+}

@@ -1,0 +1,45 @@
+//! `skep undo`: reverses an approval (or an undo) exactly, or says what is in the way.
+
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::json::approval::ApprovalDocument;
+use crate::render::diff::counted;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::escape;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Undo {
+    /// Approval: an id, or its beginning (default: the newest of the project)
+    #[arg(value_name = "APPROVAL")]
+    approval: Option<String>,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Run for Undo {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let api = context.api()?;
+        let approval = self.approval.as_deref().map(|id| api.find_approval(id)).transpose()?;
+        let project = match &approval {
+            Some(approval) => approval.project.as_path().to_owned(),
+            None => context.project_here(),
+        };
+        let report = api.undo(approval.as_ref().map(|approval| &approval.id), &project)?;
+        if self.json.json {
+            context.output.document(&ApprovalDocument::new(&report))?;
+            return Ok(0);
+        }
+        let count = counted(report.applied.len() as u64, "path was", "paths were");
+        context.output.say(&format!("{count} put back"));
+        for note in &report.notes {
+            context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
+        }
+        if let Some(id) = &report.approval {
+            context.output.say(&format!("apply again with: skep undo {id}"));
+        }
+        Ok(0)
+    }
+}

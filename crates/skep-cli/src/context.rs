@@ -1,0 +1,94 @@
+//! What a running command has at hand.
+
+use crate::arguments::GlobalArguments;
+use crate::output::Output;
+use crate::project::{self, Host};
+use crate::surroundings::Surroundings;
+use crate::wiring;
+use skep_engine::api::Api;
+use skep_types::Problem;
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+/// The resolved global settings: all that opening the engine needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Global {
+    /// The state directory, absolute.
+    pub(crate) state_dir: PathBuf,
+    /// The user's settings file; it need not exist.
+    pub(crate) config_file: PathBuf,
+    /// The caller's home directory.
+    pub(crate) home: PathBuf,
+}
+
+/// Surroundings, streams, and the API once it is asked for.
+pub(crate) struct Context {
+    /// What was not typed.
+    pub(crate) surroundings: Surroundings,
+    /// The streams.
+    pub(crate) output: Output,
+    global: Global,
+    api: OnceCell<Box<dyn Api>>,
+}
+
+impl Context {
+    /// Resolves the global options. The engine is not opened yet: help for a broken state
+    /// directory must not need it.
+    pub(crate) fn new(typed: &GlobalArguments, surroundings: Surroundings, output: Output) -> Self {
+        let global = Global {
+            state_dir: surroundings.state_directory(typed.home.as_deref()),
+            config_file: surroundings.config_file(),
+            home: surroundings.home.clone(),
+        };
+        output.detail(&format!("state directory: {}", show_path(&global.state_dir)));
+        Self { surroundings, output, global, api: OnceCell::new() }
+    }
+
+    /// The API, opened on first use.
+    pub(crate) fn api(&self) -> Result<&dyn Api, Problem> {
+        if self.api.get().is_none() {
+            let opened = wiring::open(&self.global)?;
+            let _ = self.api.set(opened);
+        }
+        match self.api.get() {
+            Some(api) => Ok(api.as_ref()),
+            None => Err(Problem::new(skep_types::Code::Internal, "the engine was not opened")),
+        }
+    }
+
+    /// The state directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.global.state_dir
+    }
+
+    /// The project of the current directory; not checked, so good only for looking things up.
+    pub(crate) fn project_here(&self) -> PathBuf {
+        let around = &self.surroundings;
+        let found = project::find(&around.directory, &around.home, &Host { user: around.user });
+        self.output.detail(&format!("project: {}", show_path(&found)));
+        found
+    }
+
+    /// The project to create a sandbox for: `--project`, or the one of the current directory.
+    pub(crate) fn project_to_use(&self, typed: Option<&Path>) -> Result<PathBuf, Problem> {
+        let project = match typed {
+            Some(path) => project::named(&self.surroundings.directory.join(path))?,
+            None => self.project_here(),
+        };
+        project::check(&project, &self.surroundings.home, self.state_dir())?;
+        Ok(project)
+    }
+
+    /// With an API given, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_api(surroundings: Surroundings, output: Output, api: Box<dyn Api>) -> Self {
+        let context = Self::new(&GlobalArguments::default(), surroundings, output);
+        let _ = context.api.set(api);
+        context
+    }
+}
+
+/// A path for people.
+pub(crate) fn show_path(path: &Path) -> String {
+    skep_types::escape::visible(path.as_os_str().as_encoded_bytes())
+}

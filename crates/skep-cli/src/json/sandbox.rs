@@ -1,0 +1,120 @@
+//! A sandbox, as `show`, `ls`, `create` and the lifecycle commands print it.
+
+use super::layer::{LayerView, enforcement};
+use super::text_and_bytes;
+use serde::Serialize;
+use skep_engine::api::{SandboxView, SnapshotView};
+use skep_types::Sandbox;
+use std::collections::BTreeMap;
+
+/// The document.
+#[derive(Debug, Serialize)]
+pub(crate) struct SandboxDocument<'a> {
+    id: &'a str,
+    name: &'a str,
+    state: &'static str,
+    state_reason: Option<&'a str>,
+    provider: &'a str,
+    project: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_bytes: Option<String>,
+    driver: &'static str,
+    base_commit: Option<&'a str>,
+    profile: &'a str,
+    labels: &'a BTreeMap<String, String>,
+    created_at: &'a str,
+    updated_at: &'a str,
+    version: u64,
+    enforcement: BTreeMap<&'static str, LayerView>,
+    #[serde(flatten)]
+    computed: Option<Computed<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshots: Option<Vec<SnapshotDocument<'a>>>,
+}
+
+/// What is only known after looking.
+#[derive(Debug, Serialize)]
+struct Computed<'a> {
+    upper_bytes: u64,
+    upper_inodes: u64,
+    largest: Vec<LargestView>,
+    running: Vec<&'a str>,
+    warnings: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+struct LargestView {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    bytes: u64,
+}
+
+/// A snapshot or template.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotDocument<'a> {
+    label: &'a str,
+    sandbox: &'a str,
+    created_at: &'a str,
+    layers: usize,
+}
+
+impl<'a> SandboxDocument<'a> {
+    /// Of a sandbox as remembered.
+    pub(crate) fn new(sandbox: &'a Sandbox) -> Self {
+        let (project, project_bytes) = text_and_bytes(sandbox.project.as_bytes());
+        Self {
+            id: sandbox.id.as_str(),
+            name: sandbox.name.as_str(),
+            state: sandbox.state.as_str(),
+            state_reason: sandbox.state_reason.as_deref(),
+            provider: &sandbox.provider,
+            project,
+            project_bytes,
+            driver: sandbox.driver.as_str(),
+            base_commit: sandbox.base.commit.as_deref(),
+            profile: &sandbox.policy.profile,
+            labels: &sandbox.labels,
+            created_at: &sandbox.created_at,
+            updated_at: &sandbox.updated_at,
+            version: sandbox.version,
+            enforcement: enforcement(&sandbox.enforcement),
+            computed: None,
+            snapshots: None,
+        }
+    }
+
+    /// Of a sandbox that was looked at.
+    pub(crate) fn of_view(view: &'a SandboxView) -> Self {
+        let largest = |(path, bytes): &(skep_types::RelPath, u64)| {
+            let (path, path_bytes) = text_and_bytes(path.as_bytes());
+            LargestView { path, path_bytes, bytes: *bytes }
+        };
+        let computed = Computed {
+            upper_bytes: view.upper_bytes,
+            upper_inodes: view.upper_inodes,
+            largest: view.largest.iter().map(largest).collect(),
+            running: view.running.iter().map(skep_types::ExecId::as_str).collect(),
+            warnings: &view.warnings,
+        };
+        Self { computed: Some(computed), ..Self::new(&view.sandbox) }
+    }
+
+    /// With its snapshots.
+    pub(crate) fn snapshots(mut self, snapshots: &'a [SnapshotView]) -> Self {
+        self.snapshots = Some(snapshots.iter().map(SnapshotDocument::new).collect());
+        self
+    }
+}
+
+impl<'a> SnapshotDocument<'a> {
+    /// Of a snapshot or template.
+    pub(crate) fn new(view: &'a SnapshotView) -> Self {
+        Self {
+            label: &view.label,
+            sandbox: &view.sandbox,
+            created_at: &view.created_at,
+            layers: view.layers,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The command line of skep: what was typed becomes requests, answers become text or JSON.
+//!
+//! A command goes through five steps, each in a module of its own:
+//!
+//! 1. `surroundings` reads, once, everything that is not an argument: environment, current
+//!    directory, user, which of the standard streams are terminals. Nothing else here does.
+//! 2. `arguments` and the structs at the top of each file in `commands` say what can be typed.
+//!    Only the parser of the command that was named is built, because building all of them costs
+//!    more than the rest of a short command; the whole tree is built for help, completion and
+//!    suggestions. `skep version` does not even get that far.
+//! 3. `resolve`, `project`, `naming` and `paths` turn what was typed into values of `skep-types`
+//!    and requests of `skep_engine::api`. They are pure, apart from asking the API which names
+//!    exist, and hold most of the tests.
+//! 4. The command calls the [`Api`](skep_engine::api::Api). It never knows whether the engine is
+//!    in this process or behind `--host`: `wiring` decides that, and is the only file that names
+//!    a provider or a store.
+//! 5. `render` makes text for people out of the answer, with every name and line escaped;
+//!    `json` makes the documents whose keys CLI.md promises. Data goes to standard output,
+//!    everything else to standard error.
+//!
+//! `exit` is the only place that knows exit codes, and `attach` the only one that touches the
+//! terminal's modes: it connects our standard streams and signals to a command inside.
+//!
+//! ```no_run
+//! // What `main` does:
+//! let code = skep_cli::main(std::env::args_os().collect());
+//! std::process::exit(code.into());
+//! ```
+//!
+//! What is deliberately not here: decisions. Whether a change is risky, a limit can be enforced or
+//! an approval is stale is for the engine to say; the command line only shows it.
+
+mod arguments;
+mod attach;
+mod commands;
+mod context;
+mod environment;
+mod exit;
+mod json;
+mod naming;
+mod output;
+mod paths;
+mod project;
+mod render;
+mod resolve;
+mod selection;
+mod surroundings;
+mod tree;
+mod wiring;
+
+#[cfg(test)]
+mod fake;
+
+use context::Context;
+use exit::{Failure, Family};
+use output::Output;
+use std::ffi::OsString;
+use surroundings::Surroundings;
+
+/// Runs one command line, program name included, and returns the exit code.
+pub fn main(line: Vec<OsString>) -> u8 {
+    let output = Output::standard();
+    if commands::version::is_all_that_was_asked(&line) {
+        return exit::finish(commands::version::print(&output), Family::Other, &output);
+    }
+    let wants_json = arguments::wants_json(&line);
+    match Surroundings::read() {
+        Ok(surroundings) => run(line, surroundings, output.json_errors(wants_json)),
+        Err(problem) => exit::finish(
+            Err(Failure::Problem(problem)),
+            Family::Other,
+            &output.json_errors(wants_json),
+        ),
+    }
+}
+
+fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
+    match tree::parse(line) {
+        Ok(parsed) => {
+            let family = parsed.family();
+            let output = output.styled(parsed.global(), &surroundings);
+            let context = Context::new(parsed.global(), surroundings, output);
+            let outcome = parsed.start(&context);
+            exit::finish(outcome, family, &context.output)
+        }
+        Err(error) => exit::finish(Err(Failure::Usage(error)), Family::Other, &output),
+    }
+}

@@ -1,0 +1,133 @@
+//! Which sandbox is meant, by the conventions of CLI.md.
+
+use crate::arguments::AfterDashes;
+use crate::arguments::target::{Name, NameAndPaths};
+use crate::context::{Context, show_path};
+use crate::paths;
+use skep_types::{Code, Problem, Sandbox, escape};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// An id's beginning shorter than this is not taken for a sandbox where a path could be meant.
+const SHORTEST_PREFIX: usize = 4;
+
+/// `[NAME]`, or the newest sandbox of the project of the current directory.
+pub(crate) fn sandbox(context: &Context, name: &Name) -> Result<Sandbox, Problem> {
+    named_or_newest(context, name.typed())
+}
+
+/// The same for a name that was already picked out of the words.
+pub(crate) fn named_or_newest(context: &Context, name: Option<&str>) -> Result<Sandbox, Problem> {
+    let api = context.api()?;
+    if let Some(name) = name {
+        return api.find(name);
+    }
+    let project = context.project_here();
+    match api.newest(&project)? {
+        Some(sandbox) => {
+            context.output.say(&format!("sandbox: {}", sandbox.name));
+            Ok(sandbox)
+        }
+        None => {
+            let message = format!("project `{}` has no sandbox", show_path(&project));
+            Err(Problem::new(Code::NotFound, message)
+                .hint("`skep ls --all` lists those of other projects; `skep run -- CMD` makes one"))
+        }
+    }
+}
+
+/// `[NAME] [PATH…]`: the first word is a name if a sandbox is called so, else a path.
+///
+/// Behind `--`, and with `-s NAME`, there are only paths. Returns the paths as typed.
+pub(crate) fn sandbox_and_paths(
+    context: &Context,
+    typed: &NameAndPaths,
+    after: AfterDashes,
+) -> Result<(Sandbox, Vec<OsString>), Problem> {
+    let mut words = typed.words.clone();
+    let mut found = None;
+    if typed.sandbox.is_none()
+        && let Some(word) = words.first().and_then(|word| word.to_str())
+    {
+        found = called(context, word)?;
+        if found.is_some() {
+            words.remove(0);
+        }
+    }
+    words.extend(after.0.unwrap_or_default());
+    match found {
+        Some(sandbox) => Ok((sandbox, words)),
+        None => Ok((named_or_newest(context, typed.sandbox.as_deref())?, words)),
+    }
+}
+
+/// `[NAME] [WORD]`, where a single word may be either; returns the sandbox and the other word.
+pub(crate) fn sandbox_and_word(
+    context: &Context,
+    words: &[String],
+    sandbox: Option<&str>,
+) -> Result<(Sandbox, Option<String>), Problem> {
+    match (sandbox, words) {
+        (None, [name, word]) => Ok((context.api()?.find(name)?, Some(word.clone()))),
+        (None, [word]) => match called(context, word)? {
+            Some(sandbox) => Ok((sandbox, None)),
+            None => Ok((named_or_newest(context, None)?, Some(word.clone()))),
+        },
+        (sandbox, words) => Ok((named_or_newest(context, sandbox)?, words.first().cloned())),
+    }
+}
+
+/// `[NAME] WORD`: the last word is never a name.
+pub(crate) fn name_and_last<'a>(
+    words: &'a [String],
+    sandbox: Option<&'a str>,
+) -> Result<(Option<&'a str>, &'a str), Problem> {
+    match (sandbox, words) {
+        (sandbox, [last]) => Ok((sandbox, last)),
+        (None, [name, last]) => Ok((Some(name), last)),
+        _ => Err(Problem::new(Code::Usage, "the sandbox is named twice")
+            .hint("name it before the last word or with -s, not both")),
+    }
+}
+
+/// The sandbox that a word names, if it does.
+fn called(context: &Context, word: &str) -> Result<Option<Sandbox>, Problem> {
+    match context.api()?.find(word) {
+        Ok(sandbox) => {
+            let exact = sandbox.name.as_str() == word || sandbox.id.as_str() == word;
+            let path_here = || exists_in_project(context, &sandbox, word.as_ref());
+            if exact || (word.len() >= SHORTEST_PREFIX && !path_here()) {
+                Ok(Some(sandbox))
+            } else {
+                Ok(None)
+            }
+        }
+        // Also a beginning that fits several ids is only a path here.
+        Err(problem) if matches!(problem.code, Code::NotFound | Code::Usage | Code::Conflict) => {
+            Ok(None)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+fn exists_in_project(context: &Context, sandbox: &Sandbox, word: &OsStr) -> bool {
+    let project = sandbox.project.as_path();
+    let start = paths::start(&context.surroundings.directory, project);
+    paths::in_project(word, start, project)
+        .is_ok_and(|path| std::fs::symlink_metadata(project.join(path.as_path())).is_ok())
+}
+
+/// What to say when words were taken for paths and select nothing.
+pub(crate) fn nothing_selected(sandbox: &Sandbox, words: &[OsString]) -> Problem {
+    let words: Vec<_> = words.iter().map(|word| escape::visible(word.as_encoded_bytes())).collect();
+    let message = format!("no change of sandbox `{}` is at `{}`", sandbox.name, words.join("`, `"));
+    Problem::new(Code::NotFound, message).hint(format!(
+        "`skep diff {} --name-only` lists the changes, `skep ls` the sandboxes",
+        sandbox.name
+    ))
+}
+
+/// Where relative paths of a sandbox's project are read from.
+pub(crate) fn start<'a>(context: &'a Context, sandbox: &'a Sandbox) -> &'a Path {
+    paths::start(&context.surroundings.directory, sandbox.project.as_path())
+}

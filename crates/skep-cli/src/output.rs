@@ -1,0 +1,175 @@
+//! Where text goes: data to standard output, everything else to standard error.
+
+use crate::arguments::GlobalArguments;
+use crate::exit::Failure;
+use crate::json::error::ErrorDocument;
+use crate::render::style::Style;
+use crate::surroundings::Surroundings;
+use serde::Serialize;
+use skep_types::{Code, Problem};
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+/// The two streams, and how talkative and colourful to be.
+pub(crate) struct Output {
+    stdout: RefCell<Box<dyn Write>>,
+    stderr: RefCell<Box<dyn Write>>,
+    /// For data on standard output.
+    pub(crate) style: Style,
+    /// For words on standard error.
+    pub(crate) error_style: Style,
+    quiet: bool,
+    verbose: bool,
+    json_errors: bool,
+}
+
+impl Output {
+    /// The process's own streams, plain until [`Output::styled`] says otherwise.
+    pub(crate) fn standard() -> Self {
+        Self::new(Box::new(io::stdout()), Box::new(io::stderr()))
+    }
+
+    /// Any two streams.
+    pub(crate) fn new(stdout: Box<dyn Write>, stderr: Box<dyn Write>) -> Self {
+        Self {
+            stdout: RefCell::new(stdout),
+            stderr: RefCell::new(stderr),
+            style: Style::PLAIN,
+            error_style: Style::PLAIN,
+            quiet: false,
+            verbose: false,
+            json_errors: false,
+        }
+    }
+
+    /// With errors as JSON, for `--json`.
+    pub(crate) fn json_errors(mut self, json_errors: bool) -> Self {
+        self.json_errors = json_errors;
+        self
+    }
+
+    /// As the global options and the terminals say.
+    pub(crate) fn styled(mut self, global: &GlobalArguments, around: &Surroundings) -> Self {
+        let plain = global.no_color || around.variable("NO_COLOR").is_some();
+        self.style = Style::coloured(!plain && around.terminals.stdout);
+        self.error_style = Style::coloured(!plain && around.terminals.stderr);
+        self.quiet = global.quiet;
+        self.verbose = global.verbose;
+        self
+    }
+
+    /// Bytes for standard output, out at once.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout = self.stdout.borrow_mut();
+        stdout.write_all(bytes)?;
+        stdout.flush()
+    }
+
+    /// Bytes for standard error as they are (a command's own output).
+    pub(crate) fn error_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stderr = self.stderr.borrow_mut();
+        stderr.write_all(bytes)?;
+        stderr.flush()
+    }
+
+    /// Text for standard output.
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+        Ok(self.bytes(text.as_bytes())?)
+    }
+
+    /// One JSON document on standard output.
+    pub(crate) fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
+        self.json_text(serde_json::to_string_pretty(value))
+    }
+
+    /// One JSON object on one line of standard output, for streams.
+    pub(crate) fn json_line(&self, value: &impl Serialize) -> Result<(), Failure> {
+        self.json_text(serde_json::to_string(value))
+    }
+
+    fn json_text(&self, text: serde_json::Result<String>) -> Result<(), Failure> {
+        let mut text = text.map_err(|error| {
+            Problem::new(Code::Internal, format!("cannot write the answer as JSON: {error}"))
+        })?;
+        text.push('\n');
+        self.text(&text)
+    }
+
+    /// A line worth saying, unless `--quiet`.
+    pub(crate) fn say(&self, line: &str) {
+        if !self.quiet {
+            self.always(line);
+        }
+    }
+
+    /// A line only for `--verbose`.
+    pub(crate) fn detail(&self, line: &str) {
+        if self.verbose {
+            self.always(line);
+        }
+    }
+
+    /// A line that is said in any case.
+    pub(crate) fn always(&self, line: &str) {
+        // Nobody is left to be told that standard error is gone.
+        let _ = self.error_bytes(format!("{line}\n").as_bytes());
+    }
+
+    /// A warning.
+    pub(crate) fn warn(&self, text: &str) {
+        let style = self.error_style;
+        self.always(&format!("{} {text}", style.yellow("warning:")));
+    }
+
+    /// A question without a line end after it.
+    pub(crate) fn ask(&self, question: &str) {
+        let _ = self.error_bytes(question.as_bytes());
+    }
+
+    /// An error with its hint, as text or (with `--json`) as a document.
+    pub(crate) fn problem(&self, problem: &Problem) {
+        if self.json_errors {
+            self.error_document(problem);
+            return;
+        }
+        let style = self.error_style;
+        self.always(&format!("{} {}", style.red("error:"), problem.message));
+        if let Some(hint) = &problem.hint {
+            self.always(&format!("{} {hint}", style.cyan("hint:")));
+        }
+        if self.verbose && !problem.details.is_null() {
+            self.always(&format!("details: {}", problem.details));
+        }
+    }
+
+    /// What the argument parser has to say: help on standard output, errors on standard error.
+    pub(crate) fn usage(&self, error: &clap::Error) {
+        let text = error.render().to_string();
+        if !error.use_stderr() {
+            // A closed pipe behind `skep --help` is nothing to report.
+            let _ = self.bytes(text.as_bytes());
+        } else if self.json_errors {
+            self.error_document(&usage_problem(&text));
+        } else {
+            let _ = self.error_bytes(text.as_bytes());
+        }
+    }
+
+    fn error_document(&self, problem: &Problem) {
+        let document = ErrorDocument::new(problem);
+        match serde_json::to_string(&document) {
+            Ok(text) => self.always(&text),
+            Err(_) => self.always(&problem.message),
+        }
+    }
+}
+
+fn usage_problem(text: &str) -> Problem {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("the command line is not understood");
+    let problem = Problem::new(Code::Usage, first.strip_prefix("error: ").unwrap_or(first));
+    match lines.find_map(|line| line.strip_prefix("tip: ")) {
+        Some(tip) => problem.hint(tip),
+        None => problem.hint("--help shows what can be typed"),
+    }
+}

@@ -1,0 +1,123 @@
+//! PATHs as typed, relative to the current directory, become paths of the project.
+
+use crate::context::show_path;
+use skep_types::{ByteString, Code, Problem, RelPath};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+/// From where relative paths are read: the current directory if it is in the project, else the
+/// project itself.
+pub(crate) fn start<'a>(directory: &'a Path, project: &'a Path) -> &'a Path {
+    if directory.starts_with(project) { directory } else { project }
+}
+
+/// One path of the project. It need not exist, and nothing is looked up: a symbolic link in it is
+/// a path of the project like any other.
+pub(crate) fn in_project(word: &OsStr, start: &Path, project: &Path) -> Result<RelPath, Problem> {
+    let outside = || {
+        let message = format!(
+            "path `{}` is not in project `{}`",
+            show_path(Path::new(word)),
+            show_path(project)
+        );
+        Problem::new(Code::Usage, message)
+    };
+    let whole = without_dots(&start.join(word)).ok_or_else(outside)?;
+    let below = whole.strip_prefix(project).map_err(|_| outside())?;
+    RelPath::parse(below.as_os_str().as_bytes())
+        .map_err(|error| Problem::new(Code::Usage, error.to_string()))
+}
+
+/// A selection for `diff`, `approve` and `reject`: globs go on as they were typed, paths are made
+/// relative to the project.
+pub(crate) fn select(
+    words: &[OsString],
+    start: &Path,
+    project: &Path,
+) -> Result<Vec<ByteString>, Problem> {
+    let one = |word: &OsString| {
+        if is_glob(word.as_bytes()) {
+            return Ok(ByteString::from(word.as_os_str()));
+        }
+        let path = in_project(word, start, project)?;
+        Ok(ByteString::from(path.as_path_or_dot()))
+    };
+    words.iter().map(one).collect()
+}
+
+/// Whether a word has characters that mean something in a glob.
+pub(crate) fn is_glob(word: &[u8]) -> bool {
+    word.iter().any(|byte| b"*?[{".contains(byte))
+}
+
+/// `a/./b/../c` without dots, by text alone; `None` if it climbs above the root.
+fn without_dots(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                if !plain.pop() {
+                    return None;
+                }
+            }
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    fn path(word: &str) -> Result<String, Code> {
+        in_project(word.as_ref(), Path::new("/p/src"), Path::new("/p"))
+            .map(|path| path.to_string())
+            .map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn relative_to_where_one_stands() {
+        assert_eq!(path("main.rs").unwrap(), "src/main.rs");
+        assert_eq!(path("../a").unwrap(), "a");
+        assert_eq!(path("/p/x/./y").unwrap(), "x/y");
+        assert_eq!(path("..").unwrap(), ".");
+        assert_eq!(path("../../etc").unwrap_err(), Code::Usage);
+        assert_eq!(path("/etc").unwrap_err(), Code::Usage);
+        assert_eq!(path("/pp/x").unwrap_err(), Code::Usage);
+        assert_eq!(start(Path::new("/elsewhere"), Path::new("/p")), Path::new("/p"));
+    }
+
+    #[test]
+    fn globs_stay_as_typed() {
+        let words = ["*.rs".into(), "x".into(), "../".into()];
+        let found = select(&words, Path::new("/p/src"), Path::new("/p")).unwrap();
+        assert_eq!(found, ["*.rs".into(), "src/x".into(), ByteString::from(".")]);
+    }
+
+    proptest! {
+        /// Any bytes: either refused, or a path that is below the project and keeps its bytes.
+        #[test]
+        fn never_leaves_the_project(word in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let word = OsString::from_vec(word);
+            if let Ok(found) = in_project(&word, Path::new("/p/src"), Path::new("/p")) {
+                prop_assert!(found.components().all(|part| part != b".." && part != b"."));
+                let again = in_project(found.as_path().as_os_str(), Path::new("/p"), Path::new("/p"));
+                prop_assert_eq!(again.unwrap(), found);
+            }
+        }
+
+        /// A plain name in the current directory is found there, whatever its bytes.
+        #[test]
+        fn a_plain_name_keeps_its_bytes(name in proptest::collection::vec(1u8..=255, 1..30)) {
+            prop_assume!(!name.contains(&b'/') && name != b"." && name != b"..");
+            let word = OsString::from_vec(name.clone());
+            let found = in_project(&word, Path::new("/p/src"), Path::new("/p")).unwrap();
+            prop_assert_eq!(found.file_name().unwrap(), name.as_slice());
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! A change set as a unified diff: risky changes first, conflicts and drift said, nothing hidden.
+
+use super::style::Style;
+use super::table::table;
+use skep_types::escape::{visible, visible_text};
+use skep_types::{
+    ByteSize, Change, ChangeKind, ChangeSet, EntryState, Hunk, HunkLine, RelPath, Risk,
+};
+use std::fmt::Write as _;
+
+/// What is said above the changes: whose, the digest, risks, conflicts, drift, warnings.
+pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &[&Change]) -> String {
+    let mut text = String::new();
+    let title = format!("sandbox {}  base {}", set.sandbox, visible(set.base.as_bytes()));
+    let _ = writeln!(text, "{}", style.bold(&title));
+    let _ = writeln!(text, "digest {}", set.digest);
+    text.push_str(&risks(style, shown));
+    for conflict in &set.conflicts {
+        let line =
+            format!("! conflict  {}: {}", conflict.path, visible_text(conflict.reason.as_bytes()));
+        let _ = writeln!(text, "{}", style.red(&line));
+    }
+    for drift in set.drift.iter().filter(|drift| drift.merges) {
+        let line = format!(
+            "! drift     {}: {} (merges)",
+            drift.path,
+            visible_text(drift.reason.as_bytes())
+        );
+        let _ = writeln!(text, "{}", style.yellow(&line));
+    }
+    for warning in &set.warnings {
+        let line = format!("! warning   {}", visible_text(warning.as_bytes()));
+        let _ = writeln!(text, "{}", style.yellow(&line));
+    }
+    text
+}
+
+/// Risky changes, the worst first, each with its reasons; then what the acceptance rules refuse.
+pub(crate) fn risks(style: Style, changes: &[&Change]) -> String {
+    let mut text = String::new();
+    for (risk, word) in [(Risk::Block, "block"), (Risk::Ask, "ask"), (Risk::Note, "note")] {
+        for change in changes.iter().filter(|change| change.risk == risk) {
+            let reasons = visible_text(change.risk_reasons.join("; ").as_bytes());
+            let line = format!("! {word:<9} {}: {reasons}", change.path);
+            let painted = match risk {
+                Risk::Block => style.red(&line),
+                Risk::Ask | Risk::Note | Risk::None => style.yellow(&line),
+            };
+            let _ = writeln!(text, "{painted}");
+        }
+    }
+    for change in changes {
+        if let Some(verdict) = change.verdict.as_ref().filter(|verdict| !verdict.allowed) {
+            let reason = visible_text(verdict.reason.as_bytes());
+            let line = format!("! denied    {}: {reason}", change.path);
+            let _ = writeln!(text, "{}", style.red(&line));
+        }
+    }
+    text
+}
+
+/// The changes as a unified diff: risky ones first, ignored ones last and set apart.
+pub(crate) fn unified(style: Style, changes: &[&Change]) -> String {
+    let mut text = String::new();
+    for change in ordered(changes) {
+        text.push('\n');
+        push_change(&mut text, style, change);
+    }
+    text
+}
+
+/// One line per change with its counts.
+pub(crate) fn stat(style: Style, changes: &[&Change]) -> String {
+    let row = |change: &Change| {
+        let counts = if change.binary {
+            "binary".to_owned()
+        } else if change.too_large {
+            "large".to_owned()
+        } else {
+            format!("+{} -{}", change.added, change.removed)
+        };
+        let ignored = if change.ignored { "ignored" } else { "" };
+        vec![kind_word(change).to_owned(), counts, name(change), ignored.to_owned()]
+    };
+    let rows: Vec<_> = ordered(changes).into_iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(style, &["KIND", "LINES", "PATH", ""], &rows)
+}
+
+/// The line under everything: what there is in all.
+pub(crate) fn totals(set: &ChangeSet) -> String {
+    let totals = set.totals;
+    let mut text = format!(
+        "{} changed, +{} -{}",
+        counted(totals.files, "file", "files"),
+        totals.added,
+        totals.removed
+    );
+    if totals.ignored > 0 {
+        let _ = write!(
+            text,
+            "; {} ignored (built artefacts, left out unless --ignored)",
+            totals.ignored
+        );
+    }
+    text
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Risky ones first (the worst at the top), then the plain ones, then the ignored ones.
+fn ordered<'a>(changes: &[&'a Change]) -> Vec<&'a Change> {
+    let mut changes = changes.to_vec();
+    changes.sort_by_key(|change| {
+        let risk = if change.risk == Risk::Note { Risk::None } else { change.risk };
+        (risk == Risk::None && change.ignored, std::cmp::Reverse(risk))
+    });
+    changes
+}
+
+fn push_change(text: &mut String, style: Style, change: &Change) {
+    let _ = writeln!(text, "{}", style.bold(&title(change)));
+    for line in facts(change) {
+        let _ = writeln!(text, "{line}");
+    }
+    if change.hunks.is_empty() {
+        return;
+    }
+    let old = change.renamed_from.as_ref().unwrap_or(&change.path);
+    let _ = writeln!(text, "{}", style.bold(&format!("--- {}", side("a", old, &change.old))));
+    let _ =
+        writeln!(text, "{}", style.bold(&format!("+++ {}", side("b", &change.path, &change.new))));
+    for hunk in &change.hunks {
+        push_hunk(text, style, hunk);
+    }
+}
+
+fn title(change: &Change) -> String {
+    let mut title = format!("{} {}", kind_word(change), name(change));
+    if change.added + change.removed > 0 {
+        let _ = write!(title, "  +{} -{}", change.added, change.removed);
+    }
+    if change.ignored {
+        title.push_str("  (ignored)");
+    }
+    title
+}
+
+fn name(change: &Change) -> String {
+    match &change.renamed_from {
+        Some(from) => format!("{from} -> {}", change.path),
+        None => change.path.to_string(),
+    }
+}
+
+/// What the hunks do not show: kind, mode, link targets, size, and why there are no hunks.
+fn facts(change: &Change) -> Vec<String> {
+    let mut facts = Vec::new();
+    let (old, new) = (&change.old, &change.new);
+    if !old.is_absent() && !new.is_absent() && old.noun() != new.noun() {
+        facts.push(format!("type {} -> {}", old.noun(), new.noun()));
+    } else if !matches!(new, EntryState::File { .. } | EntryState::Absent) && old.is_absent() {
+        facts.push(format!("new {}", new.noun()));
+    } else if !matches!(old, EntryState::File { .. } | EntryState::Absent) && new.is_absent() {
+        facts.push(format!("removed {}", old.noun()));
+    }
+    match (old.mode(), new.mode()) {
+        (Some(old), Some(new)) if old != new => facts.push(format!("mode {old:04o} -> {new:04o}")),
+        (None, Some(new)) if new & 0o7111 != 0 && matches!(change.new, EntryState::File { .. }) => {
+            facts.push(format!("mode {new:04o}"));
+        }
+        _ => {}
+    }
+    if let EntryState::Symlink { target } = old {
+        facts.push(format!("-link to {target}"));
+    }
+    if let EntryState::Symlink { target } = new {
+        facts.push(format!("+link to {target}"));
+    }
+    if change.kind == ChangeKind::Special {
+        facts.push(format!("a {} is never applied", new.noun()));
+    }
+    if change.binary {
+        facts.push(format!("binary: {} -> {}", content(old), content(new)));
+    } else if change.too_large {
+        let sizes = format!("{} -> {}", content(old), content(new));
+        facts.push(format!("too large to show as hunks: {sizes}; approved or rejected as a whole"));
+    }
+    facts
+}
+
+fn content(state: &EntryState) -> String {
+    match state {
+        EntryState::File { size, hash, .. } => {
+            let short: String = hash.to_string().chars().take(12).collect();
+            format!("{} ({short})", ByteSize(*size))
+        }
+        other => other.noun().to_owned(),
+    }
+}
+
+fn side(prefix: &str, path: &RelPath, state: &EntryState) -> String {
+    if state.is_absent() { "/dev/null".to_owned() } else { format!("{prefix}/{path}") }
+}
+
+fn push_hunk(text: &mut String, style: Style, hunk: &Hunk) {
+    let range = |start: u32, lines: u32| {
+        if lines == 1 { start.to_string() } else { format!("{start},{lines}") }
+    };
+    let header = format!(
+        "@@ -{} +{} @@ hunk {}",
+        range(hunk.old_start, hunk.old_lines),
+        range(hunk.new_start, hunk.new_lines),
+        hunk.id
+    );
+    let _ = writeln!(text, "{}", style.cyan(&header));
+    for line in &hunk.lines {
+        let (mark, bytes) = match line {
+            HunkLine::Context(bytes) => (' ', bytes.as_bytes()),
+            HunkLine::Removed(bytes) => ('-', bytes.as_bytes()),
+            HunkLine::Added(bytes) => ('+', bytes.as_bytes()),
+        };
+        // The end of the line is what the next line of ours stands for; a carriage return before
+        // it is content and is shown.
+        let ended = bytes.last() == Some(&b'\n');
+        let body = visible_text(bytes.strip_suffix(b"\n").unwrap_or(bytes));
+        let shown = format!("{mark}{body}");
+        let painted = match line {
+            HunkLine::Context(_) => shown,
+            HunkLine::Removed(_) => style.red(&shown),
+            HunkLine::Added(_) => style.green(&shown),
+        };
+        let _ = writeln!(text, "{painted}");
+        if !ended {
+            text.push_str("\\ No newline at end of file\n");
+        }
+    }
+}
+
+/// One word for what happened.
+pub(crate) fn kind_word(change: &Change) -> &'static str {
+    match change.kind {
+        ChangeKind::Added => "added",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Renamed => "renamed",
+        ChangeKind::Mode => "mode",
+        ChangeKind::Type => "type",
+        ChangeKind::Special => "special",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    fn all(set: &ChangeSet) -> Vec<&Change> {
+        set.changes.iter().collect()
+    }
+
+    #[test]
+    fn hunks_carry_their_ids_and_the_missing_newline() {
+        let set = fake::change_set();
+        let text = unified(Style::PLAIN, &all(&set));
+        let expected = "\nmodified a.txt  +1 -1\n--- a/a.txt\n+++ b/a.txt\n\
+                        @@ -1 +1 @@ hunk 0123456789abcdef\n-one\n+ONE\n\
+                        \\ No newline at end of file\n";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn nothing_from_inside_reaches_the_terminal_unescaped() {
+        let set = fake::hostile_change_set();
+        let shown = all(&set);
+        let text = [
+            heading(Style::PLAIN, &set, &shown),
+            unified(Style::PLAIN, &shown),
+            stat(Style::PLAIN, &shown),
+        ]
+        .concat();
+        let bad = |c: char| {
+            (c.is_control() && c != '\n' && c != '\t') || skep_types::escape::is_deceptive(c)
+        };
+        assert!(!text.contains(bad), "{text:?}");
+        assert!(text.contains("\\x1b[2J") && text.contains("\\u{202e}"), "{text}");
+        let broke_out = text.lines().any(|line| line.starts_with("+++ b/forged"));
+        assert!(!broke_out, "a name broke out of its line:\n{text}");
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_ignored_last() {
+        let set = fake::change_set();
+        let names: Vec<_> =
+            ordered(&all(&set)).iter().map(|change| change.path.to_string()).collect();
+        assert_eq!(names.first().unwrap(), ".git/hooks/post-commit");
+        assert_eq!(names.last().unwrap(), "target/out.o");
+        let heading = heading(Style::PLAIN, &set, &all(&set));
+        assert!(
+            heading.contains("! block     .git/hooks/post-commit: runs on the host"),
+            "{heading}"
+        );
+    }
+
+    #[test]
+    fn what_has_no_hunks_is_still_said() {
+        let set = fake::change_set();
+        let text = unified(Style::PLAIN, &all(&set));
+        for line in [
+            "mode 0644 -> 0755",
+            "+link to /etc/passwd",
+            "binary: nothing -> 3 B",
+            "renamed old -> new",
+            "a fifo is never applied",
+            "(ignored)",
+        ] {
+            assert!(text.contains(line), "{line}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn totals_count_what_is_left_out() {
+        assert_eq!(
+            totals(&fake::change_set()),
+            "7 files changed, +1 -1; 1 ignored (built artefacts, left out unless --ignored)"
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! Sandboxes and enforcement reports for people.
+
+use super::style::Style;
+use super::table::table;
+use skep_engine::api::{SandboxView, SnapshotView};
+use skep_types::{ByteSize, EnforcementReport, Layer, Limits, Sandbox, show_duration};
+use std::fmt::Write as _;
+
+/// `ls`.
+pub(crate) fn list(style: Style, views: &[SandboxView]) -> String {
+    let row = |view: &SandboxView| {
+        let sandbox = &view.sandbox;
+        vec![
+            sandbox.name.to_string(),
+            sandbox.state.to_string(),
+            sandbox.provider.clone(),
+            ByteSize(view.upper_bytes).to_string(),
+            view.running.len().to_string(),
+            instant(&sandbox.created_at),
+            sandbox.project.to_string(),
+        ]
+    };
+    let rows: Vec<_> = views.iter().map(row).collect();
+    let heading = ["NAME", "STATE", "PROVIDER", "SIZE", "EXECS", "CREATED", "PROJECT"];
+    let mut text = table(style, &heading, &rows);
+    for view in views {
+        for warning in &view.warnings {
+            let line = format!("! {}: {warning}", view.sandbox.name);
+            let _ = writeln!(text, "{}", style.yellow(&line));
+        }
+    }
+    text
+}
+
+/// `show`.
+pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView]) -> String {
+    let sandbox = &view.sandbox;
+    let mut text = String::new();
+    let mut field = |name: &str, value: &str| {
+        let _ = writeln!(text, "{} {value}", style.bold(&format!("{name:<11}")));
+    };
+    field("name", sandbox.name.as_str());
+    field("id", sandbox.id.as_str());
+    field("state", &state(sandbox));
+    field("project", &sandbox.project.to_string());
+    field("provider", &format!("{} ({})", sandbox.provider, sandbox.driver.as_str()));
+    field("base", sandbox.base.commit.as_deref().unwrap_or("the project as it was at create"));
+    field("created", &instant(&sandbox.created_at));
+    let size = ByteSize(view.upper_bytes);
+    field("size", &format!("{size} in {} entries", view.upper_inodes));
+    if !view.running.is_empty() {
+        let running: Vec<_> = view.running.iter().map(skep_types::ExecId::as_str).collect();
+        field("running", &running.join(" "));
+    }
+    let limits = limits(&sandbox.policy.limits);
+    if !limits.is_empty() {
+        field("limits", &limits.join(", "));
+    }
+    for (key, value) in &sandbox.labels {
+        field("label", &skep_types::escape::visible(format!("{key}={value}").as_bytes()));
+    }
+    for (path, bytes) in &view.largest {
+        field("large", &format!("{path} ({})", ByteSize(*bytes)));
+    }
+    for snapshot in snapshots {
+        let label = skep_types::escape::visible(snapshot.label.as_bytes());
+        field("snapshot", &format!("{label} ({})", instant(&snapshot.created_at)));
+    }
+    for warning in &view.warnings {
+        field("warning", warning);
+    }
+    text.push('\n');
+    text.push_str(&enforcement(style, &sandbox.enforcement));
+    text
+}
+
+fn state(sandbox: &Sandbox) -> String {
+    match &sandbox.state_reason {
+        Some(reason) => format!("{} ({reason})", sandbox.state),
+        None => sandbox.state.to_string(),
+    }
+}
+
+/// The enforcement report as a table.
+pub(crate) fn enforcement(style: Style, report: &EnforcementReport) -> String {
+    let row = |layer: Layer| match report.0.get(&layer) {
+        Some(found) => vec![
+            layer.to_string(),
+            if found.enforced { "yes" } else { "no" }.to_owned(),
+            found.how.clone(),
+            found.reason.clone().unwrap_or_default(),
+        ],
+        None => {
+            vec![layer.to_string(), "no".to_owned(), "none".to_owned(), "not reported".to_owned()]
+        }
+    };
+    let rows: Vec<_> = Layer::ALL.into_iter().map(row).collect();
+    table(style, &["LAYER", "ENFORCED", "HOW", "REASON"], &rows)
+}
+
+/// The limits that are set, in words.
+fn limits(limits: &Limits) -> Vec<String> {
+    let size = |name: &str, value: Option<ByteSize>| value.map(|size| format!("{name} {size}"));
+    let count = |name: &str, value: Option<u64>| value.map(|number| format!("{name} {number}"));
+    let time = |name: &str, value: Option<std::time::Duration>| {
+        value.map(|time| format!("{name} {}", show_duration(time)))
+    };
+    let all = [
+        size("memory", limits.memory),
+        limits.cpus.map(|number| format!("cpus {number}")),
+        time("cpu time", limits.cpu_time),
+        count("pids", limits.pids),
+        size("disk", limits.disk),
+        count("inodes", limits.inodes),
+        count("open files", limits.open_files),
+        time("timeout", limits.timeout),
+        time("grace", limits.grace),
+        time("idle", limits.idle_timeout),
+        time("silence", limits.silence_timeout),
+        size("output", limits.output),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// An RFC 3339 instant to the second, which is enough to look at.
+pub(crate) fn instant(text: &str) -> String {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+        Err(_) => skep_types::escape::visible(text.as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    #[test]
+    fn a_sandbox_is_shown_with_every_layer() {
+        let view = fake::view("bar1");
+        let text = show(Style::PLAIN, &view, &[]);
+        for word in ["bar1", "stopped", "/p", "filesystem", "kernel", "not reported"] {
+            assert!(text.contains(word), "{word}:\n{text}");
+        }
+        let text = list(Style::PLAIN, &[view]);
+        assert!(text.starts_with("NAME "), "{text}");
+    }
+
+    #[test]
+    fn instants_to_the_second() {
+        assert_eq!(instant("2026-11-15T21:00:00.123456789Z"), "2026-11-15 21:00:00Z");
+        assert_eq!(instant("\x1b[2J"), "\\x1b[2J");
+    }
+}

@@ -1,0 +1,158 @@
+//! What is said on standard error after a command ended, and before an approval.
+
+use super::diff;
+use super::style::Style;
+use skep_types::escape::visible_text;
+use skep_types::{ByteSize, Change, ChangeSet, EndReason, ExecEnd, show_duration};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// How many paths are listed before the rest is only counted.
+const LISTED: usize = 20;
+
+/// What became of the sandbox after `run`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Stopped; its changes wait.
+    Kept,
+    /// Gone.
+    Removed,
+}
+
+/// Why a command ended, where that was not its own doing.
+pub(crate) fn end(end: &ExecEnd) -> Option<String> {
+    let message = end.message.as_deref().map(|message| visible_text(message.as_bytes()));
+    let because = match end.reason {
+        EndReason::Exited => return message,
+        EndReason::Signal => {
+            format!("the command was killed by signal {}", end.signal.unwrap_or(0))
+        }
+        EndReason::Timeout => "the command ran out of time (--timeout)".to_owned(),
+        EndReason::IdleTimeout => "the sandbox was idle for too long (--idle-timeout)".to_owned(),
+        EndReason::SilenceTimeout => {
+            "the command printed nothing for too long (--silence-timeout)".to_owned()
+        }
+        EndReason::CpuLimit => "the command used up its processor time (--cpu-time)".to_owned(),
+        EndReason::Oom => "the command ran out of memory (--memory)".to_owned(),
+        EndReason::DiskLimit => "the command wrote more than it may (--disk)".to_owned(),
+        EndReason::PidsLimit => "the command could not make more processes (--pids)".to_owned(),
+        EndReason::OutputLimit => {
+            "the command printed more than it may (--output-limit)".to_owned()
+        }
+        EndReason::Killed => "the command was killed".to_owned(),
+        EndReason::Lost => "the end of the command was not seen".to_owned(),
+        EndReason::StartFailed => "the command could not be started".to_owned(),
+    };
+    Some(match message {
+        Some(message) => format!("{because}: {message}"),
+        None => because,
+    })
+}
+
+/// The summary after `run`, one screen at most.
+pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate) -> String {
+    let mut text = String::new();
+    let changes: Vec<&Change> = set.changes.iter().collect();
+    let used = used(end);
+    if changes.is_empty() {
+        let fate = match fate {
+            Fate::Kept => format!("sandbox {} kept", set.sandbox),
+            Fate::Removed => "sandbox removed".to_owned(),
+        };
+        let _ = writeln!(text, "{} no changes ({used}); {fate}", style.bold("skep:"));
+        return text;
+    }
+    text.push_str(&risks(style, set));
+    let _ = writeln!(text, "{} {} ({used})", style.bold("skep:"), diff::totals(set));
+    if fate == Fate::Removed {
+        let _ = writeln!(text, "sandbox {} and its changes were discarded", set.sandbox);
+        return text;
+    }
+    let name = &set.sandbox;
+    let next = [
+        (format!("skep diff {name}"), "see the changes"),
+        (format!("skep approve {name}"), "apply them to the project"),
+        (format!("skep rm --discard {name}"), "throw them away"),
+    ];
+    for (command, meaning) in next {
+        let _ = writeln!(text, "  {}  {meaning}", style.cyan(&format!("{command:<30}")));
+    }
+    text
+}
+
+fn used(end: &ExecEnd) -> String {
+    let mut used = show_duration(Duration::from_millis(end.stats.duration_ms));
+    if end.stats.memory_peak_bytes > 0 {
+        let _ = write!(used, ", memory peak {}", ByteSize(end.stats.memory_peak_bytes));
+    }
+    if !end.limits_hit.is_empty() {
+        let _ = write!(used, ", limits felt: {}", end.limits_hit.join(", "));
+    }
+    used
+}
+
+/// What an approval is about to apply: risks, then each path, then the totals and the digest.
+pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &[&Change]) -> String {
+    let mut text = risks(style, set);
+    for change in selected.iter().take(LISTED) {
+        let counts = if change.added + change.removed > 0 {
+            format!("  +{} -{}", change.added, change.removed)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), change.path);
+    }
+    if selected.len() > LISTED {
+        let _ = writeln!(text, "  … and {} more", selected.len() - LISTED);
+    }
+    let _ = writeln!(text, "{} {}", style.bold("skep:"), diff::totals(set));
+    let _ = writeln!(text, "digest {}", set.digest);
+    text
+}
+
+/// Risks, conflicts and warnings, cut to a screen.
+fn risks(style: Style, set: &ChangeSet) -> String {
+    let changes: Vec<&Change> = set.changes.iter().collect();
+    let mut lines: Vec<String> = diff::risks(style, &changes).lines().map(str::to_owned).collect();
+    for conflict in &set.conflicts {
+        let reason = visible_text(conflict.reason.as_bytes());
+        lines.push(style.red(&format!("! conflict  {}: {reason}", conflict.path)));
+    }
+    for warning in &set.warnings {
+        lines.push(style.yellow(&format!("! warning   {}", visible_text(warning.as_bytes()))));
+    }
+    let more = lines.len().saturating_sub(LISTED);
+    lines.truncate(LISTED);
+    if more > 0 {
+        lines.push(format!("… and {more} more; `skep diff {}` shows all", set.sandbox));
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    #[test]
+    fn risks_come_first_and_the_next_commands_last() {
+        let text = after_run(Style::PLAIN, &fake::change_set(), &fake::end(0), Fate::Kept);
+        let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}:\n{text}"));
+        assert!(at("! block") < at("7 files changed"));
+        assert!(at("7 files changed") < at("skep diff bar1"));
+        assert!(at("1.2 s") < at("memory peak 3 MiB"));
+        assert!(at("skep approve bar1") < at("skep rm --discard bar1"));
+    }
+
+    #[test]
+    fn every_end_but_a_plain_exit_has_a_reason() {
+        assert_eq!(super::end(&fake::end(7)), None);
+        let mut oom = fake::end(137);
+        oom.reason = EndReason::Oom;
+        oom.message = Some("64 MiB\x1b[0m".into());
+        assert_eq!(
+            super::end(&oom).unwrap(),
+            "the command ran out of memory (--memory): 64 MiB\\x1b[0m"
+        );
+    }
+}

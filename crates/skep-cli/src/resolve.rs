@@ -1,0 +1,269 @@
+//! What was typed for `run`, `create` and `exec` becomes requests. Pure: files were read before.
+
+use crate::arguments::exec::ExecLimitArguments;
+use crate::arguments::sandbox::SandboxArguments;
+use crate::environment::{self, Environment};
+use crate::paths;
+use crate::surroundings::Surroundings;
+use skep_engine::api::{CreateRequest, MountRequest};
+use skep_types::{
+    Access, ByteString, Code, ExecSpec, Limits, Problem, SandboxName, TerminalSize, escape,
+};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// The request for a sandbox.
+pub(crate) fn create(
+    typed: &SandboxArguments,
+    exec_limits: &ExecLimitArguments,
+    env: Environment,
+    project: PathBuf,
+    around: &Surroundings,
+) -> Result<CreateRequest, Problem> {
+    let here = &around.directory;
+    let start = paths::start(here, &project);
+    let scope = typed.scope.iter().map(|path| {
+        paths::in_project(path, start, &project).map(|path| path.as_path_or_dot().to_owned())
+    });
+    Ok(CreateRequest {
+        name: typed.name.clone(),
+        scope: scope.collect::<Result<_, _>>()?,
+        provider: typed.provider.clone(),
+        from: typed.from.clone(),
+        fresh: typed.fresh,
+        discard: typed.discard,
+        exclusive: typed.exclusive,
+        user: typed.user.map(Into::into),
+        system: typed.system.map(Into::into),
+        profile: typed.profile.clone(),
+        network: typed.net.map(Into::into),
+        env,
+        mounts: typed.mount.iter().map(|word| mount(word, here)).collect::<Result<_, _>>()?,
+        archive: typed.archive.as_ref().map(|path| here.join(path)),
+        datasets: typed.dataset.iter().map(|word| dataset(word, here)).collect::<Result<_, _>>()?,
+        hide: typed.hide.clone(),
+        show: typed.show.clone(),
+        limits: limits(typed, exec_limits),
+        ttl: typed.ttl,
+        require: typed.require.iter().copied().collect(),
+        best_effort: typed.best_effort,
+        labels: typed
+            .label
+            .iter()
+            .map(|word| environment::label(word))
+            .collect::<Result<_, _>>()?,
+        idempotency_key: typed.idempotency_key.clone(),
+        host_env: around.environment(),
+        home: around.home.clone(),
+        project,
+    })
+}
+
+fn limits(typed: &SandboxArguments, exec: &ExecLimitArguments) -> Limits {
+    Limits {
+        memory: typed.memory,
+        cpus: typed.cpus,
+        pids: typed.pids,
+        disk: typed.disk,
+        idle_timeout: typed.idle_timeout,
+        ..exec_limits(exec)
+    }
+}
+
+/// The limits that are one command's own.
+pub(crate) fn exec_limits(typed: &ExecLimitArguments) -> Limits {
+    Limits {
+        timeout: typed.timeout,
+        grace: typed.grace,
+        silence_timeout: typed.silence_timeout,
+        cpu_time: typed.cpu_time,
+        output: typed.output_limit,
+        ..Limits::default()
+    }
+}
+
+/// What to run, where, and how.
+pub(crate) struct Command<'a> {
+    /// The command and its arguments.
+    pub(crate) words: Vec<OsString>,
+    /// `--workdir`.
+    pub(crate) workdir: Option<&'a Path>,
+    /// Variables.
+    pub(crate) env: Environment,
+    /// Limits.
+    pub(crate) limits: Limits,
+    /// A terminal of this size.
+    pub(crate) tty: Option<TerminalSize>,
+}
+
+/// The exec for a command in a sandbox of `project`, started from directory `here`.
+pub(crate) fn exec(command: Command<'_>, here: &Path, project: &Path) -> Result<ExecSpec, Problem> {
+    if command.words.first().is_none_or(|word| word.is_empty()) {
+        return Err(Problem::new(Code::Usage, "there is no command to run")
+            .hint("write it behind `--`, such as: -- make test"));
+    }
+    let inside = here.starts_with(project);
+    let workdir = match command.workdir {
+        // Also a relative one is meant inside, where the project is at its own path.
+        Some(path) => Some(if inside { here.join(path) } else { project.join(path) }),
+        None => inside.then(|| here.to_owned()),
+    };
+    Ok(ExecSpec {
+        argv: command.words.into_iter().map(ByteString::from).collect(),
+        env: command.env,
+        workdir: workdir.map(ByteString::from),
+        tty: command.tty,
+        limits: command.limits,
+    })
+}
+
+/// `SRC:DST[:ro|rw]`. The destination is absolute, so the last `:/` is where it starts; the source
+/// may hold colons of its own.
+fn mount(word: &OsStr, here: &Path) -> Result<MountRequest, Problem> {
+    let refuse = |why: &str| {
+        let message = format!("--mount: `{}` {why}", escape::visible(word.as_bytes()));
+        Problem::new(Code::Usage, message)
+            .hint("write SRC:DST, SRC:DST:ro or SRC:DST:rw, with an absolute DST")
+    };
+    let bytes = word.as_bytes();
+    let (rest, access) = if let Some(rest) = bytes.strip_suffix(b":rw") {
+        (rest, Access::Rw)
+    } else {
+        (bytes.strip_suffix(b":ro").unwrap_or(bytes), Access::Ro)
+    };
+    let at = rest.windows(2).rposition(|pair| pair == b":/");
+    let at = at.ok_or_else(|| refuse("has no absolute path to mount at"))?;
+    let (source, target) = (OsStr::from_bytes(&rest[..at]), OsStr::from_bytes(&rest[at + 1..]));
+    if source.is_empty() {
+        return Err(refuse("has no path of the host before the `:`"));
+    }
+    if Path::new(target).components().any(|part| part == std::path::Component::ParentDir) {
+        return Err(refuse("has a `..` in the path to mount at"));
+    }
+    Ok(MountRequest { source: here.join(source), target: target.into(), access })
+}
+
+/// `NAME=PATH`; the name becomes a directory below `/datasets`.
+fn dataset(word: &OsStr, here: &Path) -> Result<(String, PathBuf), Problem> {
+    let refuse = |why: &str| {
+        let message = format!("--dataset: `{}` {why}", escape::visible(word.as_bytes()));
+        Problem::new(Code::Usage, message).hint("write NAME=PATH")
+    };
+    let bytes = word.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=').ok_or_else(|| refuse("has no `=`"))?;
+    let (name, path) = (&bytes[..at], &bytes[at + 1..]);
+    // The rules for names of sandboxes are those of a single safe file name.
+    let name = std::str::from_utf8(name).ok().filter(|name| is_plain(name));
+    let name = name.ok_or_else(|| refuse("has no plain name before the `=`"))?;
+    if path.is_empty() {
+        return Err(refuse("has no path behind the `=`"));
+    }
+    Ok((name.to_owned(), here.join(OsStr::from_bytes(path))))
+}
+
+fn is_plain(name: &str) -> bool {
+    !matches!(SandboxName::parse(name), Err(skep_types::NameError::Malformed(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn around() -> Surroundings {
+        Surroundings {
+            directory: "/p/src".into(),
+            home: "/home/u".into(),
+            variables: [("PATH".into(), "/bin".into())].into(),
+            ..Surroundings::default()
+        }
+    }
+
+    #[test]
+    fn nothing_typed_is_nothing_asked() {
+        let request = create(
+            &SandboxArguments::default(),
+            &ExecLimitArguments::default(),
+            Environment::new(),
+            "/p".into(),
+            &around(),
+        )
+        .unwrap();
+        assert_eq!(request.limits, Limits::default());
+        assert_eq!(request.project, Path::new("/p"));
+        assert_eq!(request.home, Path::new("/home/u"));
+        assert_eq!(request.host_env["PATH"].as_bytes(), b"/bin");
+        assert!(request.network.is_none() && request.scope.is_empty() && !request.best_effort);
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let typed = SandboxArguments {
+            scope: vec!["sub".into(), "../doc".into()],
+            mount: vec!["data:/data:rw".into()],
+            archive: Some("../x.tar".into()),
+            dataset: vec!["set1=/d".into()],
+            label: vec!["team=bees".into()],
+            pids: Some(32),
+            ..SandboxArguments::default()
+        };
+        let exec =
+            ExecLimitArguments { timeout: Some(Duration::from_secs(1)), ..Default::default() };
+        let request = create(&typed, &exec, Environment::new(), "/p".into(), &around()).unwrap();
+        assert_eq!(request.scope, [PathBuf::from("src/sub"), PathBuf::from("doc")]);
+        assert_eq!(request.mounts[0].source, Path::new("/p/src/data"));
+        assert_eq!(request.mounts[0].access, Access::Rw);
+        assert_eq!(request.archive.unwrap(), Path::new("/p/src/../x.tar"));
+        assert_eq!(request.datasets["set1"], Path::new("/d"));
+        assert_eq!(request.labels["team"], "bees");
+        assert_eq!(request.limits.pids, Some(32));
+        assert_eq!(request.limits.timeout, Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn mounts_split_at_the_absolute_target() {
+        let parse = |text: &str| mount(text.as_ref(), Path::new("/here"));
+        let odd = parse("/a:b:/c:d").unwrap();
+        assert_eq!(
+            (odd.source.as_path(), odd.target.as_path()),
+            ("/a:b".as_ref(), "/c:d".as_ref())
+        );
+        assert_eq!(parse("/a:/b:ro").unwrap().access, Access::Ro);
+        for bad in ["", "/a", "/a:b", ":/b", "/a:/b:rx/", "/a:/b/../c"] {
+            let result = parse(bad);
+            // `rx/` is part of a target that is legal as a name; only the others are wrong.
+            assert_eq!(result.is_ok(), bad == "/a:/b:rx/", "{bad}");
+        }
+    }
+
+    #[test]
+    fn datasets_have_plain_names() {
+        let parse = |text: &str| dataset(text.as_ref(), Path::new("/here"));
+        assert_eq!(parse("run=x").unwrap(), ("run".into(), "/here/x".into()));
+        for bad in ["x", "=x", "../a=x", "a/b=x", "..=x", "a="] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn spec(workdir: Option<&str>, here: &str) -> Option<String> {
+        let command = Command {
+            words: vec!["true".into()],
+            workdir: workdir.map(Path::new),
+            env: Environment::new(),
+            limits: Limits::default(),
+            tty: None,
+        };
+        let spec = exec(command, Path::new(here), Path::new("/p")).unwrap();
+        spec.workdir.map(|path| path.to_string())
+    }
+
+    #[test]
+    fn the_command_starts_where_one_stands() {
+        assert_eq!(spec(None, "/p/src").unwrap(), "/p/src");
+        assert_eq!(spec(None, "/elsewhere"), None);
+        assert_eq!(spec(Some("sub"), "/p/src").unwrap(), "/p/src/sub");
+        assert_eq!(spec(Some("sub"), "/elsewhere").unwrap(), "/p/sub");
+        assert_eq!(spec(Some("/tmp"), "/p/src").unwrap(), "/tmp");
+    }
+}

@@ -1,0 +1,240 @@
+//! The commands, and how a command line finds its own.
+
+use crate::arguments::{self, AfterDashes, Cut, Dashes, GlobalArguments};
+use crate::commands as c;
+use crate::context::Context;
+use crate::exit::{Family, Outcome};
+use clap::{Args, FromArgMatches as _};
+use std::ffi::OsString;
+
+/// A command: its arguments, and what it does with them.
+pub(crate) trait Run: Args {
+    /// Does it.
+    fn run(self, after: AfterDashes, context: &Context) -> Outcome;
+}
+
+/// One entry of the list of commands.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    family: Family,
+    dashes: Dashes,
+    augment: fn(clap::Command) -> clap::Command,
+    start: fn(&clap::ArgMatches, AfterDashes, &Context) -> Outcome,
+}
+
+const fn entry<C: Run>(name: &'static str, about: &'static str) -> Entry {
+    Entry {
+        name,
+        about,
+        family: Family::Other,
+        dashes: Dashes::Ordinary,
+        augment: C::augment_args,
+        start: start::<C>,
+    }
+}
+
+fn start<C: Run>(matches: &clap::ArgMatches, after: AfterDashes, context: &Context) -> Outcome {
+    C::from_arg_matches(matches)?.run(after, context)
+}
+
+impl Entry {
+    /// One whose words behind `--` are its own.
+    const fn cut(mut self) -> Self {
+        self.dashes = Dashes::Cut;
+        self
+    }
+
+    /// One that ends as a command inside ended.
+    const fn exec(mut self) -> Self {
+        self.family = Family::Exec;
+        self
+    }
+
+    fn command(&self) -> clap::Command {
+        (self.augment)(clap::Command::new(self.name)).about(self.about)
+    }
+}
+
+/// Every command, in the order help lists them.
+static ENTRIES: &[Entry] = &[
+    entry::<c::run::Run>("run", "Run a command on a copy of the project").cut().exec(),
+    entry::<c::create::Create>("create", "Create a sandbox"),
+    entry::<c::exec::Exec>("exec", "Run a command in a sandbox").cut().exec(),
+    entry::<c::shell::Shell>("shell", "Open a shell in a sandbox").exec(),
+    entry::<c::ls::Ls>("ls", "List sandboxes"),
+    entry::<c::show::Show>("show", "Show a sandbox"),
+    entry::<c::ps::Ps>("ps", "List the execs of a sandbox"),
+    entry::<c::logs::Logs>("logs", "Print the kept output of an exec"),
+    entry::<c::kill::Kill>("kill", "End an exec with everything it started"),
+    entry::<c::stop::Stop>("stop", "End everything in a sandbox; its changes are kept"),
+    entry::<c::start::Start>("start", "Start a stopped sandbox"),
+    entry::<c::freeze::Freeze>("freeze", "Pause every process of a sandbox"),
+    entry::<c::thaw::Thaw>("thaw", "Let a frozen sandbox go on"),
+    entry::<c::rm::Rm>("rm", "Delete sandboxes"),
+    entry::<c::diff::Diff>("diff", "Show what a sandbox changed").cut(),
+    entry::<c::approve::Approve>("approve", "Apply changes to the project").cut(),
+    entry::<c::reject::Reject>("reject", "Drop changes from a sandbox").cut(),
+    entry::<c::undo::Undo>("undo", "Reverse an approval"),
+    entry::<c::conflicts::Conflicts>("conflicts", "Show where the project moved since create")
+        .cut(),
+    entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
+    entry::<c::history::History>("history", "List approvals"),
+    entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval"),
+    entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label"),
+    entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot"),
+    entry::<c::fork::Fork>("fork", "Start new sandboxes from the state of one"),
+    entry::<c::compare::Compare>("compare", "Show sandboxes side by side"),
+    entry::<c::template::Template>("template", "Named states to create sandboxes from"),
+    entry::<c::doctor::Doctor>("doctor", "Probe what works on this machine"),
+    entry::<c::providers::Providers>("providers", "List where sandboxes can run"),
+    entry::<c::gc::Gc>("gc", "Clean up"),
+    entry::<c::events::Events>("events", "Print what happened"),
+    entry::<c::config::Config>("config", "Print the settings in force"),
+    entry::<c::completion::Completion>("completion", "Print a completion script for a shell"),
+    entry::<c::man::Man>("man", "Print a manual page"),
+    entry::<c::version::Version>("version", "Print the version"),
+];
+
+/// The whole tree, for help, suggestions, completion and manual pages.
+pub(crate) fn whole() -> clap::Command {
+    let top = clap::Command::new("skep")
+        .about("Run agents, builds and untrusted commands on a copy of a project; review what they changed; take over what you approve")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .max_term_width(100);
+    let top = GlobalArguments::augment_args(top).mut_args(|argument| argument.global(true));
+    top.subcommands(ENTRIES.iter().map(Entry::command))
+}
+
+/// A command line that was understood.
+pub(crate) struct Parsed {
+    entry: &'static Entry,
+    global: GlobalArguments,
+    matches: clap::ArgMatches,
+    after: AfterDashes,
+}
+
+impl Parsed {
+    /// Which table of exit codes it follows.
+    pub(crate) fn family(&self) -> Family {
+        self.entry.family
+    }
+
+    /// The options that every command takes.
+    pub(crate) fn global(&self) -> &GlobalArguments {
+        &self.global
+    }
+
+    /// Does it.
+    pub(crate) fn start(self, context: &Context) -> Outcome {
+        (self.entry.start)(&self.matches, self.after, context)
+    }
+}
+
+/// Parses a command line with the parser of its command alone.
+pub(crate) fn parse(line: Vec<OsString>) -> Result<Parsed, Box<clap::Error>> {
+    let known = arguments::cut_at_command(&line)
+        .and_then(|cut| Some((ENTRIES.iter().find(|entry| entry.name == cut.word)?, cut)));
+    match known {
+        Some((entry, cut)) => parse_one(entry, cut).map_err(Box::new),
+        None => Err(Box::new(what_is_wrong(line))),
+    }
+}
+
+fn parse_one(entry: &'static Entry, cut: Cut) -> Result<Parsed, clap::Error> {
+    let (words, after) = entry.dashes.cut(cut.after);
+    let parser = GlobalArguments::augment_args(entry.command())
+        .bin_name(format!("skep {}", entry.name))
+        .max_term_width(100);
+    let name = OsString::from("skep");
+    let matches = parser.try_get_matches_from([name].into_iter().chain(cut.before).chain(words))?;
+    let global = GlobalArguments::from_arg_matches(&matches)?;
+    Ok(Parsed { entry, global, matches, after })
+}
+
+/// A line without a known command: help, version, or an error with a suggestion.
+fn what_is_wrong(line: Vec<OsString>) -> clap::Error {
+    match whole().try_get_matches_from(line) {
+        Err(error) => error,
+        Ok(_) => whole().error(clap::error::ErrorKind::MissingSubcommand, "no command was given"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::RESERVED_WORDS;
+
+    fn parse_text(text: &str) -> Result<Parsed, Box<clap::Error>> {
+        parse(text.split(' ').map(OsString::from).collect())
+    }
+
+    #[test]
+    fn the_tree_is_sound() {
+        whole().debug_assert();
+        for entry in ENTRIES {
+            GlobalArguments::augment_args(entry.command()).debug_assert();
+        }
+    }
+
+    #[test]
+    fn every_command_word_is_reserved() {
+        for entry in ENTRIES {
+            assert!(RESERVED_WORDS.contains(&entry.name), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_help_text() {
+        for entry in ENTRIES {
+            for argument in entry.command().get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", entry.name, argument.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn global_options_stand_before_or_behind_the_command() {
+        assert!(parse_text("skep --home /x ls").unwrap().global().home.is_some());
+        assert!(parse_text("skep ls --home=/x -q").unwrap().global().quiet);
+    }
+
+    #[test]
+    fn mistakes_are_errors_with_suggestions() {
+        let error = parse_text("skep dif").err().unwrap();
+        assert!(error.use_stderr());
+        assert!(error.render().to_string().contains("diff"), "{}", error.render());
+        let error = parse_text("skep run --memroy 1G -- x").err().unwrap();
+        assert!(error.render().to_string().contains("--memory"), "{}", error.render());
+        for bad in [
+            "skep",
+            "skep --nonsense",
+            "skep ls --nonsense",
+            "skep run --memory 0 -- true",
+            "skep run --memory 5 -- true",
+            "skep run --timeout 5 -- true",
+            "skep run --cpus 0 -- true",
+            "skep run --pids 0 -- true",
+            "skep run --net allow -- true",
+            "skep run --require nonsense -- true",
+            "skep run --name ../x -- true",
+            "skep run --name diff -- true",
+            "skep run --rm --keep -- true",
+            "skep undo a b",
+        ] {
+            let error = parse_text(bad).err().unwrap_or_else(|| panic!("{bad}"));
+            let help =
+                error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            assert!(error.use_stderr() || help, "{bad}");
+        }
+    }
+
+    #[test]
+    fn help_is_no_error() {
+        for line in ["skep --help", "skep help run", "skep run --help", "skep --version"] {
+            assert!(!parse_text(line).err().unwrap().use_stderr(), "{line}");
+        }
+    }
+}
