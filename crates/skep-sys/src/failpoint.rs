@@ -79,7 +79,13 @@ mod armed {
         match armed().iter().find(|point| point.name == name && point.nth == count) {
             None => Ok(()),
             Some(Armed { action: Action::Fail(errno), .. }) => Err((*errno).into()),
-            Some(Armed { action: Action::Stop, .. }) => Ok(kill_process(getpid(), Signal::STOP)?),
+            Some(Armed { action: Action::Stop, .. }) => {
+                kill_process(getpid(), Signal::STOP)?;
+                // Another thread may take the signal, and this one would run on for a moment
+                // before the whole process stands still: it waits here to be caught.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                Ok(())
+            }
             Some(Armed { action: Action::Kill, .. }) => {
                 kill_process(getpid(), Signal::KILL)?;
                 loop {

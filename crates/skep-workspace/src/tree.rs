@@ -222,3 +222,65 @@ pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<S
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn symlinks_are_entries_and_never_ways() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::fs::write(dir.path().join("real/file"), "bytes").unwrap();
+        symlink("real", dir.path().join("link")).unwrap();
+        symlink("/etc/passwd", dir.path().join("out")).unwrap();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        assert!(root.stat(&path("real/file")).unwrap().is_some());
+        assert!(root.stat(&path("link/file")).unwrap().is_none());
+        assert!(root.stat(&path("real/file/below")).unwrap().is_none());
+        assert!(root.stat(&path("none/below")).unwrap().is_none());
+        assert_eq!(root.state(&path("link/file")).unwrap(), EntryState::Absent);
+        let link = EntryState::Symlink { target: "/etc/passwd".into() };
+        assert_eq!(root.state(&path("out")).unwrap(), link);
+        assert_eq!(root.read_link(&path("out")).unwrap(), "/etc/passwd".into());
+        assert!(root.open_file(&path("out")).is_err());
+        assert!(root.open_dir(&path("link")).is_err());
+        assert!(root.list(&path("link")).is_err());
+    }
+
+    #[test]
+    fn files_are_read_up_to_a_limit_and_listed_by_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "B"] {
+            std::fs::write(dir.path().join(name), "12345").unwrap();
+        }
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let names: Vec<_> =
+            root.list(&RelPath::root()).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [b"B", b"a", b"b"]);
+        assert_eq!(root.read(&path("a"), 5).unwrap(), b"12345");
+        let error = root.read(&path("a"), 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        let EntryState::File { hash, size, .. } = root.state(&path("a")).unwrap() else {
+            panic!("not a file")
+        };
+        assert_eq!((hash, size), (ContentHash::of(b"12345"), 5));
+    }
+
+    #[test]
+    fn special_files_are_named_and_not_opened() {
+        use rustix::fs::{CWD, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let state = root.state(&path("fifo")).unwrap();
+        assert_eq!(state, EntryState::Special { what: SpecialKind::Fifo });
+        // Opening it for reading would wait for a writer for ever.
+        assert!(root.open_file(&path("fifo")).is_err());
+    }
+}

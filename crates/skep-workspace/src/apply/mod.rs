@@ -269,15 +269,25 @@ pub enum ApplyError {
         /// Why.
         reason: String,
     },
-    /// A step failed, and taking the earlier ones back failed too: the project is half-way, the
-    /// journal is kept, and [`recover`] goes on.
-    #[error("publishing stopped half-way ({first}) and could not be taken back at {}", list_conflicts(.stuck))]
+    /// Publishing neither ended nor could be taken back: the project is half-way (or complete, but
+    /// not recorded so), the journal is kept, and [`recover`] goes on.
+    #[error("{}", half_way(.first, .stuck))]
     HalfWay {
         /// What failed at first.
         first: Box<ApplyError>,
         /// Where taking back failed.
         stuck: Vec<PathConflict>,
     },
+}
+
+fn half_way(first: &ApplyError, stuck: &[PathConflict]) -> String {
+    let first = skep_types::chain(first);
+    if stuck.is_empty() {
+        format!("everything is published, but that could not be recorded: {first}")
+    } else {
+        let stuck = list_conflicts(stuck);
+        format!("publishing stopped half-way ({first}) and could not be taken back: {stuck}")
+    }
 }
 
 fn list_conflicts(conflicts: &[PathConflict]) -> String {

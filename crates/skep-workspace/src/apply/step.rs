@@ -7,6 +7,7 @@ use super::verify::differs;
 use crate::tree::{TreeRoot, means_absent, permission_bits, stat_name};
 use rustix::fs::{FileType, RenameFlags, Stat, renameat_with};
 use rustix::io::Errno;
+use skep_sys::failpoint;
 use skep_types::{EntryState, RelPath};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -99,6 +100,7 @@ impl Scene<'_> {
     fn replace(&self, record: &Record) -> Result<(), StepError> {
         let parent = self.parent(&record.path)?;
         let stat = self.expect_before(record, parent.as_fd())?;
+        failpoint::hit("apply.looked").map_err(io_error("replace"))?;
         self.exchange(record, parent.as_fd())?;
         if let Err(error) = self.check_taken(record, &stat) {
             self.exchange(record, parent.as_fd())?;
@@ -116,6 +118,7 @@ impl Scene<'_> {
             return Ok(());
         }
         let stat = self.expect_before(record, parent.as_fd())?;
+        failpoint::hit("apply.looked").map_err(io_error("remove"))?;
         self.project_to_slot(record, parent.as_fd())?;
         if let Err(error) = self.check_taken(record, &stat) {
             self.slot_to_project(record, parent.as_fd())?;

@@ -232,6 +232,43 @@ fn a_parent_swapped_for_a_symlink_leads_nowhere() {
     }
 }
 
+/// fs-4: a directory and a symlink to the outside change places all the time.
+#[test]
+fn a_parent_that_flips_with_a_symlink_never_leads_out() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let outside = Model::from([(path("x"), file("x1")), (path("keep"), file("k"))]);
+    let elsewhere = Fixture::new(&outside);
+    let mut wanted = before();
+    wanted.insert(path("d/x"), file("x2"));
+    wanted.insert(path("d/new"), file("new"));
+    let fixture = Fixture::new(&before());
+    let (real, trap) = (fixture.full("d"), fixture.dir.path().join("trap"));
+    symlink(&elsewhere.project, &trap).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flipper = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let mut flips = 0_u64;
+            while !stop.load(Ordering::Relaxed) || flips % 2 == 1 {
+                exchange(&real, &trap);
+                flips += 1;
+            }
+        }
+    });
+    for number in (1..200).step_by(2) {
+        if fixture.apply(number, targets_between(&before(), &wanted)).is_ok() {
+            let undone = (0..50).any(|_| fixture.undo(number).is_ok());
+            if !undone {
+                break;
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    flipper.join().unwrap();
+    assert_eq!(elsewhere.snapshot(), outside);
+}
+
 #[test]
 fn a_vanished_parent_is_a_conflict() {
     let fixture = Fixture::new(&Model::new());

@@ -7,7 +7,9 @@ use super::*;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
-const FAILPOINTS: [&str; 18] = [
+const FAILPOINTS: [&str; 20] = [
+    "apply.looked",
+    "apply.revert",
     "apply.journal_unsynced",
     "apply.journal_synced",
     "apply.staging_made",
@@ -77,14 +79,18 @@ fn child() {
 }
 
 fn run_child(fixture: &Fixture, job: &str, failpoint: &str) -> ExitStatus {
-    Command::new(std::env::current_exe().unwrap())
+    child_command(fixture, job, failpoint).status().unwrap()
+}
+
+fn child_command(fixture: &Fixture, job: &str, failpoint: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["apply::tests::crash::child", "--exact", "--test-threads=1", "-q"])
         .env("SKEP_TEST_APPLY_JOB", job)
         .env("SKEP_TEST_APPLY_DIR", fixture.dir.path())
         .env("SKEP_FAILPOINT", failpoint)
-        .stdout(std::process::Stdio::null())
-        .status()
-        .unwrap()
+        .stdout(std::process::Stdio::null());
+    command
 }
 
 fn killed(status: ExitStatus) -> bool {
@@ -200,5 +206,61 @@ fn killed_at_every_failpoint_of_recovery() {
             settle(fixture, &context);
         });
         assert!(hits > 1, "{first}: only {hits} failpoints were hit");
+    }
+}
+
+/// A step fails, and the process dies while taking the earlier ones back.
+#[test]
+fn killed_while_taking_back() {
+    for failing in 1..=8 {
+        for reverting in 1.. {
+            let failpoint = format!("apply.publish:{failing}=enospc;apply.revert:{reverting}=kill");
+            let fixture = fresh();
+            let status = run_child(&fixture, "apply", &failpoint);
+            settle(&fixture, &failpoint);
+            if !killed(status) {
+                assert_eq!(status.code(), Some(11), "{failpoint}");
+                break;
+            }
+        }
+    }
+}
+
+/// The narrowest window: the process stands still between looking at a path and moving it, and the
+/// user saves just then.
+#[test]
+fn a_save_between_the_look_and_the_move_is_put_back() {
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    let edits: [fn(&Path); 3] = [
+        |path| fs::write(path, "the user's").unwrap(),
+        |path| {
+            let temporary = path.with_extension("saved");
+            fs::write(&temporary, "the user's").unwrap();
+            fs::rename(temporary, path).unwrap();
+        },
+        |path| fs::remove_file(path).unwrap(),
+    ];
+    // In the order of the plan: `d/x` is removed first, `a` is replaced second.
+    for (nth, name) in [(1, "d/x"), (2, "a")] {
+        for edit in edits {
+            let fixture = fresh();
+            let failpoint = format!("apply.looked:{nth}=stop");
+            let mut child = child_command(&fixture, "apply", &failpoint).spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+            assert!(status.stopped(), "{failpoint}");
+            let edited = std::panic::catch_unwind(|| edit(&fixture.full(name)));
+            kill_process(pid, Signal::CONT).unwrap();
+            edited.unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(11), "{failpoint}");
+            let mut expected = before();
+            match fs::read(fixture.full(name)) {
+                Ok(bytes) => expected.insert(path(name), Node::File(bytes, 0o644)),
+                Err(_) => expected.remove(&path(name)),
+            };
+            assert_eq!(fixture.snapshot(), expected, "{failpoint}");
+            assert_ne!(expected, before(), "the edit was lost");
+            fixture.assert_no_leftovers();
+        }
     }
 }

@@ -59,7 +59,7 @@ proptest! {
         let mut real = before.clone();
         let victim = pick.get(&targets).path.clone();
         real.retain(|path, _| !path.starts_with(&victim));
-        if before.get(&victim).is_none() {
+        if !before.contains_key(&victim) {
             let above_is_dir = victim.ancestors()
                 .all(|above| above.is_root() || matches!(before.get(&above), Some(Node::Dir(_))));
             prop_assume!(above_is_dir);
