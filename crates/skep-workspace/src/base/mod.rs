@@ -2,8 +2,10 @@
 //!
 //! A lower entry is *proven old* when its change time and those of the directories above it are
 //! older than the creation instant. The change time cannot be set by a program, so whatever was
-//! written, renamed or linked since is newer. Two refinements:
+//! written, renamed or linked since is newer. Refinements:
 //!
+//! - A directory may be newer itself when the one above it is not: something came or went in it, but
+//!   it was not replaced, for that would have touched the one above.
 //! - A directory whose inode was seen while the proof held (an *anchor*) may be newer itself: an
 //!   entry that came into it since is newer too, because renaming and linking touch the entry.
 //!   The project's root is such an anchor from the start.
@@ -170,11 +172,13 @@ impl<'a> Proof<'a> {
             Some(stat) if is_dir(&stat) => {
                 let old = ctime_ns(&stat) < self.created_ns;
                 let anchored = self.anchors.get(path) == Some(&(stat.st_dev, stat.st_ino));
-                let parent_same = match path.parent() {
+                let same = match path.parent() {
                     None => true,
-                    Some(parent) => self.directory(&parent)?.same,
+                    Some(parent) => {
+                        let parent = self.directory(&parent)?;
+                        parent.same && (old || anchored || parent.untouched)
+                    }
                 };
-                let same = path.is_root() || ((old || anchored) && parent_same);
                 Directory { same, untouched: old }
             }
             _ => Directory { same: false, untouched: false },

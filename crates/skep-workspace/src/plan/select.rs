@@ -68,20 +68,30 @@ pub(crate) fn select(
     Ok(picked)
 }
 
-/// Changes that involve a special file. They stay, and so does what stands in the place of one:
+/// Changes that involve a special file. They stay, and so does what cannot be applied without them:
 /// unless it is named itself, which is then refused with the reason.
-struct Specials<'a>(BTreeSet<&'a RelPath>);
+struct Specials<'a> {
+    paths: BTreeSet<&'a RelPath>,
+    parents: BTreeSet<RelPath>,
+}
 
 impl<'a> Specials<'a> {
     fn of(derived: &'a Derived) -> Self {
         let special = derived.changes.iter().filter(|change| change.kind == ChangeKind::Special);
-        Self(special.map(|change| &change.path).collect())
+        let paths: BTreeSet<&RelPath> = special.map(|change| &change.path).collect();
+        let parents = paths.iter().flat_map(|path| path.ancestors()).collect();
+        Self { paths, parents }
     }
 
     fn leaves_out(&self, change: &Change) -> bool {
-        let below = || change.path.ancestors().any(|parent| self.0.contains(&parent));
-        !self.0.is_empty()
-            && (change.kind == ChangeKind::Special || (!change.new.is_absent() && below()))
+        let in_place_of_one = || {
+            !change.new.is_absent()
+                && change.path.ancestors().any(|parent| self.paths.contains(&parent))
+        };
+        let gives_way_with_one =
+            || change.kind == ChangeKind::Type && self.parents.contains(&change.path);
+        !self.paths.is_empty()
+            && (change.kind == ChangeKind::Special || in_place_of_one() || gives_way_with_one())
     }
 }
 
