@@ -78,7 +78,8 @@ fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
     match tree::parse(line) {
         Ok(parsed) => {
             let family = parsed.family();
-            let output = output.styled(parsed.global(), &surroundings);
+            let output =
+                output.json_errors(parsed.wants_json()).styled(parsed.global(), &surroundings);
             let context = Context::new(parsed.global(), surroundings, output);
             let outcome = parsed.start(&context);
             exit::finish(outcome, family, &context.output)

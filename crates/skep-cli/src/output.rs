@@ -6,6 +6,7 @@ use crate::json::error::ErrorDocument;
 use crate::render::style::Style;
 use crate::surroundings::Surroundings;
 use serde::Serialize;
+use skep_types::escape::visible_text;
 use skep_types::{Code, Problem};
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -133,8 +134,11 @@ impl Output {
             return;
         }
         let style = self.error_style;
-        self.always(&format!("{} {}", style.red("error:"), problem.message));
+        // Whoever made the text has escaped the names in it; this is the second look.
+        let message = visible_text(problem.message.as_bytes());
+        self.always(&format!("{} {message}", style.red("error:")));
         if let Some(hint) = &problem.hint {
+            let hint = visible_text(hint.as_bytes());
             self.always(&format!("{} {hint}", style.cyan("hint:")));
         }
         if self.verbose && !problem.details.is_null() {

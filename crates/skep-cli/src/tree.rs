@@ -13,10 +13,16 @@ pub(crate) trait Run: Args {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome;
 }
 
+const ABOUT: &str = "Run agents, builds and untrusted commands on a copy of a project, review \
+                     what they changed, and take over what you approve";
+/// Help is not wider than this, also on a wide terminal.
+const WIDTH: usize = 100;
+
 /// One entry of the list of commands.
 struct Entry {
     name: &'static str,
     about: &'static str,
+    usage: Option<&'static str>,
     family: Family,
     dashes: Dashes,
     augment: fn(clap::Command) -> clap::Command,
@@ -27,6 +33,7 @@ const fn entry<C: Run>(name: &'static str, about: &'static str) -> Entry {
     Entry {
         name,
         about,
+        usage: None,
         family: Family::Other,
         dashes: Dashes::Ordinary,
         augment: C::augment_args,
@@ -51,16 +58,41 @@ impl Entry {
         self
     }
 
+    /// With a usage line of its own, where the parser cannot know what `--` means.
+    const fn usage(mut self, usage: &'static str) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+
     fn command(&self) -> clap::Command {
-        (self.augment)(clap::Command::new(self.name)).about(self.about)
+        let command = (self.augment)(clap::Command::new(self.name)).about(self.about);
+        match self.usage {
+            Some(usage) => command.override_usage(usage),
+            None => command,
+        }
+    }
+
+    /// The parser of this command alone.
+    fn parser(&self) -> clap::Command {
+        GlobalArguments::augment_args(self.command())
+            // The flattened options would leave a description of their own there.
+            .about(self.about)
+            .bin_name(format!("skep {}", self.name))
+            .max_term_width(WIDTH)
     }
 }
 
 /// Every command, in the order help lists them.
 static ENTRIES: &[Entry] = &[
-    entry::<c::run::Run>("run", "Run a command on a copy of the project").cut().exec(),
+    entry::<c::run::Run>("run", "Run a command on a copy of the project")
+        .usage("skep run [OPTIONS] [--] CMD...")
+        .cut()
+        .exec(),
     entry::<c::create::Create>("create", "Create a sandbox"),
-    entry::<c::exec::Exec>("exec", "Run a command in a sandbox").cut().exec(),
+    entry::<c::exec::Exec>("exec", "Run a command in a sandbox")
+        .usage("skep exec [OPTIONS] [NAME] -- CMD...")
+        .cut()
+        .exec(),
     entry::<c::shell::Shell>("shell", "Open a shell in a sandbox").exec(),
     entry::<c::ls::Ls>("ls", "List sandboxes"),
     entry::<c::show::Show>("show", "Show a sandbox"),
@@ -72,11 +104,18 @@ static ENTRIES: &[Entry] = &[
     entry::<c::freeze::Freeze>("freeze", "Pause every process of a sandbox"),
     entry::<c::thaw::Thaw>("thaw", "Let a frozen sandbox go on"),
     entry::<c::rm::Rm>("rm", "Delete sandboxes"),
-    entry::<c::diff::Diff>("diff", "Show what a sandbox changed").cut(),
-    entry::<c::approve::Approve>("approve", "Apply changes to the project").cut(),
-    entry::<c::reject::Reject>("reject", "Drop changes from a sandbox").cut(),
+    entry::<c::diff::Diff>("diff", "Show what a sandbox changed")
+        .usage("skep diff [OPTIONS] [NAME] [--] [PATH]...")
+        .cut(),
+    entry::<c::approve::Approve>("approve", "Apply changes to the project")
+        .usage("skep approve [OPTIONS] [NAME] [--] [PATH]...")
+        .cut(),
+    entry::<c::reject::Reject>("reject", "Drop changes from a sandbox")
+        .usage("skep reject [OPTIONS] [NAME] [--] [PATH]...")
+        .cut(),
     entry::<c::undo::Undo>("undo", "Reverse an approval"),
     entry::<c::conflicts::Conflicts>("conflicts", "Show where the project moved since create")
+        .usage("skep conflicts [OPTIONS] [NAME] [--] [PATH]...")
         .cut(),
     entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
     entry::<c::history::History>("history", "List approvals"),
@@ -98,14 +137,13 @@ static ENTRIES: &[Entry] = &[
 
 /// The whole tree, for help, suggestions, completion and manual pages.
 pub(crate) fn whole() -> clap::Command {
-    let top = clap::Command::new("skep")
-        .about("Run agents, builds and untrusted commands on a copy of a project; review what they changed; take over what you approve")
+    GlobalArguments::augment_args(clap::Command::new("skep"))
+        .about(ABOUT)
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .max_term_width(100);
-    let top = GlobalArguments::augment_args(top).mut_args(|argument| argument.global(true));
-    top.subcommands(ENTRIES.iter().map(Entry::command))
+        .max_term_width(WIDTH)
+        .subcommands(ENTRIES.iter().map(Entry::command))
 }
 
 /// A command line that was understood.
@@ -127,6 +165,16 @@ impl Parsed {
         &self.global
     }
 
+    /// Whether the command was given `--json`.
+    pub(crate) fn wants_json(&self) -> bool {
+        let innermost = std::iter::successors(Some(&self.matches), |matches| {
+            matches.subcommand().map(|(_, inner)| inner)
+        });
+        innermost
+            .into_iter()
+            .any(|matches| matches!(matches.try_get_one::<bool>("json"), Ok(Some(true))))
+    }
+
     /// Does it.
     pub(crate) fn start(self, context: &Context) -> Outcome {
         (self.entry.start)(&self.matches, self.after, context)
@@ -145,11 +193,8 @@ pub(crate) fn parse(line: Vec<OsString>) -> Result<Parsed, Box<clap::Error>> {
 
 fn parse_one(entry: &'static Entry, cut: Cut) -> Result<Parsed, clap::Error> {
     let (words, after) = entry.dashes.cut(cut.after);
-    let parser = GlobalArguments::augment_args(entry.command())
-        .bin_name(format!("skep {}", entry.name))
-        .max_term_width(100);
-    let name = OsString::from("skep");
-    let matches = parser.try_get_matches_from([name].into_iter().chain(cut.before).chain(words))?;
+    let line = [OsString::from("skep")].into_iter().chain(cut.before).chain(words);
+    let matches = entry.parser().try_get_matches_from(line)?;
     let global = GlobalArguments::from_arg_matches(&matches)?;
     Ok(Parsed { entry, global, matches, after })
 }
@@ -175,7 +220,7 @@ mod tests {
     fn the_tree_is_sound() {
         whole().debug_assert();
         for entry in ENTRIES {
-            GlobalArguments::augment_args(entry.command()).debug_assert();
+            entry.parser().debug_assert();
         }
     }
 
@@ -199,6 +244,22 @@ mod tests {
     fn global_options_stand_before_or_behind_the_command() {
         assert!(parse_text("skep --home /x ls").unwrap().global().home.is_some());
         assert!(parse_text("skep ls --home=/x -q").unwrap().global().quiet);
+    }
+
+    #[test]
+    fn options_of_the_command_inside_are_not_ours() {
+        assert!(!parse_text("skep run sh --json").unwrap().wants_json());
+        assert!(!parse_text("skep run -- sh --json").unwrap().wants_json());
+        assert!(parse_text("skep run --json sh").unwrap().wants_json());
+        assert!(parse_text("skep template ls --json --home /x").unwrap().wants_json());
+    }
+
+    #[test]
+    fn help_describes_the_command() {
+        for entry in ENTRIES {
+            let help = entry.parser().render_help().to_string();
+            assert!(help.starts_with(entry.about), "{help}");
+        }
     }
 
     #[test]

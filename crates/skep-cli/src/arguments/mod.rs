@@ -12,16 +12,16 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GlobalArguments {
     /// State directory (default: $XDG_STATE_HOME/skep) [env: SKEP_HOME]
-    #[arg(long, value_name = "DIR", help_heading = "Global options")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) home: Option<PathBuf>,
     /// Say only what went wrong
-    #[arg(long, short, conflicts_with = "verbose", help_heading = "Global options")]
+    #[arg(long, short, global = true, conflicts_with = "verbose", help_heading = "Global options")]
     pub(crate) quiet: bool,
     /// Say more: where things are, and the details of errors
-    #[arg(long, short, help_heading = "Global options")]
+    #[arg(long, short, global = true, help_heading = "Global options")]
     pub(crate) verbose: bool,
     /// No colours, also on a terminal [env: NO_COLOR]
-    #[arg(long, help_heading = "Global options")]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_color: bool,
 }
 

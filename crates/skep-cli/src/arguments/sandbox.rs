@@ -95,28 +95,28 @@ pub(crate) struct SandboxArguments {
 /// Who the processes inside look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UserWord {
-    /// You
+    // You
     Caller,
-    /// Root-looking, still unprivileged outside
+    // Root-looking, still unprivileged outside
     Root,
 }
 
 /// How the system directories are seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SystemWord {
-    /// Read-only
+    // Read-only
     Ro,
-    /// Copy-on-write
+    // Copy-on-write
     Cow,
 }
 
 /// What can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetworkWord {
-    /// Nothing but the sandbox's own loopback
+    // Nothing but the sandbox's own loopback
     #[value(alias = "loopback")]
     None,
-    /// The host's network as it is
+    // The host's network as it is
     Host,
 }
 

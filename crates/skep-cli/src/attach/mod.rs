@@ -14,7 +14,7 @@ use skep_provider::{ExecStream, StreamEvent};
 use skep_sys::signal::SignalFd;
 use skep_types::ExecEnd;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use terminal::RawMode;
 
@@ -68,9 +68,21 @@ pub(crate) fn pump(
     screen: Screen,
     sink: &mut dyn Sink,
 ) -> io::Result<ExecEnd> {
+    pump_from(rustix::stdio::stdin(), stream, input, screen, sink)
+}
+
+fn pump_from(
+    stdin: BorrowedFd<'_>,
+    stream: &mut dyn ExecStream,
+    input: Input,
+    screen: Screen,
+    sink: &mut dyn Sink,
+) -> io::Result<ExecEnd> {
     let signals = SignalFd::new(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGWINCH])?;
     let raw = if screen == Screen::Terminal { RawMode::enter()? } else { None };
     let mut pump = Pump {
+        stdin,
+        on_terminal: rustix::termios::isatty(stdin),
         stream,
         sink,
         input,
@@ -89,6 +101,9 @@ pub(crate) fn pump(
 }
 
 struct Pump<'a> {
+    stdin: BorrowedFd<'a>,
+    /// Whether our standard input is a terminal.
+    on_terminal: bool,
     stream: &'a mut dyn ExecStream,
     sink: &'a mut dyn Sink,
     input: Input,
@@ -139,9 +154,10 @@ impl Pump<'_> {
     }
 
     fn wait(&mut self, signals: &SignalFd) -> io::Result<Ready> {
-        self.background = self.input == Input::Passed && terminal::is_in_background();
+        self.background = self.on_terminal
+            && self.input == Input::Passed
+            && terminal::belongs_to_another_job(self.stdin);
         let reads = self.input == Input::Passed && self.pending.is_empty() && !self.background;
-        let stdin = rustix::stdio::stdin();
         let wanted =
             if self.pending.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut descriptors = vec![
@@ -149,7 +165,7 @@ impl Pump<'_> {
             PollFd::from_borrowed_fd(self.stream.as_fd(), wanted),
         ];
         if reads {
-            descriptors.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
+            descriptors.push(PollFd::from_borrowed_fd(self.stdin, PollFlags::IN));
         }
         let timeout = match (self.more, self.background) {
             (true, _) => Some(&NOW),
@@ -239,7 +255,7 @@ impl Pump<'_> {
 
     fn read_input(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; 32 * 1024];
-        match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+        match rustix::io::read(self.stdin, &mut buffer) {
             Ok(0) => self.end_input(),
             Ok(length) => {
                 buffer.truncate(length);

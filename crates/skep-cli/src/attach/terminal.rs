@@ -6,6 +6,7 @@ use rustix::termios::{
 };
 use skep_types::TerminalSize;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// What a terminal is taken for when it does not say.
 const USUAL_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
@@ -55,7 +56,7 @@ pub(crate) fn size_for_new() -> TerminalSize {
     size().unwrap_or(USUAL_SIZE)
 }
 
-/// Whether standard input is a terminal that belongs to another job: reading it would stop us.
-pub(crate) fn is_in_background() -> bool {
-    isatty(stdin()) && tcgetpgrp(stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
+/// Whether a terminal belongs to another job now: reading it would stop us.
+pub(crate) fn belongs_to_another_job(terminal: BorrowedFd<'_>) -> bool {
+    tcgetpgrp(terminal).is_ok_and(|group| group != rustix::process::getpgrp())
 }

@@ -3,7 +3,7 @@
 use super::*;
 use skep_types::{EndReason, ExecStats, TerminalSize};
 use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 fn end(exit_code: i32) -> Box<ExecEnd> {
     Box::new(ExecEnd {
@@ -23,12 +23,25 @@ struct Scripted {
     events: VecDeque<StreamEvent>,
     signals: Vec<i32>,
     closed: bool,
+    taken: Vec<u8>,
+    /// How often input is refused before it is taken.
+    refusals: usize,
+    /// Whether the script goes on only after the end of input.
+    waits: bool,
 }
 
 impl Scripted {
     fn new(events: Vec<StreamEvent>) -> Self {
         let (readable, _) = rustix::pipe::pipe().unwrap();
-        Self { readable, events: events.into(), signals: Vec::new(), closed: false }
+        Self {
+            readable,
+            events: events.into(),
+            signals: Vec::new(),
+            closed: false,
+            taken: Vec::new(),
+            refusals: 0,
+            waits: false,
+        }
     }
 }
 
@@ -37,16 +50,25 @@ impl ExecStream for Scripted {
         self.readable.as_fd()
     }
     fn next(&mut self) -> io::Result<Option<StreamEvent>> {
+        if self.waits && !self.closed {
+            return Ok(None);
+        }
         match self.events.pop_front() {
             Some(event) => Ok(Some(event)),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
-    fn stdin(&mut self, _: &[u8]) -> io::Result<()> {
+    fn stdin(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.taken.extend_from_slice(bytes);
         Ok(())
     }
     fn close_stdin(&mut self) -> io::Result<()> {
         self.closed = true;
+        (self.readable, _) = rustix::pipe::pipe()?;
         Ok(())
     }
     fn resize(&mut self, _: TerminalSize) -> io::Result<()> {
@@ -106,4 +128,21 @@ fn a_lost_exec_is_an_error() {
     let mut capture = capture::Capture::new(None);
     let error = pump(&mut stream, Input::Closed, Screen::Pipes, &mut capture).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn input_is_passed_on_whole_and_its_end_too() {
+    let (stdin, writer) = rustix::pipe::pipe().unwrap();
+    rustix::io::write(&writer, b"some input").unwrap();
+    drop(writer);
+    let mut stream = Scripted::new(vec![StreamEvent::Ended(end(0))]);
+    // A socket, unlike the closed pipe, says when it has room.
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    stream.readable = ours.into();
+    (stream.refusals, stream.waits) = (3, true);
+    let mut capture = capture::Capture::new(None);
+    let result = pump_from(stdin.as_fd(), &mut stream, Input::Passed, Screen::Pipes, &mut capture);
+    assert_eq!(result.unwrap().exit_code, 0);
+    assert_eq!(stream.taken, b"some input");
+    assert!(stream.closed);
 }

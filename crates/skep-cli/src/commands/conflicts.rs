@@ -28,11 +28,11 @@ pub(crate) struct Conflicts {
 /// The sides of a three-way merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Side {
-    /// As it was at create
+    // As it was at create
     Base,
-    /// As it is in the project now
+    // As it is in the project now
     Project,
-    /// As it is in the sandbox
+    // As it is in the sandbox
     Sandbox,
 }
 

@@ -64,7 +64,8 @@ pub(crate) fn skep_in(directory: &Path, api: FakeApi, line: &str) -> Done {
     };
     let code = match crate::tree::parse(words) {
         Ok(parsed) => {
-            let output = output.styled(parsed.global(), &surroundings);
+            let output =
+                output.json_errors(parsed.wants_json()).styled(parsed.global(), &surroundings);
             let context = Context::with_api(surroundings, output, Box::new(api));
             let family = parsed.family();
             let outcome = parsed.start(&context);

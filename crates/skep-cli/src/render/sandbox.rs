@@ -3,6 +3,7 @@
 use super::style::Style;
 use super::table::table;
 use skep_engine::api::{SandboxView, SnapshotView};
+use skep_types::escape::{visible, visible_text};
 use skep_types::{ByteSize, EnforcementReport, Layer, Limits, Sandbox, show_duration};
 use std::fmt::Write as _;
 
@@ -25,6 +26,7 @@ pub(crate) fn list(style: Style, views: &[SandboxView]) -> String {
     let mut text = table(style, &heading, &rows);
     for view in views {
         for warning in &view.warnings {
+            let warning = visible_text(warning.as_bytes());
             let line = format!("! {}: {warning}", view.sandbox.name);
             let _ = writeln!(text, "{}", style.yellow(&line));
         }
@@ -57,17 +59,17 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
         field("limits", &limits.join(", "));
     }
     for (key, value) in &sandbox.labels {
-        field("label", &skep_types::escape::visible(format!("{key}={value}").as_bytes()));
+        field("label", &visible(format!("{key}={value}").as_bytes()));
     }
     for (path, bytes) in &view.largest {
         field("large", &format!("{path} ({})", ByteSize(*bytes)));
     }
     for snapshot in snapshots {
-        let label = skep_types::escape::visible(snapshot.label.as_bytes());
+        let label = visible(snapshot.label.as_bytes());
         field("snapshot", &format!("{label} ({})", instant(&snapshot.created_at)));
     }
     for warning in &view.warnings {
-        field("warning", warning);
+        field("warning", &visible_text(warning.as_bytes()));
     }
     text.push('\n');
     text.push_str(&enforcement(style, &sandbox.enforcement));
@@ -76,7 +78,7 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
 
 fn state(sandbox: &Sandbox) -> String {
     match &sandbox.state_reason {
-        Some(reason) => format!("{} ({reason})", sandbox.state),
+        Some(reason) => format!("{} ({})", sandbox.state, visible_text(reason.as_bytes())),
         None => sandbox.state.to_string(),
     }
 }
@@ -87,8 +89,8 @@ pub(crate) fn enforcement(style: Style, report: &EnforcementReport) -> String {
         Some(found) => vec![
             layer.to_string(),
             if found.enforced { "yes" } else { "no" }.to_owned(),
-            found.how.clone(),
-            found.reason.clone().unwrap_or_default(),
+            visible_text(found.how.as_bytes()),
+            visible_text(found.reason.as_deref().unwrap_or_default().as_bytes()),
         ],
         None => {
             vec![layer.to_string(), "no".to_owned(), "none".to_owned(), "not reported".to_owned()]
@@ -126,7 +128,7 @@ fn limits(limits: &Limits) -> Vec<String> {
 pub(crate) fn instant(text: &str) -> String {
     match text.parse::<jiff::Timestamp>() {
         Ok(at) => at.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-        Err(_) => skep_types::escape::visible(text.as_bytes()),
+        Err(_) => visible(text.as_bytes()),
     }
 }
 
