@@ -32,6 +32,10 @@ const IMPATIENCE: Duration = Duration::from_secs(2);
 /// How often to look again whether we may read the terminal.
 const BACKGROUND_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Input handed on in one go. A socket is writable when three quarters of its buffer (some
+/// 200 KiB) are free, so a piece of this size never blocks us then. Blocking would be a deadlock
+/// with a command that waits for us to take its output before it reads on.
+const INPUT_PIECE: usize = 32 << 10;
 /// Output taken in one go before signals are looked at again.
 const EVENTS_IN_A_ROW: usize = 64;
 
@@ -109,7 +113,7 @@ struct Pump<'a> {
     input: Input,
     screen: Screen,
     raw: Option<RawMode>,
-    /// Input that the command did not take yet.
+    /// Input that was read and is handed on once the stream has room.
     pending: Vec<u8>,
     interrupted: Option<Instant>,
     /// Since when nobody reads our standard output.
@@ -254,12 +258,13 @@ impl Pump<'_> {
     }
 
     fn read_input(&mut self) -> io::Result<()> {
-        let mut buffer = vec![0; 32 * 1024];
+        let mut buffer = vec![0; INPUT_PIECE];
         match rustix::io::read(self.stdin, &mut buffer) {
             Ok(0) => self.end_input(),
             Ok(length) => {
                 buffer.truncate(length);
-                self.give(buffer)
+                self.pending = buffer;
+                Ok(())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             // A terminal that hung up or belongs to somebody else has nothing more to say.
