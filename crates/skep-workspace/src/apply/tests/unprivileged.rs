@@ -15,6 +15,7 @@ fn child() {
     // Fixtures are made below the directory that is ours.
     let base = PathBuf::from(dir);
     restrictive_modes(&base);
+    closed_directories(&base);
     read_only_directory(&base);
 }
 
@@ -66,6 +67,23 @@ fn restrictive_modes(base: &Path) {
     }
 }
 
+/// Directories that their owner may not even enter get that mode last, the deepest first.
+fn closed_directories(base: &Path) {
+    let after = Model::from([
+        (path("d"), Node::Dir(0)),
+        (path("d/e"), Node::Dir(0)),
+        (path("d/e/f"), file("new")),
+    ]);
+    let fixture = fixture_in(base, &Model::new());
+    fixture.apply(1, targets_between(&Model::new(), &after)).unwrap();
+    for dir in ["d", "d/e"] {
+        let full = fixture.full(dir);
+        assert_eq!(fs::metadata(&full).unwrap().permissions().mode() & 0o7777, 0, "{dir}");
+        fs::set_permissions(&full, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    assert_eq!(fs::read(fixture.full("d/e/f")).unwrap(), b"new");
+}
+
 fn read_only_directory(base: &Path) {
     let before = Model::from([(path("d"), Node::Dir(0o555)), (path("d/f"), file("old"))]);
     let mut after = before.clone();
@@ -85,6 +103,7 @@ fn permission_bits_are_respected_and_restored() {
     if !rustix::process::geteuid().is_root() {
         let base = tempfile::tempdir().unwrap();
         restrictive_modes(base.path());
+        closed_directories(base.path());
         read_only_directory(base.path());
         return;
     }
