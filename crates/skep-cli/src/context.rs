@@ -3,10 +3,10 @@
 use crate::arguments::GlobalArguments;
 use crate::output::Output;
 use crate::project::{self, Host};
-use crate::surroundings::Surroundings;
+use crate::surroundings::{self, Surroundings};
 use crate::wiring;
 use skep_engine::api::Api;
-use skep_types::Problem;
+use skep_types::{Code, Problem};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,29 @@ pub(crate) struct Global {
     pub(crate) config_file: PathBuf,
     /// The caller's home directory.
     pub(crate) home: PathBuf,
+    /// The caller's user id.
+    pub(crate) user: u32,
+}
+
+impl Global {
+    /// The user's settings and the name of their file; none if there is no such file. One that
+    /// is there and cannot be read is an error: its limits must not be left out silently.
+    pub(crate) fn user_config(&self) -> Result<Option<(Vec<u8>, String)>, Problem> {
+        let name = show_path(&self.config_file);
+        match std::fs::read(&self.config_file) {
+            Ok(text) => Ok(Some((text, name))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let message = format!("cannot read the settings in `{name}`: {error}");
+                Err(Problem::new(Code::Io, message))
+            }
+        }
+    }
+
+    /// The caller's name, for approvals.
+    pub(crate) fn user_name(&self) -> String {
+        surroundings::user_name(self.user)
+    }
 }
 
 /// Surroundings, streams, and the API once it is asked for.
@@ -39,6 +62,7 @@ impl Context {
             state_dir: surroundings.state_directory(typed.home.as_deref()),
             config_file: surroundings.config_file(),
             home: surroundings.home.clone(),
+            user: surroundings.user,
         };
         output.detail(&format!("state directory: {}", show_path(&global.state_dir)));
         Self { surroundings, output, global, api: OnceCell::new() }
@@ -52,7 +76,7 @@ impl Context {
         }
         match self.api.get() {
             Some(api) => Ok(api.as_ref()),
-            None => Err(Problem::new(skep_types::Code::Internal, "the engine was not opened")),
+            None => Err(Problem::new(Code::Internal, "the engine was not opened")),
         }
     }
 

@@ -92,8 +92,8 @@ impl Surroundings {
 fn home_directory(variable: Option<&OsString>, user: u32) -> Result<PathBuf, Problem> {
     let from_variable = variable.map(PathBuf::from).filter(|path| path.is_absolute());
     let found = from_variable.or_else(|| {
-        let accounts = std::fs::read("/etc/passwd").ok()?;
-        home_in_accounts(&accounts, user)
+        let account = account(&accounts(), user)?;
+        account.home.is_absolute().then_some(account.home)
     });
     let path = found.ok_or_else(|| {
         Problem::new(Code::Usage, format!("user {user} has no home directory"))
@@ -102,13 +102,31 @@ fn home_directory(variable: Option<&OsString>, user: u32) -> Result<PathBuf, Pro
     Ok(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
-fn home_in_accounts(accounts: &[u8], user: u32) -> Option<PathBuf> {
+/// The name of a user, for approvals. Not `$USER`, which anybody may set to anything.
+pub(crate) fn user_name(user: u32) -> String {
+    account(&accounts(), user).map_or_else(|| format!("uid {user}"), |account| account.name)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Account {
+    name: String,
+    home: PathBuf,
+}
+
+/// The accounts of this host; none if they cannot be read.
+fn accounts() -> Vec<u8> {
+    std::fs::read("/etc/passwd").unwrap_or_default()
+}
+
+fn account(accounts: &[u8], user: u32) -> Option<Account> {
     let user = user.to_string();
     accounts.split(|byte| *byte == b'\n').find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
-        let home = *fields.get(5)?;
-        (*fields.get(2)? == user.as_bytes() && home.starts_with(b"/"))
-            .then(|| PathBuf::from(std::ffi::OsStr::from_bytes(home)))
+        let &[name, _, id, _, _, home, ..] = fields.as_slice() else { return None };
+        (id == user.as_bytes()).then(|| Account {
+            name: skep_types::escape::visible(name),
+            home: PathBuf::from(std::ffi::OsStr::from_bytes(home)),
+        })
     })
 }
 
@@ -138,9 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn home_from_the_accounts() {
+    fn names_and_homes_from_the_accounts() {
         let accounts = b"root:x:0:0:root:/root:/bin/sh\nu:x:7:7::/home/u:/bin/sh\nbad\n";
-        assert_eq!(home_in_accounts(accounts, 7), Some("/home/u".into()));
-        assert_eq!(home_in_accounts(accounts, 8), None);
+        let expected = Account { name: "u".into(), home: "/home/u".into() };
+        assert_eq!(account(accounts, 7), Some(expected));
+        assert_eq!(account(accounts, 8), None);
     }
 }

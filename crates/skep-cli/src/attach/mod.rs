@@ -83,7 +83,7 @@ fn pump_from(
     sink: &mut dyn Sink,
 ) -> io::Result<ExecEnd> {
     let signals = SignalFd::new(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGWINCH])?;
-    let raw = if screen == Screen::Terminal { RawMode::enter()? } else { None };
+    let raw = if screen == Screen::Terminal { RawMode::enter(stdin)? } else { None };
     let mut pump = Pump {
         stdin,
         on_terminal: rustix::termios::isatty(stdin),
@@ -112,7 +112,7 @@ struct Pump<'a> {
     sink: &'a mut dyn Sink,
     input: Input,
     screen: Screen,
-    raw: Option<RawMode>,
+    raw: Option<RawMode<'a>>,
     /// Input that was read and is handed on once the stream has room.
     pending: Vec<u8>,
     interrupted: Option<Instant>,
