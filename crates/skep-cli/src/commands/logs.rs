@@ -46,16 +46,14 @@ impl Run for Logs {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
         let exec = api.find_exec(&self.exec)?;
-        let mut offset = self.from;
+        let mut place = Place { next: self.from, gap_at: None };
         let mut ended = exec.end.is_some();
         loop {
-            let chunks = api.logs(&exec.id, offset, PIECE)?;
-            let before = offset;
-            for chunk in &chunks {
-                self.print(context, chunk)?;
-                offset = chunk.offset + chunk.bytes.as_bytes().len() as u64;
+            let before = place.next;
+            for chunk in api.logs(&exec.id, before, PIECE)? {
+                self.print(context, &chunk, &mut place)?;
             }
-            if offset > before {
+            if place.next > before {
                 continue;
             }
             // Nothing new. An end that was seen before this look means that nothing will come.
@@ -70,9 +68,23 @@ impl Run for Logs {
     }
 }
 
+/// How far the output was printed.
+struct Place {
+    /// The offset to ask for next.
+    next: u64,
+    /// Where bytes that were not kept start, once that was said. Following asks for the same
+    /// place again until there is something behind the gap.
+    gap_at: Option<u64>,
+}
+
 impl Logs {
-    fn print(&self, context: &Context, chunk: &LogChunk) -> Result<(), Failure> {
+    fn print(&self, context: &Context, chunk: &LogChunk, place: &mut Place) -> Result<(), Failure> {
         let bytes = chunk.bytes.as_bytes();
+        let is_gap = chunk.stream == LogStream::Dropped;
+        if is_gap && place.gap_at.replace(chunk.offset) == Some(chunk.offset) {
+            return Ok(());
+        }
+        place.next = place.next.max(chunk.offset + bytes.len() as u64);
         if self.json.json {
             return context.output.json_line(&line(chunk));
         }
@@ -82,7 +94,10 @@ impl Logs {
                 // Standard error may be closed; the rest is still worth printing.
                 let _ = context.output.error_bytes(bytes);
             }
-            LogStream::Dropped => context.output.warn("output over the limit was not kept here"),
+            LogStream::Dropped => context.output.warn(&format!(
+                "output from byte {} on was over the limit and not kept",
+                chunk.offset
+            )),
         }
         Ok(())
     }

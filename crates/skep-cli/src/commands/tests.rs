@@ -268,6 +268,9 @@ fn logs_from_an_offset() {
     assert_eq!(skep(FakeApi::default(), &format!("skep logs -f --from 4 {id}")).stdout, "o\n");
     let done = skep(FakeApi::default(), &format!("skep logs --json {id}"));
     assert_eq!(done.stdout, "{\"offset\":0,\"stream\":\"stdout\",\"text\":\"hello\\n\"}\n");
+    let api = FakeApi { drops_output: true, ..FakeApi::default() };
+    let done = skep(api, &format!("skep logs -f {id}"));
+    assert_eq!(done.stderr.matches("output from byte 6 on").count(), 1, "{}", done.stderr);
 }
 
 #[test]

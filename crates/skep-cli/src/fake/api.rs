@@ -44,6 +44,8 @@ pub(crate) struct FakeApi {
     pub(crate) changes: ChangeSet,
     /// What an exec prints.
     pub(crate) prints: Vec<u8>,
+    /// Whether output was dropped behind what it printed.
+    pub(crate) drops_output: bool,
     /// How an exec ends.
     pub(crate) end: ExecEnd,
     /// What `create` and `exec` fail with.
@@ -61,6 +63,7 @@ impl Default for FakeApi {
             sandboxes: vec![samples::sandbox("bar1"), samples::sandbox("older")],
             changes: samples::change_set(),
             prints: b"hello\n".to_vec(),
+            drops_output: false,
             end: samples::end(0),
             create_fails: None,
             exec_fails: None,
@@ -191,8 +194,11 @@ impl Api for FakeApi {
     }
     fn logs(&self, _: &ExecId, from: u64, _: usize) -> Answer<Vec<LogChunk>> {
         let rest = self.prints.get(from as usize..).unwrap_or_default();
-        let chunk = LogChunk { offset: from, stream: LogStream::Stdout, bytes: rest.into() };
-        Ok(if rest.is_empty() { Vec::new() } else { vec![chunk] })
+        let kept = LogChunk { offset: from, stream: LogStream::Stdout, bytes: rest.into() };
+        let end = self.prints.len() as u64;
+        let gap = LogChunk { offset: end, stream: LogStream::Dropped, bytes: "".into() };
+        let chunks = [(!rest.is_empty()).then_some(kept), self.drops_output.then_some(gap)];
+        Ok(chunks.into_iter().flatten().collect())
     }
     fn kill(&self, _: &ExecId, signal: i32) -> Answer<()> {
         self.asked.note(format!("kill {signal}"));
