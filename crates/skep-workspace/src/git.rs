@@ -1,4 +1,5 @@
-//! Asks the project's repository one thing: whether the base's commit has a path.
+//! Asks the project's repository one thing: whether the base's commit has a path (it is tracked then,
+//! and no ignore rule counts).
 //!
 //! Only objects are read, with no configuration but the repository's own format; nothing is run.
 //! A repository that cannot be read has no answer, which is the same as having no repository.

@@ -119,22 +119,6 @@ impl Markers {
         let (file, stat) = level.open_file(path)?;
         Ok(stat.st_size == 0 && attribute(&file, name)?.is_some())
     }
-
-    /// Whether the overlay noted that this file was copied up from below.
-    pub(crate) fn was_copied_up(self, level: &TreeRoot, path: &RelPath) -> io::Result<bool> {
-        let name = match self.0 {
-            WorkspaceDriver::OverlayUserns => "user.overlay.origin",
-            WorkspaceDriver::OverlayRoot => "trusted.overlay.origin",
-            WorkspaceDriver::FuseOverlayfs => "user.fuseoverlayfs.origin",
-            WorkspaceDriver::Copy => return Ok(false),
-        };
-        let Some(stat) = level.stat(path)? else { return Ok(false) };
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(false);
-        }
-        let (file, _) = level.open_file(path)?;
-        Ok(attribute(&file, name)?.is_some())
-    }
 }
 
 fn is_whiteout_device(stat: &Stat) -> bool {

@@ -44,6 +44,13 @@ fn host_write(world: &World, at: &str, text: &str) {
     std::fs::write(world.spec.project.join(at), text).unwrap();
 }
 
+/// Waits for some ticks of the clock that stamps files.
+fn later() {
+    for _ in 0..4 {
+        skep_workspace::now().unwrap();
+    }
+}
+
 fn summary(world: &World) -> Vec<(String, ChangeKind)> {
     derived(world).changes.iter().map(|change| (change.path.to_string(), change.kind)).collect()
 }
@@ -147,6 +154,7 @@ fn a_file_saved_beside_does_not_disturb() {
     world.put(&path("src/new"), file("new\n"));
     capture(&world.spec).unwrap();
     host_write(&world, "src/host", "host\n");
+    later();
     world.put(&path("src/later"), file("later\n"));
     assert_eq!(conflicts(&world), [""; 0]);
     approve(&world, &Selection::default(), 1);
@@ -463,7 +471,7 @@ fn git(world: &World, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_the_commit_has_is_not_ignored_and_not_taken_for_new() {
+fn what_the_commit_has_is_not_ignored() {
     let mut world = world(&[
         (".gitignore", file("*.log\n")),
         ("src", Node::Dir(0o755)),
@@ -479,7 +487,8 @@ fn what_the_commit_has_is_not_ignored_and_not_taken_for_new() {
     world.put(&path("src/other.log"), file("new\n"));
     let ignored: Vec<bool> = derived(&world).changes.iter().map(|change| change.ignored).collect();
     assert_eq!(ignored, [false, true]);
-    // The user removes a tracked file before anything was captured; the sandbox wrote it.
+    // The user removes a file before anything was captured; the sandbox wrote it.
+    capture(&world.spec).unwrap();
     world.put(&path("src/gone"), file("agent\n"));
     remove(&world.spec.project.join("src/gone"));
     assert_eq!(conflicts(&world), ["src/gone"]);

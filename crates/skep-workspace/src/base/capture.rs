@@ -2,7 +2,7 @@
 //! still proves it. A later edit by the user then has a base to be merged against.
 
 use super::memory::{Capture, Durability, Memory, Record};
-use super::{Identity, Proof, is_dir};
+use super::{Identity, Proof, birth_ns, is_dir};
 use crate::error::DeriveError;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
@@ -92,7 +92,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn path(&mut self, memory: &Memory, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let Some(stat) = self.stat(path)? else {
-            return self.absent(path);
+            return self.absent(path, seen);
         };
         if !self.proof.present(path, &stat)? {
             if matches!(seen, Seen::Dir { .. }) && self.proof.same_directory(path)? {
@@ -147,8 +147,16 @@ impl Run<'_> {
         Ok((Some(state), Some(bytes)))
     }
 
-    fn absent(&mut self, path: &RelPath) -> Result<(), DeriveError> {
-        if !self.proof.absent(path)? {
+    fn absent(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
+        let made = match seen {
+            Seen::Gone => None,
+            Seen::Leaf { level } | Seen::Dir { level, .. } => {
+                birth_ns(&self.trees.levels[level], path)
+                    .map_err(|source| DeriveError::read("sandbox", path, source))?
+            }
+        };
+        if !self.proof.absent(path)? && !self.proof.absent_before(path, made)? {
+            self.summary.unproven += 1;
             return Ok(());
         }
         self.record(path, None, Some(EntryState::Absent))

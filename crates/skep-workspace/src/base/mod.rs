@@ -10,7 +10,8 @@
 //!   entry that came into it since is newer too, because renaming and linking touch the entry.
 //!   The project's root is such an anchor from the start.
 //! - That nothing *was* there needs more: every directory above must be old, for a removed entry
-//!   leaves no trace but its directory's change time.
+//!   leaves no trace but its directory's change time. Or the sandbox's entry was made after its
+//!   directory was last touched: then it was made where nothing stood.
 
 pub(crate) mod capture;
 pub(crate) mod memory;
@@ -20,7 +21,7 @@ pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
 
 use crate::error::DeriveError;
 use crate::tree::TreeRoot;
-use rustix::fs::Stat;
+use rustix::fs::{AtFlags, OFlags, Stat, StatxFlags};
 use rustix::time::{ClockId, clock_gettime};
 use skep_types::{Instant, RelPath};
 use std::collections::HashMap;
@@ -99,6 +100,22 @@ pub(crate) fn ctime_ns(stat: &Stat) -> i128 {
     i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
 }
 
+/// How far two stamps of one moment may lie apart.
+fn tick_ns() -> i128 {
+    let tick = rustix::time::clock_getres(ClockId::RealtimeCoarse);
+    i128::from(tick.tv_sec) * 1_000_000_000 + i128::from(tick.tv_nsec)
+}
+
+/// When the entry at `path` was made; `None` where the filesystem does not say. Unlike the other
+/// times of an entry a program cannot move it.
+pub(crate) fn birth_ns(root: &TreeRoot, path: &RelPath) -> io::Result<Option<i128>> {
+    let fd = root.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+    let found = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let time = found.stx_btime;
+    Ok(known.then(|| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)))
+}
+
 pub(crate) fn is_dir(stat: &Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
 }
@@ -155,6 +172,22 @@ impl<'a> Proof<'a> {
             }
             let directory = self.directory(&parent)?;
             return Ok(directory.same && directory.untouched);
+        }
+        Ok(false)
+    }
+
+    /// Whether nothing stood here (nothing stands here now) since before the sandbox's entry was
+    /// made: the nearest directory was last touched before that.
+    pub(crate) fn absent_before(
+        &self,
+        path: &RelPath,
+        made_ns: Option<i128>,
+    ) -> Result<bool, DeriveError> {
+        let Some(made_ns) = made_ns.filter(|_| self.sound) else { return Ok(false) };
+        for parent in path.ancestors() {
+            if let Some(stat) = self.stat(&parent)? {
+                return Ok(ctime_ns(&stat) + 2 * tick_ns() < made_ns);
+            }
         }
         Ok(false)
     }

@@ -3,7 +3,6 @@
 use super::memory::{Memory, Partial};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
-use crate::git::Repository;
 use rustix::fs::Stat;
 use skep_types::{EntryState, RelPath};
 
@@ -40,8 +39,8 @@ pub(crate) struct Question<'a> {
     pub path: &'a RelPath,
     pub project: &'a EntryState,
     pub stat: Option<&'a Stat>,
-    /// Whether the overlay noted that the sandbox's file was copied from the project.
-    pub copied_up: bool,
+    /// When the sandbox's entry was made.
+    pub made_ns: Option<i128>,
     /// Whether the sandbox removed it.
     pub removed: bool,
 }
@@ -50,7 +49,6 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Resolver<'a> {
     pub proof: Proof<'a>,
     pub memory: &'a Memory,
-    pub git: &'a Repository,
 }
 
 impl Resolver<'_> {
@@ -105,15 +103,11 @@ impl Resolver<'_> {
         Ok(Base::unknown())
     }
 
-    /// Nothing stands there now, and its directory was touched since create. That alone says little
-    /// (the user may have saved another file beside it), and nothing can be overwritten; only when
-    /// the overlay noted that the sandbox started from a file of the project, or the commit of the
-    /// base has one there, is it an open question.
+    /// Nothing stands there now. Either nothing stood there at create, or nothing when the sandbox
+    /// made its entry; else the user may have removed what the sandbox started from.
     fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
-        let was_there = question.copied_up || self.git.has(question.path);
-        if !question.removed && was_there && !self.proof.absent(question.path)? {
-            return Ok(Base::unknown());
-        }
-        Ok(Base::known(EntryState::Absent, BaseBytes::Blob))
+        let absent = self.proof.absent(question.path)?
+            || self.proof.absent_before(question.path, question.made_ns)?;
+        Ok(if absent { Base::known(EntryState::Absent, BaseBytes::Blob) } else { Base::unknown() })
     }
 }

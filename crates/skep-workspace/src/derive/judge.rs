@@ -4,7 +4,6 @@ use super::content::Contents;
 use super::{Detail, kind_between};
 use crate::base::{Base, BaseBytes, Question, Resolver};
 use crate::error::DeriveError;
-use crate::markers::Markers;
 use crate::merge::{Merged, merge_text};
 use crate::spec::{Trees, WorkspaceSpec};
 use crate::union::{Seen, Union};
@@ -70,7 +69,6 @@ impl Entry {
 pub(crate) struct Judge<'a> {
     pub spec: &'a WorkspaceSpec,
     pub trees: &'a Trees,
-    pub markers: Markers,
     pub resolver: &'a Resolver<'a>,
     pub contents: &'a Contents<'a>,
 }
@@ -198,12 +196,12 @@ impl Judge<'_> {
             // It comes with the first of its entries.
             return Ok(());
         }
-        let copied_up = project.is_absent() && self.copied_up(&path, level)?;
+        let made_ns = if project.is_absent() { self.made(&path, level)? } else { None };
         let question = Question {
             path: &path,
             project: &project,
             stat: stat.as_ref(),
-            copied_up,
+            made_ns,
             removed: sandbox.is_absent(),
         };
         let base = self.resolver.base(&question)?;
@@ -272,10 +270,9 @@ impl Judge<'_> {
         Ok(false)
     }
 
-    fn copied_up(&self, path: &RelPath, level: Option<usize>) -> Result<bool, DeriveError> {
-        let Some(level) = level else { return Ok(false) };
-        self.markers
-            .was_copied_up(&self.trees.levels[level], path)
+    fn made(&self, path: &RelPath, level: Option<usize>) -> Result<Option<i128>, DeriveError> {
+        let Some(level) = level else { return Ok(None) };
+        crate::base::birth_ns(&self.trees.levels[level], path)
             .map_err(|source| DeriveError::read("sandbox", path, source))
     }
 
@@ -286,7 +283,7 @@ impl Judge<'_> {
         let conflict = |reason: &str| Ok(Standing::Conflict(reason.to_owned()));
         let Some(base) = &entry.base.state else {
             return conflict(if entry.project.is_absent() {
-                "removed from the project since the sandbox was created"
+                "removed from the project, or never there: it cannot be told"
             } else {
                 "changed in the project since the sandbox was created, and its earlier content is \
                  not known"

@@ -58,14 +58,12 @@ pub(crate) struct Detail {
 pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, DeriveError> {
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
-    let markers = Markers::of(spec.driver);
-    let union = union::read(&trees, markers)?;
+    let union = union::read(&trees, Markers::of(spec.driver))?;
     let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
     let git = Repository::new(&spec.project, spec.base.commit.as_deref());
-    let resolver = Resolver { proof, memory: &memory, git: &git };
+    let resolver = Resolver { proof, memory: &memory };
     let contents = Contents { trees: &trees, memory: &memory, limit: options.max_hunk_bytes };
-    let judge =
-        judge::Judge { spec, trees: &trees, markers, resolver: &resolver, contents: &contents };
+    let judge = judge::Judge { spec, trees: &trees, resolver: &resolver, contents: &contents };
     let mut detail = judge.all(&union)?;
     let mut changes = build_changes(&detail);
     ignored::mark(spec, &trees.project, &git, &mut changes, &mut detail)?;

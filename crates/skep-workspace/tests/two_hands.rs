@@ -1,0 +1,182 @@
+//! The user and the sandbox work at the same time, at random: whatever an approval does, nothing of
+//! the user's is lost or reverted, and nothing of the sandbox's is left out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod model;
+
+use model::apply::{apply_plan, derived};
+use model::{Node, Tree, World, create, path, remove};
+use proptest::prelude::*;
+use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
+use skep_workspace::{PlanError, capture, plan};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Clone)]
+enum Step {
+    SandboxPut(usize, Node),
+    SandboxRemove(usize),
+    UserPut(usize, Node),
+    UserRemove(usize),
+    UserMove(usize, usize),
+    Capture,
+}
+
+const NAMES: [&str; 14] = [
+    "a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "d/e/b", "f", "f/a", "f/g", "f/g/a", "f/g/b",
+];
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    // Long enough that edits at both ends merge.
+    prop::collection::vec(0u8..3, 3).prop_map(|marks| {
+        (0..30)
+            .flat_map(|line| {
+                let mark = if line % 10 == 2 { marks[line / 10] } else { 0 };
+                format!("line {line} {mark}\n").into_bytes()
+            })
+            .collect()
+    })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    prop_oneof![
+        6 => (text(), prop_oneof![4 => Just(0o644), 1 => Just(0o755)])
+            .prop_map(|(bytes, mode)| Node::File(bytes, mode)),
+        2 => Just(Node::Dir(0o755)),
+        1 => Just(Node::Link(b"a".to_vec())),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let at = || 0..NAMES.len();
+    prop_oneof![
+        5 => (at(), node()).prop_map(|(at, node)| Step::SandboxPut(at, node)),
+        2 => at().prop_map(Step::SandboxRemove),
+        3 => (at(), node()).prop_map(|(at, node)| Step::UserPut(at, node)),
+        1 => at().prop_map(Step::UserRemove),
+        1 => (at(), at()).prop_map(|(from, to)| Step::UserMove(from, to)),
+        2 => Just(Step::Capture),
+    ]
+}
+
+fn base_tree(files: &[Vec<u8>]) -> Tree {
+    let mut tree = Tree::new();
+    for (index, name) in NAMES.iter().enumerate() {
+        let node = match *name {
+            "d" | "d/e" | "f" | "f/g" => Node::Dir(0o755),
+            _ if index % 3 == 2 => continue,
+            _ => Node::File(files[index % files.len()].clone(), 0o644),
+        };
+        tree.insert(path(name), node);
+    }
+    tree
+}
+
+fn user_put(world: &World, at: &RelPath, node: &Node) {
+    let real = world.spec.project.join(at.as_path());
+    if real.parent().unwrap().is_dir() && !(real.is_dir() && matches!(node, Node::Dir(_))) {
+        remove(&real);
+        create(&real, node);
+    }
+}
+
+fn run(world: &mut World, step: &Step) {
+    match step {
+        Step::SandboxPut(at, node) => {
+            let at = path(NAMES[*at]);
+            let both = matches!((world.view.get(&at), node), (Some(Node::Dir(_)), Node::Dir(_)));
+            if !both {
+                world.put(&at, node.clone());
+            }
+        }
+        Step::SandboxRemove(at) => world.remove(&path(NAMES[*at])),
+        Step::UserPut(at, node) => user_put(world, &path(NAMES[*at]), node),
+        Step::UserRemove(at) => remove(&world.spec.project.join(NAMES[*at])),
+        Step::UserMove(from, to) => {
+            let (from, to) =
+                (world.spec.project.join(NAMES[*from]), world.spec.project.join(NAMES[*to]));
+            // A name that cannot be moved there stays; that is the user's affair.
+            let _ = std::fs::rename(from, to);
+        }
+        Step::Capture => drop(capture(&world.spec).unwrap()),
+    }
+}
+
+fn states(tree: &Tree) -> BTreeMap<RelPath, EntryState> {
+    tree.iter().map(|(path, node)| (path.clone(), node.state())).collect()
+}
+
+fn driver() -> impl Strategy<Value = WorkspaceDriver> {
+    prop_oneof![
+        3 => Just(WorkspaceDriver::OverlayUserns),
+        1 => Just(WorkspaceDriver::FuseOverlayfs),
+        1 => Just(WorkspaceDriver::Copy),
+    ]
+}
+
+/// Checks one path that is a directory on no side.
+fn check_path(
+    at: &RelPath,
+    [base, user, sandbox, result]: [&EntryState; 4],
+) -> Result<(), TestCaseError> {
+    let sides = format!("{at}: base {base:?}, user {user:?}, sandbox {sandbox:?}, got {result:?}");
+    if user == base || user == sandbox {
+        prop_assert_eq!(result, sandbox, "left out: {}", sides);
+    } else if sandbox == base {
+        prop_assert_eq!(result, user, "lost: {}", sides);
+    } else {
+        let file = |state: &EntryState| matches!(state, EntryState::File { .. });
+        prop_assert!([base, user, sandbox, result].into_iter().all(file), "{}", sides);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_approval_loses_nothing_of_either(
+        driver in driver(),
+        files in prop::collection::vec(text(), 3),
+        steps in prop::collection::vec(step(), 0..14),
+    ) {
+        let base = base_tree(&files);
+        let mut world = World::new(driver, base.clone());
+        // What the sandbox made where the user had already removed something: it knew.
+        let mut made_anew = BTreeSet::new();
+        for step in &steps {
+            if let Step::SandboxPut(at, _) = step
+                && std::fs::symlink_metadata(world.spec.project.join(NAMES[*at])).is_err()
+            {
+                made_anew.insert(path(NAMES[*at]));
+            }
+            run(&mut world, step);
+        }
+        let user = world.project();
+        let found = derived(&world);
+        match plan(&world.spec, &found, &Selection::default()) {
+            Err(PlanError::Conflicts(conflicts)) => {
+                prop_assert!(!conflicts.is_empty());
+                prop_assert_eq!(world.project(), user);
+                return Ok(());
+            }
+            // A parent that the user replaced by something else.
+            Err(PlanError::Depends { .. }) => return Ok(()),
+            Err(error) => panic!("{error:?}"),
+            Ok(plan) => apply_plan(&world, &plan, 1),
+        }
+        let (base, sandbox, result) = (states(&base), states(&world.view), world.project());
+        let sides = [&base, &user, &sandbox, &result];
+        let paths: BTreeSet<&RelPath> = sides.iter().flat_map(|side| side.keys()).collect();
+        for at in paths {
+            let states = sides.map(|side| side.get(at).unwrap_or(&EntryState::Absent));
+            if made_anew.contains(at) {
+                prop_assert!(states[3] == states[1] || states[3] == states[2], "{}", at);
+            } else if !states.iter().any(|state| matches!(state, EntryState::Dir { .. })) {
+                check_path(at, states)?;
+            }
+        }
+        let left = derived(&world);
+        prop_assert!(left.changes.is_empty(), "{:?}", left.changes);
+    }
+}
