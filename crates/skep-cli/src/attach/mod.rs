@@ -99,7 +99,7 @@ fn pump_from(
         background: false,
     };
     if input == Input::Closed {
-        pump.stream.close_stdin()?;
+        unless_gone(pump.stream.close_stdin())?;
     }
     pump.until_the_end(&signals)
 }
