@@ -48,6 +48,7 @@ pub fn stage(request: ApplyRequest<'_>) -> Result<Staged, ApplyError> {
         note: request.note,
     };
     dir.write(INTENT, &intent)?;
+    let mut removed = true;
     let prepared = check_project(&root, &request.targets, &index, request.progress)
         .and_then(|stats| check_space(&root, &request.targets).map(|()| stats));
     let staged = prepared.and_then(|stats| {
@@ -56,8 +57,7 @@ pub fn stage(request: ApplyRequest<'_>) -> Result<Staged, ApplyError> {
         match write_all(work, &dir, &intent, request.targets, &stats) {
             Ok(journal) => Ok((staging, journal)),
             Err(error) => {
-                // Best effort beside the first error; recovery does it again by the intent.
-                let _ = staging.remove();
+                removed = staging.remove().is_ok();
                 Err(error)
             }
         }
@@ -65,8 +65,11 @@ pub fn stage(request: ApplyRequest<'_>) -> Result<Staged, ApplyError> {
     match staged {
         Ok((staging, journal)) => Ok(Staged { root, staging, dir, journal }),
         Err(error) => {
-            let _ = dir.remove(JOURNAL);
-            let _ = dir.remove(INTENT);
+            // Beside the first error these are best effort. The intent stays as long as there is
+            // something that only recovery can still remove.
+            if dir.remove(JOURNAL).is_ok() && removed {
+                let _ = dir.remove(INTENT);
+            }
             Err(error)
         }
     }

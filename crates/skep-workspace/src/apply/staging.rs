@@ -76,8 +76,17 @@ impl Staging {
     /// Makes it. Fails if anything has its name.
     pub fn make(root: &TreeRoot, intent: &Intent) -> io::Result<Self> {
         let parent = open_parent(root, intent.place)?;
-        mkdirat(&parent, staging_name(&intent.id), Mode::RWXU)?;
-        Self::open_in(parent, intent)?.ok_or(Errno::NOENT.into())
+        let name = staging_name(&intent.id);
+        mkdirat(&parent, &name, Mode::RWXU)?;
+        let opened = parent.try_clone().and_then(|parent| Self::open_in(parent, intent));
+        match opened {
+            Ok(Some(staging)) => Ok(staging),
+            failed => {
+                // It is empty; left here, nothing would find it again.
+                let _ = unlinkat(&parent, &name, AtFlags::REMOVEDIR);
+                Err(failed.err().unwrap_or_else(|| Errno::NOENT.into()))
+            }
+        }
     }
 
     /// Opens it; `None` if it is gone. One that is not ours alone is an error.
