@@ -1,18 +1,67 @@
 //! The only file that names an engine, a provider or a store.
 
-use crate::context::{Global, show_path};
+use crate::context::Global;
 use skep_engine::api::Api;
-use skep_types::{Code, Problem};
+use skep_engine::{Engine, EngineConfig, Layout};
+use skep_provider_namespace::NamespaceProvider;
+use skep_store::{Access, NewInstance, SqliteStore};
+use skep_types::{Code, Problem, SandboxId};
 
 /// Opens the engine in this process.
 pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
-    let config = global.user_config()?;
-    let message = format!(
-        "this binary has no engine (state directory `{}`, settings `{}`, home `{}`, user `{}`)",
-        show_path(&global.state_dir),
-        config.map_or_else(|| "none".to_owned(), |(_, name)| name),
-        show_path(&global.home),
-        global.user_name()
+    let layout = Layout::open(&global.state_dir).map_err(|error| {
+        let message =
+            format!("cannot use the state directory `{}`: {error}", global.state_dir.display());
+        Problem::new(Code::Io, message).hint("name another one with `--home DIR`")
+    })?;
+    let user = global.user_name();
+    let new = NewInstance { instance: random_word(), node: host_name() };
+    let store =
+        SqliteStore::open(&layout.database(), Access::ReadWrite, &new).map_err(|error| {
+            let problem = Problem::from_error(error.code(), &error);
+            match error.hint() {
+                Some(hint) => problem.hint(hint),
+                None => problem,
+            }
+        })?;
+    let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let namespace = NamespaceProvider::new(
+        layout.root().to_owned(),
+        programs.iter().map(Into::into).collect(),
+        user.clone(),
     );
-    Err(Problem::new(Code::Internal, message))
+    let config = EngineConfig {
+        layout,
+        user_config: global.user_config()?,
+        home: global.home.clone(),
+        user,
+        now,
+        random,
+    };
+    Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], Box::new(store))?))
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().to_string()
+}
+
+/// Ten bytes from the kernel. Without them no id would be safe, so there is nothing to fall back
+/// to: the kernel's source cannot fail once the machine is up, and is asked until it answers.
+fn random() -> [u8; 10] {
+    let mut bytes = [0; 10];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let more =
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += more.unwrap_or(0);
+    }
+    bytes
+}
+
+fn random_word() -> String {
+    SandboxId::from_random(random()).to_string()
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

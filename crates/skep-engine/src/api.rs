@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skep_provider::ExecStream;
+pub use skep_provider::Finding;
 use skep_types::{
     Access, Approval, ApprovalId, ByteSize, ByteString, ChangeSet, ChangeSetDigest, Conflict,
     Drift, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits, NetworkMode, Problem, RelPath,
@@ -237,21 +238,6 @@ pub struct SnapshotView {
     pub created_at: String,
     /// How many layers it stands on.
     pub layers: usize,
-}
-
-/// One finding of `doctor`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Finding {
-    /// What was probed.
-    pub name: String,
-    /// Whether it works.
-    pub ok: bool,
-    /// How it was found, or which mechanism.
-    pub how: String,
-    /// Why not.
-    pub reason: Option<String>,
-    /// What to do about it.
-    pub remedy: Option<String>,
 }
 
 /// What gc would do, or did, with one thing.

@@ -1,2 +1,204 @@
-//! The library that decides: lifecycle, review, upkeep and reconcile over traits.
+//! The library that decides: lifecycle, review, upkeep and reconcile.
+//!
+//! The engine stands between the edges (command line, later the server) and the parts that do
+//! things. It speaks only to traits: a [`Provider`] runs processes, a [`Store`] remembers, and the
+//! review is `skep-workspace`'s, which is the same under every provider. Which provider and which
+//! store, the binary says when it opens the engine.
+//!
+//! [`api::Api`] is everything the edges may ask; [`Engine`] answers it in this process.
+//!
+//! ```no_run
+//! use skep_engine::{Engine, EngineConfig, api::Api};
+//! # fn example(config: EngineConfig, store: Box<dyn skep_store::Store>) -> Result<(), skep_types::Problem> {
+//! let engine = Engine::open(config, Vec::new(), store)?;
+//! let newest = engine.newest(std::path::Path::new("/home/me/project"))?;
+//! # drop(newest); Ok(()) }
+//! ```
+//!
+//! Rules that run through it: the row before the effect, with every resource named after the id;
+//! the identity of a process, never its number alone; a lock file per sandbox and per project, so
+//! that any number of `skep` processes can share one state directory; and what was left by a crash
+//! is settled when the next one opens ([`reconcile`]).
+//!
+//! What is deliberately not here: rendering, argument parsing, concrete providers and stores, the
+//! clock and the random source (they come in with [`EngineConfig`]).
+
 pub mod api;
+mod create;
+mod execs;
+mod git_head;
+mod hidden;
+mod layout;
+mod lifecycle;
+mod lock;
+mod naming;
+mod pending;
+mod problems;
+mod project;
+pub mod reconcile;
+mod review;
+mod serve_api;
+mod settings;
+mod trash;
+mod usage;
+mod views;
+
+pub use layout::Layout;
+
+use problems::{OrProblem, io_problem};
+use serde_json::Value;
+use skep_provider::{Provider, RunSpec};
+use skep_store::{NewEvent, Store};
+use skep_types::{ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState};
+use skep_workspace::WorkspaceSpec;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to wait for another `skep` that works on the same sandbox or project.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the engine needs from its surroundings.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Where everything lies.
+    pub layout: Layout,
+    /// The user's settings file: its text, and its name for messages.
+    pub user_config: Option<(Vec<u8>, String)>,
+    /// The caller's home directory.
+    pub home: PathBuf,
+    /// The caller's name, for approvals.
+    pub user: String,
+    /// The clock (RFC 3339).
+    pub now: fn() -> String,
+    /// The random source.
+    pub random: fn() -> [u8; 10],
+}
+
+/// The engine.
+pub struct Engine {
+    config: EngineConfig,
+    providers: Vec<Box<dyn Provider>>,
+    store: Box<dyn Store>,
+}
+
+impl Engine {
+    /// Opens the engine and settles what an earlier one left behind.
+    pub fn open(
+        config: EngineConfig,
+        providers: Vec<Box<dyn Provider>>,
+        store: Box<dyn Store>,
+    ) -> Result<Self, Problem> {
+        let engine = Self { config, providers, store };
+        engine.reconcile()?;
+        Ok(engine)
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.config.layout
+    }
+
+    fn now(&self) -> String {
+        (self.config.now)()
+    }
+
+    fn event(
+        &self,
+        kind: &str,
+        sandbox: &SandboxId,
+        exec: Option<&ExecId>,
+        data: Value,
+    ) -> NewEvent {
+        NewEvent {
+            at: self.now(),
+            kind: kind.to_owned(),
+            sandbox: Some(sandbox.clone()),
+            exec: exec.cloned(),
+            data,
+        }
+    }
+
+    /// The provider a sandbox belongs to.
+    fn provider(&self, name: &str) -> Result<&dyn Provider, Problem> {
+        let known = || {
+            let names: Vec<_> = self.providers.iter().map(|provider| provider.name()).collect();
+            format!("this skep has: {}", names.join(", "))
+        };
+        self.providers
+            .iter()
+            .find(|provider| provider.name() == name)
+            .map(AsRef::as_ref)
+            .ok_or_else(|| {
+                Problem::new(Code::ProviderUnavailable, format!("there is no provider `{name}`"))
+                    .hint(known())
+            })
+    }
+
+    /// What the provider must know of a sandbox.
+    fn run_spec(&self, sandbox: &Sandbox) -> RunSpec {
+        let layout = self.layout();
+        let home = sandbox.policy.env.get("HOME").map(|home| home.as_path().to_owned());
+        RunSpec {
+            id: sandbox.id.clone(),
+            name: sandbox.name.clone(),
+            directory: layout.sandbox(&sandbox.id),
+            project: sandbox.project.as_path().to_owned(),
+            driver: sandbox.driver,
+            root_identity: (sandbox.base.device, sandbox.base.inode),
+            layers: sandbox.layers.iter().map(|layer| layout.layer(layer)).collect(),
+            hidden: sandbox.hidden.clone(),
+            policy: sandbox.policy.clone(),
+            asked: Default::default(),
+            environment: sandbox.policy.env.clone(),
+            home: home.unwrap_or_else(|| self.config.home.clone()),
+            base: sandbox.base.clone(),
+        }
+    }
+
+    /// The workspace of a sandbox, for the review.
+    fn workspace(&self, sandbox: &Sandbox) -> WorkspaceSpec {
+        let layout = self.layout();
+        let directory = layout.sandbox(&sandbox.id);
+        WorkspaceSpec {
+            project: sandbox.project.as_path().to_owned(),
+            base: sandbox.base.clone(),
+            driver: sandbox.driver,
+            upper: directory.join("upper"),
+            layers: sandbox.layers.iter().map(|layer| layout.layer(layer)).collect(),
+            dependency_layers: Vec::new(),
+            hidden: sandbox.hidden.clone(),
+            memory: directory.join("base"),
+        }
+    }
+
+    fn lock_sandbox(&self, sandbox: &Sandbox) -> Result<lock::Lock, Problem> {
+        let what = format!("sandbox `{}`", sandbox.name);
+        lock::take(&self.layout().sandbox_lock(&sandbox.id), &what, PATIENCE)
+    }
+
+    fn lock_project(&self, project: &ByteString) -> Result<lock::Lock, Problem> {
+        let what = format!("project `{project}`");
+        lock::take(&self.layout().project_lock(project), &what, PATIENCE)
+    }
+
+    fn load(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        let sandbox = self.store.sandbox(id).or_problem()?;
+        if sandbox.state == SandboxState::Deleted {
+            return Err(Problem::new(
+                Code::NotFound,
+                format!("sandbox `{}` is deleted", sandbox.name),
+            ));
+        }
+        Ok(sandbox)
+    }
+
+    /// Whether a keeper holds it right now.
+    fn is_running(&self, sandbox: &Sandbox) -> bool {
+        let Some(keeper) = &sandbox.keeper else { return false };
+        sandbox.state != SandboxState::Creating
+            && self.provider(&sandbox.provider).is_ok_and(|provider| provider.is_alive(keeper))
+    }
+
+    fn read_file(path: &Path, what: &str) -> Result<Vec<u8>, Problem> {
+        std::fs::read(path).map_err(|error| io_problem(format!("read {what}"), path, &error))
+    }
+}

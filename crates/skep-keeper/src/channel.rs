@@ -25,7 +25,11 @@ impl Channel {
     }
 
     /// Sends one message.
-    pub fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         send_with(&self.0, &bytes, descriptors).map(drop)
     }

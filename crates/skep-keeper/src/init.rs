@@ -79,10 +79,7 @@ pub fn run(spec: &InitSpec<'_>, channel: Channel) -> i32 {
 /// 5. Build the view and leave the host's tree.
 /// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
 /// 7. Prepare the fences once, and probe them from a child that wears them.
-fn set_up(
-    spec: &InitSpec<'_>,
-    channel: &Channel,
-) -> Result<(Init, EnforcementReport), Failure> {
+fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementReport), Failure> {
     die_with_parent()?;
     skep_sys::process::close_all_but(&[channel.as_fd()])
         .step(|| "close inherited descriptors".into())?;
@@ -123,8 +120,7 @@ fn die_with_parent() -> Result<(), Failure> {
 fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
     let mut sources = Vec::new();
     loop {
-        let (message, descriptors) =
-            channel.receive().step(|| "wait for the keeper".into())?;
+        let (message, descriptors) = channel.receive().step(|| "wait for the keeper".into())?;
         sources.extend(descriptors);
         match message {
             ToInit::Sources => {}
@@ -190,10 +186,8 @@ impl Init {
     /// Until the keeper is gone.
     fn serve(mut self, channel: &Channel) -> i32 {
         loop {
-            let mut watched = [
-                PollFd::new(channel, PollFlags::IN),
-                PollFd::new(&self.signals, PollFlags::IN),
-            ];
+            let mut watched =
+                [PollFd::new(channel, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
             match poll(&mut watched, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return 1,
@@ -253,7 +247,10 @@ impl Init {
     ) -> io::Result<()> {
         let mut descriptors = descriptors.into_iter();
         let failed = |exec, stage, errno| FromInit::NotSpawned { exec, stage, errno };
-        let order = descriptors.next().ok_or(io::ErrorKind::InvalidData.into()).and_then(from_file::<SpawnOrder>);
+        let order = descriptors
+            .next()
+            .ok_or(io::ErrorKind::InvalidData.into())
+            .and_then(from_file::<SpawnOrder>);
         let order = match order {
             Ok(order) => order,
             Err(error) => {
@@ -303,7 +300,9 @@ impl Init {
         let order = descriptors
             .next()
             .ok_or_else(|| Failure::invalid("a write came without its order"))
-            .and_then(|order| from_file::<WriteOrder>(order).step(|| "read a write's order".into()))?;
+            .and_then(|order| {
+                from_file::<WriteOrder>(order).step(|| "read a write's order".into())
+            })?;
         writer::write(&self.project, &order.path, &order.state, descriptors.next().map(File::from))
     }
 }

@@ -85,7 +85,8 @@ fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
     let step = || "detach the keeper".to_owned();
     rustix::process::setsid().step(step)?;
     skep_sys::process::close_all_but(&[report]).step(step)?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
+    let null =
+        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
     rustix::stdio::dup2_stdin(&null).step(step)?;
     rustix::stdio::dup2_stdout(&null).step(step)?;
     rustix::stdio::dup2_stderr(&null).step(step)?;
@@ -181,7 +182,8 @@ fn listen(spec: &RunSpec) -> Result<OwnedFd, Failure> {
 }
 
 fn make_group(spec: &RunSpec) -> Result<Option<Group>, Failure> {
-    let parent = ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+    let parent =
+        ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
     let limits = GroupLimits::from(&spec.policy.limits);
     // A host without a usable cgroup is no failure here; the report will say so.
     Ok(CgroupHost::locate(parent).create(&spec.id, &limits).ok())
@@ -286,16 +288,31 @@ fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Chi
 }
 
 /// Started by root, the upper and its work directory must belong to the ids inside; the upper's
-/// own owner is what the project's root appears to have.
+/// own owner is what the project's root appears to have. The same goes for the mask's directories,
+/// which lend theirs to the merged ones.
 fn give_upper_to_inside(spec: &RunSpec, map: IdMap) -> Result<(), Failure> {
+    use std::os::unix::fs::{PermissionsExt, lchown};
     if map != IdMap::Range {
         return Ok(());
     }
     let step = || "give the workspace to the user inside".to_owned();
-    let project = rustix::fs::stat(&spec.project).step(step)?;
-    for name in ["upper", "work"] {
-        let (uid, gid) = map.outside(project.st_uid, project.st_gid);
-        std::os::unix::fs::lchown(spec.directory.join(name), Some(uid), Some(gid)).step(step)?;
+    // To be walked through, not listed; the state directory above stays closed to everybody.
+    let through = std::fs::Permissions::from_mode(0o711);
+    std::fs::set_permissions(&spec.directory, through).step(step)?;
+    let owner = |path: &std::path::Path| -> io::Result<(u32, u32)> {
+        let stat = rustix::fs::lstat(path)?;
+        Ok(map.outside(stat.st_uid, stat.st_gid))
+    };
+    for name in ["upper", "work", "mask"] {
+        let (uid, gid) = owner(&spec.project).step(step)?;
+        lchown(spec.directory.join(name), Some(uid), Some(gid)).step(step)?;
+    }
+    for hidden in &spec.hidden {
+        for parent in hidden.ancestors().filter(|parent| !parent.is_root()) {
+            let (uid, gid) = owner(&spec.project.join(parent.as_path())).step(step)?;
+            lchown(spec.directory.join("mask").join(parent.as_path()), Some(uid), Some(gid))
+                .step(step)?;
+        }
     }
     Ok(())
 }
@@ -351,7 +368,9 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
     match limits.disk {
         Some(size) => report.on(
             Layer::Disk,
-            format!("guard on the upper ({size}; looked at every 5 ms to 2 s), one file by RLIMIT_FSIZE"),
+            format!(
+                "guard on the upper ({size}; looked at every 5 ms to 2 s), one file by RLIMIT_FSIZE"
+            ),
         ),
         None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
     }

@@ -9,7 +9,7 @@
 //!
 //! - [`start`] brings one up and returns what was found to be enforced.
 //! - [`Client`] talks to one: execs, signals, freezing, writing through the view, stopping.
-//! - [`log`] is the kept output of execs, readable without the keeper.
+//! - Output is kept by [`skep_provider::log`], readable without the keeper.
 //!
 //! The keeper does not know the store. What must outlive it is written into the sandbox's
 //! directory: `execs/<id>.head`, `.tail0`, `.tail1` (output) and `execs/<id>.end` (how it ended).
@@ -32,7 +32,7 @@ mod identity;
 mod init;
 mod keeper;
 mod launch;
-pub mod log;
+
 mod probe;
 mod protocol;
 mod spawn;

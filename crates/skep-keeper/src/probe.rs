@@ -34,13 +34,9 @@ struct Findings {
 }
 
 /// Asks, from a process that wears the fences.
-pub fn from_inside(
-    run: &RunSpec,
-    confinement: &Confinement,
-) -> Result<EnforcementReport, Failure> {
+pub fn from_inside(run: &RunSpec, confinement: &Confinement) -> Result<EnforcementReport, Failure> {
     let step = || "probe the sandbox from inside".to_owned();
-    let (answer, report) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
+    let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
     let child = clone_with(Namespaces::NONE, || {
         let findings = look(run, confinement);
         let _ = rustix::io::write(&report, &crate::protocol::to_json(&findings));
@@ -76,10 +72,7 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(|rest| rest.trim_start_matches(':').trim().to_owned()).unwrap_or_default()
     };
-    let denied = matches!(
-        rustix::process::chroot("/"),
-        Err(Errno::PERM | Errno::NOSYS)
-    );
+    let denied = matches!(rustix::process::chroot("/"), Err(Errno::PERM | Errno::NOSYS));
     Findings {
         failed: None,
         system_writable: can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe"),
@@ -137,7 +130,8 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
             report.off(Layer::Network, "the host's network", "`--net host` was asked for");
         }
         NetworkMode::None if found.reaches_outside || !found.other_interfaces.is_empty() => {
-            let reason = format!("something besides loopback is there: {:?}", found.other_interfaces);
+            let reason =
+                format!("something besides loopback is there: {:?}", found.other_interfaces);
             report.off(Layer::Network, "network namespace", reason);
         }
         NetworkMode::None => report.on(Layer::Network, "network namespace with loopback only"),

@@ -49,7 +49,8 @@ pub fn spawn(
     stdio: &Stdio,
     confinement: &Confinement,
 ) -> Result<i32, (SpawnStage, i32)> {
-    let forked = |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
+    let forked =
+        |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
     // Closed by a successful exec; written to by a failed one.
     let (verdict, report) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| forked(e.into()))?;
@@ -115,7 +116,9 @@ fn prepare(
     stdio: &Stdio,
     confinement: &Confinement,
 ) -> Result<(), (SpawnStage, i32)> {
-    fn at<T, E: Into<io::Error>>(stage: SpawnStage) -> impl FnOnce(Result<T, E>) -> Result<T, (SpawnStage, i32)> {
+    fn at<T, E: Into<io::Error>>(
+        stage: SpawnStage,
+    ) -> impl FnOnce(Result<T, E>) -> Result<T, (SpawnStage, i32)> {
         move |result| {
             result.map_err(|error| {
                 let error: io::Error = error.into();
@@ -181,7 +184,8 @@ impl Program {
     fn new(order: &SpawnOrder) -> Self {
         // A NUL byte cannot be passed; the edges refuse it, and here it would only cut the text.
         let text = |bytes: &[u8]| {
-            CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
+            CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+                .unwrap_or_default()
         };
         let name = order.argv.first().map(|word| word.as_bytes()).unwrap_or_default();
         let path = order.environment.get("PATH").map(|path| path.as_bytes()).unwrap_or_default();
@@ -189,16 +193,19 @@ impl Program {
             vec![text(name)]
         } else {
             let join = |directory: &[u8]| {
-                text(std::path::Path::new(std::ffi::OsStr::from_bytes(directory))
-                    .join(std::ffi::OsStr::from_bytes(name))
-                    .as_os_str()
-                    .as_bytes())
+                text(
+                    std::path::Path::new(std::ffi::OsStr::from_bytes(directory))
+                        .join(std::ffi::OsStr::from_bytes(name))
+                        .as_os_str()
+                        .as_bytes(),
+                )
             };
             path.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(join).collect()
         };
-        let environment = order.environment.iter().map(|(name, value)| {
-            text(&[name.as_bytes(), b"=", value.as_bytes()].concat())
-        });
+        let environment = order
+            .environment
+            .iter()
+            .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
         Self {
             candidates,
             arguments: order.argv.iter().map(|word| text(word.as_bytes())).collect(),

@@ -44,7 +44,8 @@ pub fn write(
             replace(&parent, &name).step(step)
         }
         EntryState::File { mode, .. } => {
-            let content = content.ok_or_else(|| Failure::invalid(format!("no bytes came for `{path}`")))?;
+            let content =
+                content.ok_or_else(|| Failure::invalid(format!("no bytes came for `{path}`")))?;
             file(&parent, content, *mode).step(step)?;
             replace(&parent, &name).step(step)
         }
@@ -92,7 +93,9 @@ fn directory(parent: &OwnedFd, name: &std::ffi::CStr, mode: u32) -> Result<(), E
     match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Err(Errno::NOTDIR | Errno::LOOP) = rustix::fs::openat(parent, name, flags, Mode::empty()) {
+            if let Err(Errno::NOTDIR | Errno::LOOP) =
+                rustix::fs::openat(parent, name, flags, Mode::empty())
+            {
                 remove(parent, name)?;
                 rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))?;
             }

@@ -6,7 +6,11 @@
 //!
 //! ```no_run
 //! use skep_provider::Provider;
-//! let provider = skep_provider_namespace::NamespaceProvider::new();
+//! let provider = skep_provider_namespace::NamespaceProvider::new(
+//!     "/home/me/.local/state/skep".into(),
+//!     Vec::new(),
+//!     "me".into(),
+//! );
 //! assert_eq!(provider.name(), "namespace");
 //! ```
 
@@ -14,13 +18,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
+use skep_confine::probe::ProbeContext;
 use skep_keeper::{CGROUP_PARENT, Client, Operation, Reply};
 use skep_provider::{
-    Attach, ExecStream, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
+    Attach, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
 };
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, SandboxId, WorkspaceDriver};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
@@ -29,13 +34,18 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
 /// Runs sandboxes in namespaces of this host.
-#[derive(Debug, Default)]
-pub struct NamespaceProvider;
+#[derive(Debug)]
+pub struct NamespaceProvider {
+    state_dir: PathBuf,
+    program_directories: Vec<PathBuf>,
+    user_name: String,
+}
 
 impl NamespaceProvider {
-    /// The provider; it has no state.
-    pub fn new() -> Self {
-        Self
+    /// A provider for sandboxes whose state lies in `state_dir`. The other two are for `doctor`:
+    /// where programs are looked for, and whose subordinate ids count.
+    pub fn new(state_dir: PathBuf, program_directories: Vec<PathBuf>, user_name: String) -> Self {
+        Self { state_dir, program_directories, user_name }
     }
 }
 
@@ -54,6 +64,25 @@ impl Provider for NamespaceProvider {
             reason: probe.reason.unwrap_or_else(|| "user namespaces do not work".into()),
             remedy: probe.remedy.unwrap_or_else(|| "see `skep doctor`".into()),
         })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let Ok(cgroup_parent) = ParentName::parse(CGROUP_PARENT) else { return Vec::new() };
+        let probes = skep_confine::probe::run_all(&ProbeContext {
+            scratch: self.state_dir.clone(),
+            program_directories: self.program_directories.clone(),
+            docker_socket: "/var/run/docker.sock".into(),
+            user_name: self.user_name.clone(),
+            cgroup_parent,
+        });
+        let finding = |probe: skep_confine::probe::Probe| Finding {
+            name: probe.name.to_owned(),
+            ok: probe.ok,
+            how: probe.how,
+            reason: probe.reason,
+            remedy: probe.remedy,
+        };
+        probes.into_iter().map(finding).collect()
     }
 
     fn choose_driver(
@@ -80,7 +109,10 @@ impl Provider for NamespaceProvider {
             }
             Err(error) => return Err(error),
             Ok(_) => {
-                return Err(ProviderError::Invalid(format!("sandbox `{}` is already running", spec.id)));
+                return Err(ProviderError::Invalid(format!(
+                    "sandbox `{}` is already running",
+                    spec.id
+                )));
             }
         }
         let _ = remove_group(&spec.id);
@@ -189,10 +221,8 @@ fn open_keeper(keeper: &KeeperIdentity) -> Option<OwnedFd> {
 
 fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
     let mut watched = [PollFd::new(process, PollFlags::IN)];
-    let timeout = Timespec {
-        tv_sec: patience.as_secs() as i64,
-        tv_nsec: i64::from(patience.subsec_nanos()),
-    };
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
     poll(&mut watched, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 

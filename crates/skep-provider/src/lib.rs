@@ -22,6 +22,8 @@
 //! # let _ = (refuses_unless_it_can, |spec: RunSpec| spec);
 //! ```
 
+pub mod log;
+
 use skep_types::{
     ByteString, Code, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, KeeperIdentity,
     Layer, Policy, Problem, RelPath, SandboxId, SandboxName, TerminalSize, WorkspaceDriver,
@@ -122,6 +124,21 @@ pub struct ViewWrite {
     pub content: Option<File>,
 }
 
+/// One finding about this host, for `skep doctor`.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Finding {
+    /// What was probed.
+    pub name: String,
+    /// Whether it works.
+    pub ok: bool,
+    /// How it was found, or which mechanism.
+    pub how: String,
+    /// Why not.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
 /// Why a provider could not.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
@@ -199,6 +216,9 @@ pub trait Provider {
 
     /// Whether it works here, found by doing; otherwise the reason and the remedy.
     fn probe(&self) -> Result<(), ProviderError>;
+
+    /// Everything about this host that this provider depends on, found by trying.
+    fn findings(&self) -> Vec<Finding>;
 
     /// The copy-on-write driver to use for a project with its state in `directory`.
     fn choose_driver(

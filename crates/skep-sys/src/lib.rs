@@ -25,9 +25,9 @@
 mod flags;
 
 pub mod failpoint;
-pub mod memory;
 pub mod keyring;
 pub mod landlock;
+pub mod memory;
 pub mod message;
 pub mod mount;
 pub mod network;

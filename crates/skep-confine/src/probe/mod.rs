@@ -74,6 +74,11 @@ pub struct ProbeContext {
     pub cgroup_parent: ParentName,
 }
 
+/// Whether a user namespace can be made and mounted in: without it there is no sandbox here.
+pub fn user_namespace() -> Probe {
+    kernel::user_namespace()
+}
+
 /// Everything there is to ask, in the order it is shown.
 pub fn run_all(context: &ProbeContext) -> Vec<Probe> {
     let mut probes = vec![

@@ -1,7 +1,7 @@
 //! What happens because time has passed.
 
-use super::guard::{cpu_exceeded, cpu_next};
 use super::Keeper;
+use super::guard::{cpu_exceeded, cpu_next};
 use crate::protocol::{ToInit, Whom};
 use skep_types::{EndReason, ExecId};
 use std::time::{Duration, Instant};

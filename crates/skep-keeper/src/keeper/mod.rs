@@ -18,10 +18,10 @@ use crate::failure::Failure;
 use crate::protocol::{FromInit, Reply};
 use connection::Connection;
 use guard::DiskGuard;
+use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
-use running::Running;
 use skep_confine::cgroup::Group;
 use skep_provider::RunSpec;
 use skep_sys::process::Child;
@@ -94,8 +94,7 @@ impl<'a> Keeper<'a> {
     ) -> Self {
         let now = Instant::now();
         let disk = DiskGuard::new(spec.directory.join("upper"), &spec.policy.limits, now);
-        let state =
-            State { disk: Some(disk), idle_since: Some(now), ..State::default() };
+        let state = State { disk: Some(disk), idle_since: Some(now), ..State::default() };
         Self { spec, listener, channel, init, group, umask, state }
     }
 

@@ -1,16 +1,16 @@
 //! What clients can ask for.
 
-use super::running::{MainEnd, Output, Running};
 use super::Keeper;
+use super::running::{MainEnd, Output, Running};
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
-use crate::log::{LogWriter, Stream};
 use crate::protocol::{
     FrameKind, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process, to_json,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::{Group, GroupLimits};
+use skep_provider::log::{LogWriter, Stream};
 use skep_types::{EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,13 @@ const DEFAULT_OUTPUT: u64 = 64 << 20;
 const FIRST_CAPTURE: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
-    pub(super) fn start_exec(&mut self, client: u64, exec: ExecId, command: ExecSpec, attach: bool) {
+    pub(super) fn start_exec(
+        &mut self,
+        client: u64,
+        exec: ExecId,
+        command: ExecSpec,
+        attach: bool,
+    ) {
         match self.try_start(client, &exec, &command, attach) {
             Ok(()) => {
                 if let Some(connection) = self.state.connections.get_mut(&client) {
@@ -48,13 +54,17 @@ impl Keeper<'_> {
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
         let group = self.exec_group(exec, &command.limits)?;
         let joins = group.as_ref().or(self.group.as_ref()).map(Group::procs_files).transpose();
-        let joins = joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
-        let (theirs, running) = self.make_running(exec, command, limits, group, attach.then_some(client))?;
-        let order = to_file(&self.order(command, &running)).step(|| "pass the command to init".into())?;
+        let joins =
+            joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
+        let (theirs, running) =
+            self.make_running(exec, command, limits, group, attach.then_some(client))?;
+        let order =
+            to_file(&self.order(command, &running)).step(|| "pass the command to init".into())?;
         let mut descriptors = vec![order.as_fd()];
         descriptors.extend(joins.iter().map(AsFd::as_fd));
         descriptors.extend(theirs.iter().map(AsFd::as_fd));
-        let message = ToInit::Spawn { exec: exec.clone(), joins: joins.len(), terminal: command.tty };
+        let message =
+            ToInit::Spawn { exec: exec.clone(), joins: joins.len(), terminal: command.tty };
         self.channel.send(&message, &descriptors).step(|| "pass the command to init".into())?;
         self.state.execs.insert(exec.clone(), running);
         self.state.idle_since = None;
@@ -80,7 +90,8 @@ impl Keeper<'_> {
     ) -> Result<(Vec<OwnedFd>, Running), Failure> {
         let step = || format!("prepare exec `{exec}`");
         let kept = limits.output.map_or(DEFAULT_OUTPUT, |size| size.0);
-        let log = LogWriter::create(&self.spec.directory.join("execs"), exec.as_str(), kept).step(step)?;
+        let log = LogWriter::create(&self.spec.directory.join("execs"), exec.as_str(), kept)
+            .step(step)?;
         let now = Instant::now();
         let mut running = Running {
             client,
@@ -128,7 +139,11 @@ impl Keeper<'_> {
             umask: self.umask,
             file_size: running.limits.disk.map(|size| size.0),
             open_files: running.limits.open_files,
-            cpu_seconds: running.limits.cpu_time.filter(|_| !counted).map(|time| time.as_secs().max(1)),
+            cpu_seconds: running
+                .limits
+                .cpu_time
+                .filter(|_| !counted)
+                .map(|time| time.as_secs().max(1)),
             processes: running.limits.pids.filter(|_| !counted),
             allow_ptrace: self.spec.policy.allow_ptrace,
         }
@@ -280,7 +295,8 @@ impl Keeper<'_> {
 
     pub(super) fn operate_status(&mut self, client: u64) {
         let execs = self.state.execs.iter();
-        let running = execs.filter(|(_, exec)| !exec.has_ended()).map(|(id, _)| id.clone()).collect();
+        let running =
+            execs.filter(|(_, exec)| !exec.has_ended()).map(|(id, _)| id.clone()).collect();
         self.reply(client, &Ok(Reply::Status { running, frozen: self.state.frozen }));
     }
 

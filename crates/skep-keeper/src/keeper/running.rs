@@ -1,9 +1,9 @@
 //! One exec as the keeper holds it: its pipes, its log, its limits and how it ends.
 
-use crate::log::{LogWriter, Stream};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use skep_confine::cgroup::Group;
+use skep_provider::log::{LogWriter, Stream};
 use skep_types::{EndReason, ExecEnd, ExecStats, Limits, TerminalSize};
 use std::io;
 use std::time::{Duration, Instant};
@@ -227,7 +227,8 @@ impl Running {
         if self.limits.timeout.is_some_and(|limit| now >= self.started + limit) {
             return Some(EndReason::Timeout);
         }
-        let silent = self.limits.silence_timeout.is_some_and(|limit| now >= self.last_output + limit);
+        let silent =
+            self.limits.silence_timeout.is_some_and(|limit| now >= self.last_output + limit);
         silent.then_some(EndReason::SilenceTimeout)
     }
 

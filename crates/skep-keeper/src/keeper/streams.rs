@@ -1,9 +1,9 @@
 //! Clients and the output of execs.
 
 use super::{Connection, Keeper};
-use crate::log::Stream;
 use crate::protocol::{FrameKind, Operation, Request, VERSION};
 use rustix::net::SocketFlags;
+use skep_provider::log::Stream;
 use skep_types::{ExecId, TerminalSize};
 
 const BUFFER: usize = 64 << 10;
@@ -70,7 +70,10 @@ impl Keeper<'_> {
                     self.operate_signal(&exec, signal);
                 }
             }
-            FrameKind::Request | FrameKind::Reply | FrameKind::Stdout | FrameKind::Stderr
+            FrameKind::Request
+            | FrameKind::Reply
+            | FrameKind::Stdout
+            | FrameKind::Stderr
             | FrameKind::End => self.forget(client),
         }
     }
@@ -119,7 +122,9 @@ impl Keeper<'_> {
 
     fn operate(&mut self, client: u64, operation: Operation) {
         match operation {
-            Operation::Exec { exec, command, attach } => self.start_exec(client, exec, *command, attach),
+            Operation::Exec { exec, command, attach } => {
+                self.start_exec(client, exec, *command, attach)
+            }
             Operation::Signal { exec, signal } => {
                 self.operate_signal(&exec, signal);
                 self.reply(client, &Ok(crate::protocol::Reply::Done));

@@ -1,0 +1,367 @@
+//! Creating a sandbox: intent, resources, ready.
+
+use crate::api::CreateRequest;
+use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, git_head, hidden, layout, naming, settings};
+use serde_json::json;
+use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
+use skep_provider::{Provider, ProviderError};
+use skep_store::{Expect, ScopeMode, StoreError};
+use skep_sys::failpoint;
+use skep_types::{
+    Base, ByteString, Code, EnforcementReport, Instant, KeeperIdentity, Layer, LayerId,
+    LayerReport, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
+};
+use skep_workspace::tree::TreeRoot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What a sandbox starts on: nothing, or the layers of a snapshot.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Start {
+    pub layers: Vec<LayerId>,
+    pub base: Option<Base>,
+    pub driver: Option<WorkspaceDriver>,
+}
+
+impl Engine {
+    pub(crate) fn create_sandbox(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
+        let began = beginning()?;
+        let project = self.check_project(&request.project)?;
+        let typed = settings::typed(request, &project)?;
+        let (settings, _) = self.settings(Some(&project), Some(&typed))?;
+        let provider = self.choose_provider(&settings)?;
+        if request.fresh {
+            self.make_room(request)?;
+        }
+        let start = self.start_from(request, &project)?;
+        let found = find_hidden(&project, &settings.policy)?;
+        let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
+        let draft =
+            self.draft(request, &settings, provider, &project, start, began, found.hidden)?;
+        let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
+        let sandbox = self.insert(draft, request.name.is_none(), scope)?;
+        self.bring_up(sandbox, provider, searched, settings::asked_layers(&request.limits))
+    }
+
+    /// `auto` is the strongest provider that works here; a named one is taken or refused.
+    fn choose_provider(&self, settings: &Settings) -> Result<&dyn Provider, Problem> {
+        match settings.provider.as_str() {
+            "auto" => self.providers.first().map(AsRef::as_ref).ok_or_else(|| {
+                Problem::new(Code::ProviderUnavailable, "this skep has no provider")
+            }),
+            name => self.provider(name),
+        }
+    }
+
+    fn make_room(&self, request: &CreateRequest) -> Result<(), Problem> {
+        let Some(name) = &request.name else {
+            return Err(Problem::new(Code::Usage, "`--fresh` needs the name of what is recreated")
+                .hint("give it with `--name`"));
+        };
+        match self.store.find_sandbox(name.as_str()) {
+            Ok(old) if old.name == *name => self.remove_sandbox(&old.id, request.discard),
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            other => other.map(drop).or_problem(),
+        }
+    }
+
+    fn draft(
+        &self,
+        request: &CreateRequest,
+        settings: &Settings,
+        provider: &dyn Provider,
+        project: &Path,
+        start: Start,
+        began: Instant,
+        hidden: Vec<RelPath>,
+    ) -> Result<Sandbox, Problem> {
+        let root =
+            TreeRoot::open(project).map_err(|error| io_problem("open project", project, &error))?;
+        let (device, inode) =
+            root.identity().map_err(|error| io_problem("look at project", project, &error))?;
+        let mut policy = settings.policy.clone();
+        policy.env = self.environment(request, &policy);
+        let driver = provider.choose_driver(project, self.layout().root()).or_problem()?;
+        let base = start.base.unwrap_or_else(|| Base {
+            instant: began,
+            device,
+            inode,
+            commit: git_head::commit(project),
+        });
+        let now = self.now();
+        Ok(Sandbox {
+            id: SandboxId::from_random((self.config.random)()),
+            name: match &request.name {
+                Some(name) => name.clone(),
+                None => naming::made_up((self.config.random)())?,
+            },
+            state: SandboxState::Creating,
+            state_reason: None,
+            provider: provider.name().to_owned(),
+            project: project.into(),
+            driver: start.driver.unwrap_or(driver),
+            base,
+            enforcement: EnforcementReport::default(),
+            layers: start.layers,
+            hidden,
+            policy,
+            keeper: Some(self_identity()?),
+            labels: labels(request),
+            created_at: now.clone(),
+            updated_at: now,
+            version: 0,
+        })
+    }
+
+    fn environment(
+        &self,
+        request: &CreateRequest,
+        policy: &Policy,
+    ) -> BTreeMap<String, ByteString> {
+        let home = &request.home;
+        let directories = policy.home.iter().map(|piece| home.join(piece.as_path()));
+        let programs = directories.filter_map(|path| {
+            let path = if path.ends_with("bin") { path } else { path.join("bin") };
+            path.is_dir().then(|| ByteString::from(path))
+        });
+        let facts = InsideFacts {
+            home: home.as_path().into(),
+            user: self.config.user.clone(),
+            shell: request.host_env.get("SHELL").cloned().filter(|shell| {
+                shell.as_path().starts_with("/bin") || shell.as_path().starts_with("/usr")
+            }),
+            program_directories: programs.collect(),
+        };
+        let host = request
+            .host_env
+            .iter()
+            .map(|(name, value)| (ByteString::from(name.as_str()), value.clone()));
+        inside_environment(host, policy, &facts)
+    }
+
+    /// A name that was made up and happens to be taken is made up again.
+    fn insert(
+        &self,
+        mut sandbox: Sandbox,
+        made_up: bool,
+        scope: ScopeMode,
+    ) -> Result<Sandbox, Problem> {
+        for _ in 0..8 {
+            let data = json!({ "name": sandbox.name, "project": sandbox.project });
+            let event = self.event("sandbox.creating", &sandbox.id, None, data);
+            match self.store.insert_sandbox(&sandbox, scope, &[event]) {
+                Err(StoreError::AlreadyExists { .. }) if made_up => {
+                    sandbox.name = naming::made_up((self.config.random)())?;
+                }
+                Err(error @ StoreError::AlreadyExists { .. }) => {
+                    return Err(Err::<(), _>(error).or_problem().map_or_else(|problem| {
+                        problem.hint(format!(
+                            "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
+                            sandbox.name
+                        ))
+                    }, |()| Problem::new(Code::Internal, "unreachable")));
+                }
+                other => {
+                    sandbox.version = other.or_problem()?;
+                    failpoint::hit("create.row")
+                        .map_err(|e| io_problem("create", self.layout().root(), &e))?;
+                    return Ok(sandbox);
+                }
+            }
+        }
+        Err(Problem::new(Code::Busy, "no free name was found"))
+    }
+
+    fn bring_up(
+        &self,
+        sandbox: Sandbox,
+        provider: &dyn Provider,
+        searched: Searched,
+        asked: BTreeSet<Layer>,
+    ) -> Result<Sandbox, Problem> {
+        let result = self
+            .make_directories(&sandbox)
+            .and_then(|()| self.start_with(&sandbox, provider, asked))
+            .and_then(|(driver, mut started)| {
+                wait_past(&sandbox.base.instant)?;
+                note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
+                let event =
+                    self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
+                let update = &mut |row: &mut Sandbox| {
+                    row.state = SandboxState::Ready;
+                    row.driver = driver;
+                    row.keeper = Some(started.keeper.clone());
+                    row.enforcement = started.enforcement.clone();
+                    row.updated_at = self.now();
+                };
+                self.store
+                    .update_sandbox(&sandbox.id, Expect::default(), &[event], update)
+                    .or_problem()
+            });
+        if result.is_err() {
+            self.tear_down(&sandbox, "create failed");
+        }
+        result
+    }
+
+    /// Overlay first; where the kernel or the filesystem refuses it, what else there is, in order.
+    fn start_with(
+        &self,
+        sandbox: &Sandbox,
+        provider: &dyn Provider,
+        asked: BTreeSet<Layer>,
+    ) -> Result<(WorkspaceDriver, skep_provider::Started), Problem> {
+        let mut spec = self.run_spec(sandbox);
+        spec.asked = asked;
+        if spec.driver == WorkspaceDriver::Copy {
+            self.copy_project(sandbox)?;
+        }
+        match provider.start(&spec) {
+            Ok(started) => Ok((spec.driver, started)),
+            Err(ProviderError::Setup { operation, source })
+                if operation.contains("workspace overlay") && sandbox.layers.is_empty() =>
+            {
+                let reason = format!("cannot {operation}: {source}");
+                spec.driver = WorkspaceDriver::Copy;
+                self.copy_project(sandbox)?;
+                let mut started = provider.start(&spec).or_problem()?;
+                if let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem) {
+                    layer.reason = Some(format!("no overlay: {reason}"));
+                }
+                Ok((spec.driver, started))
+            }
+            Err(error) => Err(error).or_problem(),
+        }
+    }
+
+    /// Everything a sandbox has on the disk, named after its id.
+    fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let make = || -> std::io::Result<()> {
+            for name in ["", "work", "mask", "messages", "execs", "base"] {
+                layout::make_private(&directory.join(name))?;
+            }
+            // The upper lends its mode to the project's root inside; the messages are read by all.
+            let mode = |path: &Path, mode| {
+                std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+            };
+            let project = std::fs::metadata(sandbox.project.as_path())?;
+            let upper = directory.join("upper");
+            layout::make_private(&upper)?;
+            mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
+            mode(&directory.join("messages"), 0o755)?;
+            mode(&directory.join("mask"), std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
+            hidden::make_mask(&directory.join("mask"), sandbox.project.as_path(), &sandbox.hidden)?;
+            failpoint::hit("create.directories")
+        };
+        make().map_err(|error| io_problem("make", &directory, &error))
+    }
+
+    /// The whole project, copied (reflinked where the filesystem can).
+    fn copy_project(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        crate::usage::copy_tree(sandbox.project.as_path(), &upper, &sandbox.hidden)
+            .map_err(|error| io_problem("copy the project to", &upper, &error))?;
+        let mut workspace = self.workspace(sandbox);
+        workspace.driver = WorkspaceDriver::Copy;
+        skep_workspace::remember_copy(&workspace).map(drop).or_problem()
+    }
+
+    /// Takes away everything a failed or interrupted create may have made.
+    pub(crate) fn tear_down(&self, sandbox: &Sandbox, reason: &str) {
+        let directory = self.layout().sandbox(&sandbox.id);
+        if let Ok(provider) = self.provider(&sandbox.provider) {
+            let _ = provider.stop(&sandbox.id, &directory, None);
+        }
+        let _ = crate::trash::discard(&directory, &self.layout().trash());
+        let event = self.event("sandbox.failed", &sandbox.id, None, json!({ "reason": reason }));
+        let _ = self.store.update_sandbox(&sandbox.id, Expect::default(), &[event], &mut |row| {
+            row.state = SandboxState::Deleted;
+            row.state_reason = Some(reason.to_owned());
+            row.keeper = None;
+            row.updated_at = self.now();
+        });
+    }
+
+    fn start_from(&self, request: &CreateRequest, project: &Path) -> Result<Start, Problem> {
+        match &request.from {
+            None => Ok(Start::default()),
+            Some(name) => self.resolve_start(name, project),
+        }
+    }
+}
+
+fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
+    let mut labels = request.labels.clone();
+    if let Some(ttl) = request.ttl {
+        labels.insert("skep.ttl".into(), format!("{}", ttl.as_secs()));
+    }
+    labels
+}
+
+/// The finest clock, read before anything else: what was touched before this is older.
+fn beginning() -> Result<Instant, Problem> {
+    let failed =
+        |error: std::io::Error| Problem::new(Code::Io, format!("cannot read the clock: {error}"));
+    let now = skep_workspace::now().map_err(failed)?;
+    let fine = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let wall_ns = i128::from(fine.tv_sec) * 1_000_000_000 + i128::from(fine.tv_nsec) + 1;
+    Ok(Instant { wall_ns, ..now })
+}
+
+/// File times come from a clock that ticks every few milliseconds. Only when that one has passed
+/// the beginning does every later edit carry a later time; the first exec must not start before.
+fn wait_past(began: &Instant) -> Result<(), Problem> {
+    loop {
+        let now = skep_workspace::now()
+            .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
+        if now.wall_ns > began.wall_ns
+            || now.boot_id != began.boot_id
+            || now.wall_ns + 1_000_000_000 < began.wall_ns
+        {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_micros(500));
+    }
+}
+
+fn find_hidden(project: &Path, policy: &Policy) -> Result<hidden::Found, Problem> {
+    let failed = |error| io_problem("search for secrets in", project, &error);
+    let rules = HideRules::of(policy).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    hidden::search(&TreeRoot::open(project).map_err(failed)?, &rules).map_err(failed)
+}
+
+/// Whether the search for files to hide saw everything it meant to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Searched {
+    Whole,
+    InPart,
+}
+
+/// The report says how much is hidden, and whether more could have been.
+fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched) {
+    let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
+        return;
+    };
+    how.push_str(&format!(", {hidden} path(s) hidden"));
+    if searched == Searched::InPart {
+        let more = "the search for secrets stopped early in this large project; name what it may \
+                    have missed with `--hide`";
+        reason.get_or_insert_with(|| more.to_owned());
+    }
+}
+
+/// Who is creating this: a row left in `creating` by a dead process is found by it.
+fn self_identity() -> Result<KeeperIdentity, Problem> {
+    let identity = || -> std::io::Result<KeeperIdentity> {
+        let pid = std::process::id();
+        Ok(KeeperIdentity {
+            pid,
+            start_ticks: skep_sys::process::start_ticks(pid as i32)?,
+            boot_id: skep_sys::process::boot_id()?,
+        })
+    };
+    identity()
+        .map_err(|error| Problem::new(Code::Io, format!("cannot identify this process: {error}")))
+}

@@ -1,0 +1,183 @@
+//! Execs: started through the provider, remembered in the store, their ends picked up from what
+//! the keeper wrote.
+
+use crate::Engine;
+use crate::api::{LogChunk, LogStream, StartedExec};
+use crate::problems::{OrProblem, io_problem};
+use serde_json::{Value, json};
+use skep_provider::Attach;
+use skep_types::{
+    Code, EndReason, Exec, ExecEnd, ExecId, ExecSpec, ExecStats, Problem, Sandbox, SandboxId,
+    SandboxState,
+};
+
+impl Engine {
+    pub(crate) fn start_exec(
+        &self,
+        id: &SandboxId,
+        spec: &ExecSpec,
+        attach: bool,
+    ) -> Result<StartedExec, Problem> {
+        check_spec(spec)?;
+        let mut sandbox = self.load(id)?;
+        if sandbox.state == SandboxState::Frozen {
+            let message = format!("sandbox `{}` is frozen", sandbox.name);
+            return Err(
+                Problem::new(Code::IllegalState, message).hint("let it go on with `skep thaw`")
+            );
+        }
+        sandbox = self.ensure_running(sandbox)?;
+        let exec = Exec {
+            id: ExecId::from_random((self.config.random)()),
+            sandbox: sandbox.id.clone(),
+            spec: spec.clone(),
+            started_at: self.now(),
+            end: None,
+            enforcement: sandbox.enforcement.clone(),
+        };
+        let data = json!({ "command": spec.argv });
+        let event = self.event("exec.started", &sandbox.id, Some(&exec.id), data);
+        self.store.insert_exec(&exec, &[event]).or_problem()?;
+        if sandbox.state != SandboxState::Ready {
+            self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut |row| {
+                row.state = SandboxState::Ready;
+            })?;
+        }
+        let how = if attach { Attach::Yes } else { Attach::No };
+        let provider = self.provider(&sandbox.provider)?;
+        match provider.exec(&self.run_spec(&sandbox), &exec.id, spec, how) {
+            Ok(stream) => Ok(StartedExec { id: exec.id, stream }),
+            Err(error) => {
+                let problem = error.problem();
+                let end = unseen(EndReason::StartFailed, 125, &problem.message);
+                self.record_end(&exec, &end)?;
+                Err(problem)
+            }
+        }
+    }
+
+    fn record_end(&self, exec: &Exec, end: &ExecEnd) -> Result<(), Problem> {
+        let data = json!({ "reason": end.reason, "exit_code": end.exit_code });
+        let event = self.event("exec.ended", &exec.sandbox, Some(&exec.id), data);
+        self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem()
+    }
+
+    /// Picks up the end of an exec, if the keeper has written one.
+    pub(crate) fn refresh(&self, mut exec: Exec) -> Result<Exec, Problem> {
+        if exec.end.is_some() {
+            return Ok(exec);
+        }
+        let directory = self.layout().sandbox(&exec.sandbox).join("execs");
+        let path = directory.join(format!("{}.end", exec.id));
+        match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(exec),
+            Err(error) => Err(io_problem("read", &path, &error)),
+            Ok(bytes) => {
+                let end: ExecEnd = serde_json::from_slice(&bytes).map_err(|error| {
+                    Problem::new(
+                        Code::Internal,
+                        format!("`{}` is damaged: {error}", path.display()),
+                    )
+                })?;
+                self.record_end(&exec, &end)?;
+                exec.end = Some(end);
+                Ok(exec)
+            }
+        }
+    }
+
+    /// The sandbox's processes are gone: an exec whose end nobody saw is lost.
+    pub(crate) fn bury_execs(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        for exec in self.store.running_execs(Some(&sandbox.id)).or_problem()? {
+            let exec = self.refresh(exec)?;
+            if exec.end.is_none() {
+                let end = unseen(EndReason::Lost, 137, "its end was not seen: the keeper was gone");
+                self.record_end(&exec, &end)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn exec_by(&self, text: &str) -> Result<Exec, Problem> {
+        self.refresh(self.store.find_exec(text).or_problem()?)
+    }
+
+    pub(crate) fn execs_of(&self, id: &SandboxId) -> Result<Vec<Exec>, Problem> {
+        let execs = self.store.list_execs(id).or_problem()?;
+        execs.into_iter().map(|exec| self.refresh(exec)).collect()
+    }
+
+    pub(crate) fn kill_exec(&self, exec: &ExecId, signal: i32) -> Result<(), Problem> {
+        let exec = self.exec_by(exec.as_str())?;
+        if exec.end.is_some() {
+            return Ok(());
+        }
+        let sandbox = self.load(&exec.sandbox)?;
+        let provider = self.provider(&sandbox.provider)?;
+        provider.signal(&self.run_spec(&sandbox), &exec.id, signal).or_problem()
+    }
+
+    pub(crate) fn exec_logs(
+        &self,
+        exec: &ExecId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<LogChunk>, Problem> {
+        let exec = self.exec_by(exec.as_str())?;
+        let directory = self.layout().sandbox(&exec.sandbox).join("execs");
+        let records = skep_provider::log::read(&directory, exec.id.as_str(), from, limit)
+            .map_err(|error| io_problem("read the log in", &directory, &error))?;
+        let mut chunks = Vec::with_capacity(records.len());
+        let mut expected = from;
+        for record in records {
+            if record.offset > expected {
+                chunks.push(LogChunk {
+                    offset: expected,
+                    stream: LogStream::Dropped,
+                    bytes: Vec::new().into(),
+                });
+            }
+            expected = record.offset + record.bytes.len() as u64;
+            let stream = match record.stream {
+                skep_provider::log::Stream::Stdout => LogStream::Stdout,
+                skep_provider::log::Stream::Stderr => LogStream::Stderr,
+            };
+            chunks.push(LogChunk { offset: record.offset, stream, bytes: record.bytes.into() });
+        }
+        Ok(chunks)
+    }
+}
+
+fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {
+    let usage = |message: &str| Err(Problem::new(Code::Usage, message));
+    if spec.argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
+        return usage("there is no command to run");
+    }
+    let nul = |bytes: &[u8]| bytes.contains(&0);
+    if spec.argv.iter().any(|word| nul(word.as_bytes()))
+        || spec.env.values().any(|value| nul(value.as_bytes()))
+    {
+        return usage(
+            "an argument or variable contains a NUL byte, which the kernel cannot pass on",
+        );
+    }
+    if spec.env.keys().any(|name| name.is_empty() || name.contains('=') || name.contains('\0')) {
+        return usage("a variable has an impossible name");
+    }
+    if spec.workdir.as_ref().is_some_and(|path| !path.as_path().is_absolute()) {
+        return usage("the working directory inside must be absolute");
+    }
+    Ok(())
+}
+
+fn unseen(reason: EndReason, exit_code: i32, message: &str) -> ExecEnd {
+    ExecEnd {
+        exit_code,
+        signal: None,
+        reason,
+        message: Some(message.to_owned()),
+        limits_hit: Vec::new(),
+        truncated: false,
+        stats: ExecStats::default(),
+    }
+}

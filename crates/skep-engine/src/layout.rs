@@ -1,0 +1,89 @@
+//! Where things lie in the state directory. Every name is derived from an id.
+
+use skep_types::{ApprovalId, ByteString, ContentHash, LayerId, SandboxId};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The state directory.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Opens the directory, making it (mode 0700) if it is not there.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        make_private(root)?;
+        let layout = Self { root: fs::canonicalize(root)? };
+        for name in ["sandboxes", "layers", "approvals", "trash", "locks"] {
+            make_private(&layout.root.join(name))?;
+        }
+        Ok(layout)
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The database.
+    pub fn database(&self) -> PathBuf {
+        self.root.join("skep.db")
+    }
+
+    /// All sandboxes.
+    pub fn sandboxes(&self) -> PathBuf {
+        self.root.join("sandboxes")
+    }
+
+    /// One sandbox.
+    pub fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes().join(id.as_str())
+    }
+
+    /// All frozen layers.
+    pub fn layers(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    /// One frozen layer.
+    pub fn layer(&self, id: &LayerId) -> PathBuf {
+        self.layers().join(id.as_str())
+    }
+
+    /// The journal and backups of one approval.
+    pub fn approval(&self, id: &ApprovalId) -> PathBuf {
+        self.root.join("approvals").join(id.as_str())
+    }
+
+    /// What is on its way out.
+    pub fn trash(&self) -> PathBuf {
+        self.root.join("trash")
+    }
+
+    /// The key that receipts are signed with.
+    pub fn receipt_key(&self) -> PathBuf {
+        self.root.join("receipt-key")
+    }
+
+    /// The lock under which a project is changed.
+    pub fn project_lock(&self, project: &ByteString) -> PathBuf {
+        let name = ContentHash::of(project.as_bytes()).to_string();
+        self.root.join("locks").join(format!("project-{name}"))
+    }
+
+    /// The lock under which a sandbox is changed.
+    pub fn sandbox_lock(&self, id: &SandboxId) -> PathBuf {
+        self.root.join("locks").join(format!("sandbox-{id}"))
+    }
+}
+
+/// Makes a directory that nobody else can look into; fine if it is there.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).recursive(true).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}

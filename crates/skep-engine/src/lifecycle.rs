@@ -1,0 +1,155 @@
+//! Start, stop, freeze, thaw, remove.
+
+use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, trash};
+use serde_json::{Value, json};
+use skep_store::Expect;
+use skep_sys::failpoint;
+use skep_types::{Code, Problem, Sandbox, SandboxId, SandboxState};
+
+impl Engine {
+    /// Changes a sandbox's row.
+    pub(crate) fn update(
+        &self,
+        id: &SandboxId,
+        kind: &str,
+        data: Value,
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox, Problem> {
+        let event = self.event(kind, id, None, data);
+        let now = self.now();
+        self.store
+            .update_sandbox(id, Expect::default(), &[event], &mut |row| {
+                change(row);
+                row.updated_at.clone_from(&now);
+            })
+            .or_problem()
+    }
+
+    /// Makes sure that a keeper holds the sandbox.
+    pub(crate) fn ensure_running(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
+        if self.is_running(&sandbox) {
+            return Ok(sandbox);
+        }
+        let _lock = self.lock_sandbox(&sandbox)?;
+        // Somebody else may have started it while we waited.
+        let sandbox = self.load(&sandbox.id)?;
+        if self.is_running(&sandbox) {
+            return Ok(sandbox);
+        }
+        self.bury_execs(&sandbox)?;
+        let provider = self.provider(&sandbox.provider)?;
+        let started = provider.start(&self.run_spec(&sandbox)).or_problem()?;
+        self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
+            row.state = SandboxState::Ready;
+            row.state_reason = None;
+            row.keeper = Some(started.keeper.clone());
+            row.enforcement = started.enforcement.clone();
+        })
+    }
+
+    pub(crate) fn start_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        self.ensure_running(self.load(id)?)
+    }
+
+    pub(crate) fn stop_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        self.stop_locked(sandbox)
+    }
+
+    /// Ends everything inside. What was approved or rejected stays so.
+    pub(crate) fn stop_locked(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
+        let provider = self.provider(&sandbox.provider)?;
+        let directory = self.layout().sandbox(&sandbox.id);
+        provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
+        self.bury_execs(&sandbox)?;
+        self.update(&sandbox.id, "sandbox.stopped", Value::Null, &mut |row| {
+            row.keeper = None;
+            if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
+            {
+                row.state = SandboxState::Stopped;
+            }
+        })
+    }
+
+    pub(crate) fn freeze_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        if !self.is_running(&sandbox) {
+            let message = format!("sandbox `{}` is not running", sandbox.name);
+            return Err(
+                Problem::new(Code::IllegalState, message).hint("start it with `skep start`")
+            );
+        }
+        check_move(&sandbox, SandboxState::Frozen)?;
+        self.provider(&sandbox.provider)?.freeze(&self.run_spec(&sandbox)).or_problem()?;
+        self.update(id, "sandbox.frozen", Value::Null, &mut |row| row.state = SandboxState::Frozen)
+    }
+
+    pub(crate) fn thaw_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        if sandbox.state != SandboxState::Frozen {
+            check_move(&sandbox, SandboxState::Ready)?;
+            return Ok(sandbox);
+        }
+        self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
+        self.update(id, "sandbox.thawed", Value::Null, &mut |row| row.state = SandboxState::Ready)
+    }
+
+    pub(crate) fn remove_sandbox(&self, id: &SandboxId, discard: bool) -> Result<(), Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        if !discard {
+            self.refuse_unreviewed(&sandbox)?;
+        }
+        self.delete(&sandbox)
+    }
+
+    /// Unreviewed work goes only when somebody says so.
+    fn refuse_unreviewed(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let count = self.unreviewed(sandbox)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let message = format!("sandbox `{}` has {count} unreviewed change(s)", sandbox.name);
+        Err(Problem::new(Code::UnreviewedChanges, message).hint(format!(
+            "see `skep diff {0}`, take over with `skep approve {0}`, or drop them with `skep rm --discard {0}`",
+            sandbox.name
+        )))
+    }
+
+    /// 1. The row says that it goes: from here on a crash goes on deleting.
+    /// 2. Everything inside ends.
+    /// 3. Its directory leaves by a rename, then piece by piece.
+    pub(crate) fn delete(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
+        self.update(&sandbox.id, "sandbox.deleted", json!({ "name": sandbox.name }), &mut |row| {
+            row.state = SandboxState::Deleted;
+        })?;
+        failpoint::hit("delete.row")
+            .map_err(|error| io_problem("delete", self.layout().root(), &error))?;
+        for snapshot in snapshots {
+            self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
+        }
+        self.finish_deleting(sandbox)
+    }
+
+    pub(crate) fn finish_deleting(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let provider = self.provider(&sandbox.provider)?;
+        let keeper = sandbox.keeper.as_ref().filter(|_| sandbox.state != SandboxState::Creating);
+        provider.stop(&sandbox.id, &directory, keeper).or_problem()?;
+        trash::discard(&directory, &self.layout().trash())
+            .map_err(|error| io_problem("remove", &directory, &error))?;
+        let _ = std::fs::remove_file(self.layout().sandbox_lock(&sandbox.id));
+        Ok(())
+    }
+}
+
+fn check_move(sandbox: &Sandbox, to: SandboxState) -> Result<(), Problem> {
+    sandbox.state.check_move(to).map_err(|error| {
+        Problem::new(Code::IllegalState, format!("sandbox `{}`: {error}", sandbox.name))
+    })
+}

@@ -1,0 +1,69 @@
+//! From the errors of the parts to what callers see: one place.
+
+use skep_policy::SettingsError;
+use skep_provider::ProviderError;
+use skep_store::StoreError;
+use skep_types::{Code, Problem};
+use skep_workspace::{DeriveError, PlanError};
+use std::io;
+use std::path::Path;
+
+/// Turns an error into a [`Problem`].
+pub trait OrProblem<T> {
+    /// The same result for the caller.
+    fn or_problem(self) -> Result<T, Problem>;
+}
+
+macro_rules! or_problem {
+    ($error:ty, $convert:expr) => {
+        impl<T> OrProblem<T> for Result<T, $error> {
+            fn or_problem(self) -> Result<T, Problem> {
+                self.map_err(|error| {
+                    let convert: fn(&$error) -> Problem = $convert;
+                    convert(&error)
+                })
+            }
+        }
+    };
+}
+
+or_problem!(StoreError, |error| {
+    let problem = Problem::from_error(error.code(), error);
+    match error.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+});
+or_problem!(ProviderError, ProviderError::problem);
+or_problem!(SettingsError, |error| Problem::from_error(Code::Usage, error));
+or_problem!(DeriveError, derive_problem);
+or_problem!(PlanError, plan_problem);
+
+fn derive_problem(error: &DeriveError) -> Problem {
+    Problem::from_error(Code::Io, error)
+}
+
+fn plan_problem(error: &PlanError) -> Problem {
+    match error {
+        PlanError::Conflicts(conflicts) => {
+            let first = conflicts.first().map_or_else(String::new, |conflict| {
+                format!(": `{}`: {}", conflict.path, conflict.reason)
+            });
+            let message = format!("{} conflicting path(s){first}", conflicts.len());
+            Problem::new(Code::Conflict, message)
+                .hint("see `skep conflicts`; `skep rebase` takes the project's newer state in")
+                .details(serde_json::json!({ "conflicts": conflicts }))
+        }
+        PlanError::Derive(error) => derive_problem(error),
+        other => Problem::from_error(Code::Usage, other),
+    }
+}
+
+/// A failed file operation, with what was being done.
+pub fn io_problem(operation: impl AsRef<str>, path: &Path, error: &io::Error) -> Problem {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::NoSpace,
+        _ => Code::Io,
+    };
+    Problem::new(code, format!("cannot {} `{}`: {error}", operation.as_ref(), path.display()))
+}

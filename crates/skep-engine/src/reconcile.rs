@@ -1,0 +1,96 @@
+//! Settling what a crash left: the store, the keepers and the disk are compared, and every
+//! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
+
+use crate::problems::OrProblem;
+use crate::{Engine, trash};
+use serde_json::{Value, json};
+use skep_store::{DeletedRows, SandboxFilter};
+use skep_types::{Problem, Sandbox, SandboxState};
+
+impl Engine {
+    /// Every sandbox that is not at rest is looked at.
+    pub(crate) fn reconcile(&self) -> Result<(), Problem> {
+        let restless = [SandboxState::Creating, SandboxState::Ready, SandboxState::Frozen];
+        let filter = SandboxFilter { states: restless.into(), ..SandboxFilter::default() };
+        for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
+            self.reconcile_sandbox(&sandbox)?;
+        }
+        self.reconcile_approvals()?;
+        self.reconcile_deleted()
+    }
+
+    fn reconcile_sandbox(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let Ok(provider) = self.provider(&sandbox.provider) else {
+            // A provider this skep does not have: not ours to judge.
+            return Ok(());
+        };
+        let alive = sandbox.keeper.as_ref().is_some_and(|keeper| provider.is_alive(keeper));
+        if alive {
+            return Ok(());
+        }
+        if sandbox.state == SandboxState::Creating {
+            self.tear_down(sandbox, "interrupted while it was being created");
+            return Ok(());
+        }
+        let Ok(_lock) = crate::lock::take(
+            &self.layout().sandbox_lock(&sandbox.id),
+            "sandbox",
+            std::time::Duration::ZERO,
+        ) else {
+            // Somebody is starting or stopping it right now.
+            return Ok(());
+        };
+        let sandbox = self.store.sandbox(&sandbox.id).or_problem()?;
+        let still = !self.is_running(&sandbox)
+            && matches!(sandbox.state, SandboxState::Ready | SandboxState::Frozen);
+        if !still {
+            return Ok(());
+        }
+        let rebooted = sandbox.keeper.as_ref().is_some_and(|keeper| {
+            skep_sys::process::boot_id().is_ok_and(|boot| boot != keeper.boot_id)
+        });
+        let reason = if rebooted { "the host was restarted" } else { "its keeper was gone" };
+        provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
+        self.bury_execs(&sandbox)?;
+        self.update(&sandbox.id, "sandbox.stopped", json!({ "reason": reason }), &mut |row| {
+            row.state = SandboxState::Stopped;
+            row.state_reason = Some(reason.to_owned());
+            row.keeper = None;
+        })?;
+        Ok(())
+    }
+
+    /// Deleting goes on where it was interrupted. A directory without a row is left alone: with a
+    /// lost database it may be the only copy of somebody's work.
+    fn reconcile_deleted(&self) -> Result<(), Problem> {
+        let names = directory_names(&self.layout().sandboxes());
+        let mut unknown = Vec::new();
+        if !names.is_empty() {
+            let filter = SandboxFilter { deleted: DeletedRows::Hidden, ..SandboxFilter::default() };
+            let live = self.store.list_sandboxes(&filter).or_problem()?;
+            unknown = names
+                .into_iter()
+                .filter(|name| !live.iter().any(|sandbox| sandbox.id.as_str() == name))
+                .collect();
+        }
+        for name in unknown {
+            let Ok(id) = name.parse() else { continue };
+            let Ok(sandbox) = self.store.sandbox(&id) else { continue };
+            if sandbox.state == SandboxState::Deleted {
+                self.finish_deleting(&sandbox)?;
+                let event = self.event("sandbox.deleting_finished", &id, None, Value::Null);
+                self.store.append_events(&[event]).or_problem()?;
+            }
+        }
+        if !directory_names(&self.layout().trash()).is_empty() {
+            // Whatever cannot be removed now is tried again next time.
+            let _ = trash::empty(&self.layout().trash());
+        }
+        Ok(())
+    }
+}
+
+fn directory_names(path: &std::path::Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}

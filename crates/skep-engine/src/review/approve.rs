@@ -1,0 +1,210 @@
+//! Taking a selection over.
+
+use super::journal::{Direction, Note};
+use crate::Engine;
+use crate::api::{ApproveReport, ApproveRequest};
+use crate::problems::OrProblem;
+use serde_json::json;
+use skep_policy::PathSelector;
+use skep_types::{
+    AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Change, ChangeSetDigest, Code,
+    Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
+};
+use skep_workspace::{Derived, Plan};
+
+impl Engine {
+    pub(crate) fn approve_selection(
+        &self,
+        id: &SandboxId,
+        request: &ApproveRequest,
+    ) -> Result<ApproveReport, Problem> {
+        let sandbox = self.load(id)?;
+        let _project = self.lock_project(&sandbox.project)?;
+        let _sandbox = self.lock_sandbox(&sandbox)?;
+        let sandbox = self.load(id)?;
+        let report = self.while_still(&sandbox, || self.approve_still(&sandbox, request))?;
+        self.commit_approved(&sandbox, request, report)
+    }
+
+    fn approve_still(
+        &self,
+        sandbox: &Sandbox,
+        request: &ApproveRequest,
+    ) -> Result<ApproveReport, Problem> {
+        let mut derived = self.derive(sandbox)?;
+        check_digest(request.digest, derived.digest)?;
+        self.judge(sandbox, &mut derived.changes)?;
+        let plan = skep_workspace::plan(&self.workspace(sandbox), &derived, &request.selection)
+            .or_problem()?;
+        let taken = taken(&derived.changes, &plan);
+        check_risk(&taken, &request.allow_risky)?;
+        check_rules(&taken)?;
+        let notes = merge_notes(&derived, &plan);
+        let remaining_ignored = remaining_ignored(&derived, &plan);
+        let mut report = ApproveReport {
+            approval: None,
+            digest: derived.digest,
+            applied: plan.targets.iter().map(|target| target.path.clone()).collect(),
+            remaining: plan.remaining as u64,
+            remaining_ignored,
+            commit: None,
+            notes,
+        };
+        if request.dry_run || plan.targets.is_empty() {
+            return Ok(report);
+        }
+        if let Some(command) = &request.check {
+            self.gate(sandbox, &plan, command)?;
+        }
+        let approval = self.new_approval(sandbox, &derived, &plan, &request.selection);
+        let note = Note { settlement: plan.settlement, direction: Direction::Settle };
+        let identity = (sandbox.base.device, sandbox.base.inode);
+        let (approval, applied) = self.apply(approval, identity, plan.targets, &note)?;
+        report.approval = Some(approval.id);
+        report.notes.extend(
+            applied
+                .stripped
+                .iter()
+                .map(|path| format!("`{path}`: set-uid and set-gid bits were dropped")),
+        );
+        report.notes.extend(applied.late_writes.iter().map(|path| {
+            format!("`{path}`: a program wrote to the old file while it was replaced; the write is in the backup")
+        }));
+        if report.remaining == 0 && report.remaining_ignored == 0 {
+            self.all_reviewed(sandbox, SandboxState::Approved)?;
+        }
+        Ok(report)
+    }
+
+    /// Nothing is left to review.
+    pub(super) fn all_reviewed(
+        &self,
+        sandbox: &Sandbox,
+        state: SandboxState,
+    ) -> Result<(), Problem> {
+        if matches!(sandbox.state, SandboxState::Frozen | SandboxState::Error) {
+            return Ok(());
+        }
+        self.update(&sandbox.id, &format!("sandbox.{state}"), json!({}), &mut |row| {
+            row.state = state
+        })
+        .map(drop)
+    }
+
+    fn new_approval(
+        &self,
+        sandbox: &Sandbox,
+        derived: &Derived,
+        plan: &Plan,
+        selection: &Selection,
+    ) -> Approval {
+        let exec_of = |path: &RelPath| {
+            derived
+                .changes
+                .iter()
+                .find(|change| change.path == *path)
+                .and_then(|change| change.exec.clone())
+        };
+        let paths = plan.targets.iter().map(|target| AppliedPath {
+            path: target.path.clone(),
+            before: target.before.clone(),
+            after: target.after.clone(),
+            exec: exec_of(&target.path),
+        });
+        Approval {
+            id: ApprovalId::from_random((self.config.random)()),
+            sandbox: sandbox.id.clone(),
+            sandbox_name: sandbox.name.clone(),
+            project: sandbox.project.clone(),
+            kind: ApprovalKind::Approve,
+            state: ApprovalState::Applying,
+            digest: derived.digest,
+            selection: selection.clone(),
+            paths: paths.collect(),
+            commit: None,
+            approver: self.config.user.clone(),
+            at: self.now(),
+        }
+    }
+}
+
+/// The reviewed change set, or nothing.
+pub(super) fn check_digest(
+    reviewed: Option<ChangeSetDigest>,
+    now: ChangeSetDigest,
+) -> Result<(), Problem> {
+    match reviewed {
+        Some(reviewed) if reviewed != now => {
+            let message =
+                format!("the change set is not the one that was reviewed: it is {now} now");
+            Err(Problem::new(Code::DigestMismatch, message)
+                .hint("look at it again with `skep diff`; nothing was changed")
+                .details(json!({ "reviewed": reviewed, "now": now })))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The changes a plan takes over, in whole or in part.
+fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
+    let hit = |change: &&Change| {
+        plan.targets.iter().any(|target| {
+            target.path == change.path || change.renamed_from.as_ref() == Some(&target.path)
+        })
+    };
+    changes.iter().filter(hit).collect()
+}
+
+fn check_risk(taken: &[&Change], allowed: &[skep_types::ByteString]) -> Result<(), Problem> {
+    let selector =
+        PathSelector::parse(allowed).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    let covered = |path: &RelPath| !allowed.is_empty() && selector.matches(path);
+    let risky: Vec<_> =
+        taken.iter().filter(|change| change.risk >= Risk::Ask && !covered(&change.path)).collect();
+    if risky.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<_> = risky
+        .iter()
+        .map(|change| json!({ "path": change.path, "risk": change.risk, "reasons": change.risk_reasons }))
+        .collect();
+    let first = risky.first().map_or_else(String::new, |change| {
+        format!("`{}` ({})", change.path, change.risk_reasons.first().map_or("", String::as_str))
+    });
+    let more =
+        if risky.len() > 1 { format!(" and {} more", risky.len() - 1) } else { String::new() };
+    Err(Problem::new(Code::Risky, format!("risky changes need a word of their own: {first}{more}"))
+        .hint("approve other paths by name, or say `--allow-risky PATH` for each that is meant")
+        .details(json!({ "risky": list })))
+}
+
+fn check_rules(taken: &[&Change]) -> Result<(), Problem> {
+    let refused = taken.iter().find_map(|change| {
+        let verdict = change.verdict.as_ref().filter(|verdict| !verdict.allowed)?;
+        Some((change, verdict))
+    });
+    match refused {
+        None => Ok(()),
+        Some((change, verdict)) => {
+            let message = format!("`{}` may not be approved: {}", change.path, verdict.reason);
+            Err(Problem::new(Code::Refused, message)
+                .hint("approve other paths by name, or change the rules"))
+        }
+    }
+}
+
+fn merge_notes(derived: &Derived, plan: &Plan) -> Vec<String> {
+    let merged = derived.drift.iter().filter(|drift| {
+        drift.merges && plan.targets.iter().any(|target| target.path == drift.path)
+    });
+    merged
+        .map(|drift| format!("`{}` was merged with the project's newer version", drift.path))
+        .collect()
+}
+
+fn remaining_ignored(derived: &Derived, plan: &Plan) -> u64 {
+    let left = derived.changes.iter().filter(|change| {
+        change.ignored && !plan.targets.iter().any(|target| target.path == change.path)
+    });
+    left.count() as u64
+}

@@ -1,0 +1,285 @@
+//! One apply, from the row to the settled bases; and picking up one that was interrupted.
+//!
+//! 1. The approval's row (`applying`), durable, before anything is made.
+//! 2. Staging beside the project, and the journal.
+//! 3. The row says `committed`: from here on a crash rolls forward.
+//! 4. Publishing.
+//! 5. The sandbox's bases are settled (or, for an undo, unsettled).
+//! 6. The row says `applied`.
+
+use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, layout};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use skep_store::ApprovalFilter;
+use skep_sys::failpoint;
+use skep_types::{Approval, ApprovalId, ApprovalState, Code, Problem, Sandbox, SandboxState};
+use skep_workspace::Settlement;
+use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
+use std::path::Path;
+use std::time::Duration;
+
+/// What goes with the journal, so that a recovery can finish the job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Note {
+    pub settlement: Settlement,
+    pub direction: Direction,
+}
+
+/// Which way the bases move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Direction {
+    /// Changes become part of the base.
+    Settle,
+    /// They are pending again.
+    Unsettle,
+}
+
+impl Direction {
+    pub(super) fn reversed(self) -> Self {
+        match self {
+            Self::Settle => Self::Unsettle,
+            Self::Unsettle => Self::Settle,
+        }
+    }
+}
+
+/// The file beside a journal that an undo reads the note from.
+const NOTE: &str = "note.json";
+
+impl Engine {
+    /// Applies targets under an approval. The caller holds the project's lock.
+    pub(super) fn apply(
+        &self,
+        mut approval: Approval,
+        root_identity: (u64, u64),
+        targets: Vec<Target>,
+        note: &Note,
+    ) -> Result<(Approval, Applied), Problem> {
+        let directory = self.layout().approval(&approval.id);
+        approval.state = ApprovalState::Applying;
+        let event = self.event(
+            "approval.applying",
+            &approval.sandbox,
+            None,
+            json!({ "approval": approval.id }),
+        );
+        self.store.insert_approval(&approval, &[event]).or_problem()?;
+        let staged = self.stage(&approval, root_identity, &directory, targets, note);
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(problem) => {
+                self.abort(&approval.id);
+                let _ = crate::trash::discard(&directory, &self.layout().trash());
+                return Err(problem);
+            }
+        };
+        if let Err(error) =
+            self.store.move_approval(&approval.id, ApprovalState::Committed, &[], &mut |_| {})
+        {
+            staged.abort().map_err(|error| apply_problem(&error))?;
+            self.abort(&approval.id);
+            return Err(error).or_problem();
+        }
+        failpoint::hit("approve.committed")
+            .map_err(|error| io_problem("apply", &directory, &error))?;
+        match staged.publish() {
+            Ok(applied) => Ok((self.conclude(&approval.id, note, &applied)?, applied)),
+            // Not taken back: the row stays committed, and the next start goes on.
+            Err(error @ ApplyError::HalfWay { .. }) => Err(apply_problem(&error)),
+            Err(error) => {
+                self.abort(&approval.id);
+                Err(apply_problem(&error))
+            }
+        }
+    }
+
+    fn stage(
+        &self,
+        approval: &Approval,
+        root_identity: (u64, u64),
+        directory: &Path,
+        targets: Vec<Target>,
+        note: &Note,
+    ) -> Result<apply::Staged, Problem> {
+        layout::make_private(directory).map_err(|error| io_problem("make", directory, &error))?;
+        let note = serde_json::to_value(note).unwrap_or(Value::Null);
+        write_durably(&directory.join(NOTE), note.to_string().as_bytes())
+            .map_err(|error| io_problem("write", &directory.join(NOTE), &error))?;
+        let request = ApplyRequest {
+            id: &approval.id,
+            project: approval.project.as_path(),
+            root_identity,
+            journal_dir: directory,
+            targets,
+            note,
+            progress: &mut |_| {},
+        };
+        apply::stage(request).map_err(|error| apply_problem(&error))
+    }
+
+    fn abort(&self, id: &ApprovalId) {
+        // A row that cannot be moved now is settled by the next start.
+        let _ = self.store.move_approval(id, ApprovalState::Aborted, &[], &mut |_| {});
+    }
+
+    /// After the project is changed: bases, then the row.
+    fn conclude(
+        &self,
+        id: &ApprovalId,
+        note: &Note,
+        applied: &Applied,
+    ) -> Result<Approval, Problem> {
+        let approval = self.store.find_approval(id.as_str()).or_problem()?;
+        failpoint::hit("approve.published")
+            .map_err(|error| io_problem("settle", Path::new(""), &error))?;
+        if let Ok(sandbox) = self.load(&approval.sandbox) {
+            self.move_bases(&sandbox, note)?;
+        }
+        failpoint::hit("approve.settled")
+            .map_err(|error| io_problem("settle", Path::new(""), &error))?;
+        let data = json!({ "approval": id, "paths": applied.paths.len() });
+        let event = self.event("approval.applied", &approval.sandbox, None, data);
+        self.store
+            .move_approval(id, ApprovalState::Applied, &[event], &mut |row| {
+                for path in &applied.paths {
+                    let known = row.paths.iter_mut().find(|known| known.path == path.path);
+                    match known {
+                        Some(known) => {
+                            known.before = path.before.clone();
+                            known.after = path.after.clone();
+                        }
+                        None => row.paths.push(path.clone()),
+                    }
+                }
+            })
+            .or_problem()
+    }
+
+    fn move_bases(&self, sandbox: &Sandbox, note: &Note) -> Result<(), Problem> {
+        let workspace = self.workspace(sandbox);
+        match note.direction {
+            Direction::Settle => skep_workspace::settle(&workspace, &note.settlement).or_problem(),
+            Direction::Unsettle => {
+                skep_workspace::unsettle(&workspace, &note.settlement).or_problem()?;
+                // Changes are pending again.
+                if matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
+                    self.update(&sandbox.id, "sandbox.pending", Value::Null, &mut |row| {
+                        row.state = match row.keeper {
+                            Some(_) => SandboxState::Ready,
+                            None => SandboxState::Stopped,
+                        };
+                    })?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The note of an earlier approval.
+    pub(super) fn note_of(&self, id: &ApprovalId) -> Result<Note, Problem> {
+        let path = self.layout().approval(id).join(NOTE);
+        let bytes = Self::read_file(&path, "the note of an approval")?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Problem::new(Code::Internal, format!("`{}` is damaged: {error}", path.display()))
+        })
+    }
+
+    /// Finishes or takes back what a crash interrupted. An apply that is going on right now holds
+    /// its project's lock and is left alone.
+    pub(crate) fn reconcile_approvals(&self) -> Result<(), Problem> {
+        let states = vec![ApprovalState::Applying, ApprovalState::Committed];
+        let filter = ApprovalFilter { states, ..ApprovalFilter::default() };
+        for approval in self.store.list_approvals(&filter).or_problem()? {
+            let path = self.layout().project_lock(&approval.project);
+            let Ok(_lock) = crate::lock::take(&path, "project", Duration::ZERO) else { continue };
+            let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
+            self.recover_approval(&approval)?;
+        }
+        Ok(())
+    }
+
+    fn recover_approval(&self, approval: &Approval) -> Result<(), Problem> {
+        let committed = match approval.state {
+            ApprovalState::Applying => false,
+            ApprovalState::Committed => true,
+            _ => return Ok(()),
+        };
+        let directory = self.layout().approval(&approval.id);
+        let recovered =
+            apply::recover(&directory, committed).map_err(|error| apply_problem(&error))?;
+        match recovered {
+            Recovered::Applied { note, applied } => {
+                let note: Note = serde_json::from_value(note).map_err(|error| {
+                    Problem::new(
+                        Code::Internal,
+                        format!("journal of `{}` is damaged: {error}", approval.id),
+                    )
+                })?;
+                self.conclude(&approval.id, &note, &applied).map(drop)
+            }
+            Recovered::Nothing | Recovered::Aborted { .. } => {
+                self.abort(&approval.id);
+                let _ = crate::trash::discard(&directory, &self.layout().trash());
+                Ok(())
+            }
+            Recovered::NeedsAttention { paths, .. } => {
+                let reasons: Vec<_> = paths
+                    .iter()
+                    .map(|path| json!({ "path": path.path, "reason": path.reason }))
+                    .collect();
+                let event =
+                    self.event("approval.needs_attention", &approval.sandbox, None, json!(reasons));
+                self.store
+                    .move_approval(
+                        &approval.id,
+                        ApprovalState::NeedsAttention,
+                        &[event],
+                        &mut |_| {},
+                    )
+                    .map(drop)
+                    .or_problem()
+            }
+        }
+    }
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Apply errors for callers: conflicts change nothing and exit with 4.
+pub(super) fn apply_problem(error: &ApplyError) -> Problem {
+    let code = match error {
+        ApplyError::Conflict(_) | ApplyError::RootChanged { .. } => Code::Conflict,
+        ApplyError::DigestMismatch { .. } => Code::DigestMismatch,
+        ApplyError::Refused { .. } => Code::Refused,
+        ApplyError::NoSpace { .. } => Code::NoSpace,
+        ApplyError::Path { source, .. } | ApplyError::Own { source, .. }
+            if source.kind() == std::io::ErrorKind::StorageFull =>
+        {
+            Code::NoSpace
+        }
+        ApplyError::Path { .. } | ApplyError::Own { .. } => Code::Io,
+        ApplyError::Journal { .. } | ApplyError::HalfWay { .. } => Code::Io,
+    };
+    let problem = Problem::from_error(code, error);
+    match error {
+        ApplyError::Conflict(conflicts) => {
+            let list: Vec<_> = conflicts
+                .iter()
+                .map(|conflict| json!({ "path": conflict.path, "reason": conflict.reason }))
+                .collect();
+            problem
+                .details(json!({ "conflicts": list }))
+                .hint("nothing was changed; look at those paths and try again")
+        }
+        ApplyError::HalfWay { .. } => problem.hint("the next skep command goes on with it"),
+        _ => problem,
+    }
+}

@@ -1,0 +1,97 @@
+//! The review: what changed, what is taken over, what is dropped, what is taken back.
+
+mod approve;
+mod journal;
+mod judge;
+mod reject;
+mod siblings;
+mod undo;
+
+use crate::problems::OrProblem;
+use crate::{Engine, lock};
+use skep_types::{
+    ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
+};
+use skep_workspace::{DeriveOptions, Derived};
+
+impl Engine {
+    /// Runs `look` while nothing inside can write: a change set is a consistent cut.
+    ///
+    /// The caller holds the sandbox's lock. Whatever happens in `look`, the processes go on
+    /// afterwards (unless they were frozen before).
+    pub(crate) fn while_still<T>(
+        &self,
+        sandbox: &Sandbox,
+        look: impl FnOnce() -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        if sandbox.state == SandboxState::Frozen || !self.is_running(sandbox) {
+            return look();
+        }
+        let provider = self.provider(&sandbox.provider)?;
+        let spec = self.run_spec(sandbox);
+        provider.freeze(&spec).or_problem()?;
+        let result = look();
+        let thawed = provider.thaw(&spec).or_problem();
+        let value = result?;
+        thawed.map(|()| value)
+    }
+
+    pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
+        skep_workspace::derive(&self.workspace(sandbox), &DeriveOptions::default()).or_problem()
+    }
+
+    /// How many changes nobody has decided on, ignored ones included.
+    pub(crate) fn unreviewed(&self, sandbox: &Sandbox) -> Result<u64, Problem> {
+        let derived = self.while_still(sandbox, || self.derive(sandbox))?;
+        Ok(derived.changes.len() as u64)
+    }
+
+    pub(crate) fn change_set(&self, id: &SandboxId) -> Result<ChangeSet, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
+        self.judged(&sandbox, derived)
+    }
+
+    fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
+        let mut changes = derived.changes;
+        self.judge(sandbox, &mut changes)?;
+        let warnings = self.sibling_warnings(sandbox, &changes)?;
+        Ok(ChangeSet {
+            sandbox: sandbox.name.clone(),
+            base: derived.base_word,
+            digest: derived.digest,
+            changes,
+            conflicts: derived.conflicts,
+            drift: derived.drift,
+            warnings,
+            totals: derived.totals,
+        })
+    }
+
+    pub(crate) fn drift_of(&self, id: &SandboxId) -> Result<Vec<Drift>, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
+        Ok(derived.drift)
+    }
+
+    pub(crate) fn sides_of(
+        &self,
+        id: &SandboxId,
+        path: &RelPath,
+    ) -> Result<[Option<ByteString>; 3], Problem> {
+        let sandbox = self.load(id)?;
+        let _lock: lock::Lock = self.lock_sandbox(&sandbox)?;
+        let sides = self.while_still(&sandbox, || {
+            let derived = self.derive(&sandbox)?;
+            skep_workspace::three_sides(&self.workspace(&sandbox), &derived, path).or_problem()
+        })?;
+        let sides = sides.ok_or_else(|| {
+            let message = format!("`{path}` has no change in sandbox `{}`", sandbox.name);
+            Problem::new(Code::NotFound, message)
+        })?;
+        let bytes = |side: skep_workspace::Side| side.bytes.map(ByteString::from);
+        Ok([sides.base.and_then(bytes), bytes(sides.project), bytes(sides.sandbox)])
+    }
+}

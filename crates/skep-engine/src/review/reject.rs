@@ -1,0 +1,167 @@
+//! Dropping a selection, and taking the project's newer state in: both are written through the
+//! mounted view.
+
+use super::approve::check_digest;
+use crate::Engine;
+use crate::api::{RebaseReport, RejectReport};
+use crate::problems::{OrProblem, io_problem};
+use serde_json::json;
+use skep_provider::ViewWrite;
+use skep_store::Rejection;
+use skep_types::{ChangeSetDigest, Problem, RelPath, Sandbox, SandboxId, SandboxState, Selection};
+use skep_workspace::apply::Source;
+use skep_workspace::tree::TreeRoot;
+use std::fs::File;
+use std::io::{Seek, Write};
+
+impl Engine {
+    pub(crate) fn reject_selection(
+        &self,
+        id: &SandboxId,
+        selection: &Selection,
+        digest: Option<ChangeSetDigest>,
+        reason: Option<&str>,
+    ) -> Result<RejectReport, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        let sandbox = self.load(id)?;
+        let rejected = self.through_view(&sandbox, |sandbox| {
+            let derived = self.derive(sandbox)?;
+            check_digest(digest, derived.digest)?;
+            let workspace = self.workspace(sandbox);
+            let writes = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
+            let paths: Vec<RelPath> = writes.iter().map(|write| write.path.clone()).collect();
+            Ok((writes, paths))
+        })?;
+        let rejection = Rejection {
+            sandbox: sandbox.id.clone(),
+            at: self.now(),
+            selection: selection.clone(),
+            reason: reason.map(str::to_owned),
+            paths: rejected.clone(),
+        };
+        let event = self.event(
+            "changes.rejected",
+            &sandbox.id,
+            None,
+            json!({ "paths": rejected, "reason": reason }),
+        );
+        self.store.insert_rejection(&rejection, &[event]).or_problem()?;
+        self.tell_inside(&sandbox)?;
+        let sandbox = self.load(id)?;
+        let left = self.while_still(&sandbox, || self.derive(&sandbox))?;
+        let remaining = left.changes.len() as u64;
+        if remaining == 0 {
+            self.all_reviewed(&sandbox, SandboxState::Rejected)?;
+        }
+        Ok(RejectReport { rejected, remaining })
+    }
+
+    pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
+        let sandbox = self.load(id)?;
+        let _project = self.lock_project(&sandbox.project)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        let sandbox = self.load(id)?;
+        let (merged, conflicts, settlement) = self.through_view(&sandbox, |sandbox| {
+            let derived = self.derive(sandbox)?;
+            let rebased =
+                skep_workspace::rebase(&self.workspace(sandbox), &derived).or_problem()?;
+            let merged: Vec<RelPath> =
+                rebased.writes.iter().map(|write| write.path.clone()).collect();
+            Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
+        })?;
+        skep_workspace::settle(&self.workspace(&sandbox), &settlement).or_problem()?;
+        let event = self.event(
+            "sandbox.rebased",
+            id,
+            None,
+            json!({ "merged": merged, "conflicts": conflicts }),
+        );
+        self.store.append_events(&[event]).or_problem()?;
+        Ok(RebaseReport { merged, conflicts })
+    }
+
+    /// Derives and writes while everything inside stands still. A stopped sandbox is started for
+    /// it and stopped again: the view is where writes go, whoever makes them.
+    fn through_view<T>(
+        &self,
+        sandbox: &Sandbox,
+        plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,
+    ) -> Result<T, Problem> {
+        let was_running = self.is_running(sandbox);
+        if !was_running {
+            let (writes, value) = plan(sandbox)?;
+            if writes.is_empty() {
+                return Ok(value);
+            }
+            let provider = self.provider(&sandbox.provider)?;
+            let spec = self.run_spec(sandbox);
+            let started = provider.start(&spec).or_problem()?;
+            let written = write_all(provider, &spec, writes);
+            provider.stop(&sandbox.id, &spec.directory, Some(&started.keeper)).or_problem()?;
+            return written.map(|()| value);
+        }
+        self.while_still(sandbox, || {
+            let (writes, value) = plan(sandbox)?;
+            write_all(self.provider(&sandbox.provider)?, &self.run_spec(sandbox), writes)?;
+            Ok(value)
+        })
+    }
+
+    /// What was rejected and why, where the agent can read it: `/run/skep/feedback.json`.
+    fn tell_inside(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let rejections = self.store.list_rejections(&sandbox.id).or_problem()?;
+        let list: Vec<_> = rejections
+            .iter()
+            .map(|rejection| {
+                json!({
+                    "at": rejection.at,
+                    "reason": rejection.reason,
+                    "paths": rejection.paths,
+                    "hunks": rejection.selection.hunks,
+                })
+            })
+            .collect();
+        let directory = self.layout().sandbox(&sandbox.id).join("messages");
+        let (new, path) = (directory.join(".feedback.json.new"), directory.join("feedback.json"));
+        let write = || -> std::io::Result<()> {
+            let _ = std::fs::remove_file(&new);
+            let mut file = File::options().write(true).create_new(true).mode(0o644).open(&new)?;
+            file.write_all(json!({ "rejections": list }).to_string().as_bytes())?;
+            rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o644))?;
+            std::fs::rename(&new, &path)
+        };
+        write().map_err(|error| io_problem("write", &path, &error))
+    }
+}
+
+fn write_all(
+    provider: &dyn skep_provider::Provider,
+    spec: &skep_provider::RunSpec,
+    writes: Vec<skep_workspace::ViewWrite>,
+) -> Result<(), Problem> {
+    for write in writes {
+        let content = open_source(&write.content)
+            .map_err(|error| io_problem("read the bytes for", write.path.as_path(), &error))?;
+        let write = ViewWrite { path: write.path, state: write.state, content };
+        provider.write_view(spec, &[write]).or_problem()?;
+    }
+    Ok(())
+}
+
+fn open_source(source: &Source) -> std::io::Result<Option<File>> {
+    match source {
+        Source::None => Ok(None),
+        Source::Bytes(bytes) => {
+            let fd = rustix::fs::memfd_create("skep", rustix::fs::MemfdFlags::CLOEXEC)?;
+            let mut file = File::from(fd);
+            file.write_all(bytes)?;
+            file.rewind()?;
+            Ok(Some(file))
+        }
+        Source::File { root, path } | Source::Backup { root, path } => {
+            TreeRoot::open(root)?.open_file(path).map(|(file, _)| Some(file))
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Early conflict warnings: other sandboxes of the project that touched the same paths.
+
+use crate::Engine;
+use crate::problems::OrProblem;
+use skep_store::SandboxFilter;
+use skep_types::{Change, Problem, Sandbox, SandboxState};
+use skep_workspace::tree::TreeRoot;
+
+/// How many paths are named in one warning.
+const NAMED: usize = 3;
+
+impl Engine {
+    /// One warning per sibling. Looks only at the paths that changed here, so the cost follows the
+    /// change; a sibling's copy that it did not edit counts too: this is a warning, not a verdict.
+    pub(crate) fn sibling_warnings(
+        &self,
+        sandbox: &Sandbox,
+        changes: &[Change],
+    ) -> Result<Vec<String>, Problem> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let states = [SandboxState::Ready, SandboxState::Frozen, SandboxState::Stopped];
+        let filter = SandboxFilter {
+            project: Some(sandbox.project.clone()),
+            states: states.into(),
+            ..SandboxFilter::default()
+        };
+        let siblings = self.store.list_sandboxes(&filter).or_problem()?;
+        let warnings = siblings.iter().filter(|sibling| sibling.id != sandbox.id);
+        Ok(warnings.filter_map(|sibling| self.warn_of(sibling, changes)).collect())
+    }
+
+    fn warn_of(&self, sibling: &Sandbox, changes: &[Change]) -> Option<String> {
+        let upper = TreeRoot::open(&self.workspace(sibling).upper).ok()?;
+        let touched = |change: &&Change| upper.stat(&change.path).is_ok_and(|stat| stat.is_some());
+        let paths: Vec<_> =
+            changes.iter().filter(touched).map(|change| change.path.to_string()).collect();
+        let shown =
+            paths.iter().take(NAMED).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+        match paths.len() {
+            0 => None,
+            count if count <= NAMED => {
+                Some(format!("sandbox `{}` also touched {shown}", sibling.name))
+            }
+            count => Some(format!(
+                "sandbox `{}` also touched {shown} and {} more",
+                sibling.name,
+                count - NAMED
+            )),
+        }
+    }
+}

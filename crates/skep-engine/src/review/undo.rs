@@ -1,0 +1,95 @@
+//! Reversing an approval, or an undo.
+
+use super::journal::{Note, apply_problem};
+use crate::Engine;
+use crate::api::ApproveReport;
+use crate::problems::OrProblem;
+use skep_types::{
+    AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
+    Selection,
+};
+use skep_workspace::apply::undo_targets;
+use skep_workspace::tree::TreeRoot;
+use std::path::Path;
+
+impl Engine {
+    pub(crate) fn undo_approval(
+        &self,
+        approval: Option<&ApprovalId>,
+        project: &Path,
+    ) -> Result<ApproveReport, Problem> {
+        let approval = match approval {
+            Some(id) => self.store.find_approval(id.as_str()).or_problem()?,
+            None => self.newest_undoable(project)?,
+        };
+        let _project = self.lock_project(&approval.project)?;
+        let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
+        check_undoable(&approval)?;
+        let sandbox = self.load(&approval.sandbox).ok();
+        let _sandbox = sandbox.as_ref().map(|sandbox| self.lock_sandbox(sandbox)).transpose()?;
+        let targets =
+            undo_targets(&self.layout().approval(&approval.id)).map_err(|e| apply_problem(&e))?;
+        let note = self.note_of(&approval.id)?;
+        let note = Note { settlement: note.settlement, direction: note.direction.reversed() };
+        let root = approval.project.as_path();
+        let identity = TreeRoot::open(root)
+            .and_then(|root| root.identity())
+            .map_err(|error| crate::problems::io_problem("open project", root, &error))?;
+        let undo = Approval {
+            id: ApprovalId::from_random((self.config.random)()),
+            kind: ApprovalKind::Undo { of: approval.id.clone() },
+            selection: Selection::default(),
+            paths: targets
+                .iter()
+                .map(|target| AppliedPath {
+                    path: target.path.clone(),
+                    before: target.before.clone(),
+                    after: target.after.clone(),
+                    exec: None,
+                })
+                .collect(),
+            commit: None,
+            approver: self.config.user.clone(),
+            at: self.now(),
+            ..approval.clone()
+        };
+        let (undo, applied) = self.apply(undo, identity, targets, &note)?;
+        let remaining = match &sandbox {
+            Some(sandbox) => self.derive(sandbox)?.changes.len() as u64,
+            None => 0,
+        };
+        Ok(ApproveReport {
+            approval: Some(undo.id),
+            digest: approval.digest,
+            applied: applied.paths.into_iter().map(|path| path.path).collect(),
+            remaining,
+            remaining_ignored: 0,
+            commit: None,
+            notes: Vec::new(),
+        })
+    }
+
+    fn newest_undoable(&self, project: &Path) -> Result<Approval, Problem> {
+        let project = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
+        let found =
+            self.store.newest_undoable(&ByteString::from(project.as_path())).or_problem()?;
+        found.ok_or_else(|| {
+            let message = format!("no approval of project `{}` can be undone", project.display());
+            Problem::new(Code::NotFound, message).hint("see `skep history`")
+        })
+    }
+}
+
+fn check_undoable(approval: &Approval) -> Result<(), Problem> {
+    let problem = |message: String| Err(Problem::new(Code::Conflict, message));
+    match approval.state {
+        ApprovalState::Applied => Ok(()),
+        ApprovalState::Undone => problem(format!("approval `{}` was undone already", approval.id)),
+        ApprovalState::Aborted => {
+            problem(format!("approval `{}` never reached the project", approval.id))
+        }
+        ApprovalState::Applying | ApprovalState::Committed | ApprovalState::NeedsAttention => {
+            problem(format!("approval `{}` is not finished", approval.id))
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The engine as an [`Api`]: one line per question.
+
+use crate::Engine;
+use crate::api::{
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CreateRequest, Finding, GcDecision,
+    GcRequest, ListFilter, LogChunk, RebaseReport, RejectReport, SandboxView, SnapshotView,
+    StartedExec,
+};
+use crate::problems::OrProblem;
+use serde_json::Value;
+use skep_store::{ApprovalFilter, EventFilter};
+use skep_types::{
+    Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Drift, Event, Exec, ExecId,
+    ExecSpec, RelPath, Sandbox, SandboxId, SandboxName, Selection,
+};
+use std::path::Path;
+
+impl Api for Engine {
+    fn create(&self, request: &CreateRequest) -> Answer<Sandbox> {
+        self.create_once(request)
+    }
+    fn find(&self, name: &str) -> Answer<Sandbox> {
+        self.store.find_sandbox(name).or_problem()
+    }
+    fn newest(&self, project: &Path) -> Answer<Option<Sandbox>> {
+        let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
+        self.store.newest_sandbox(&ByteString::from(real)).or_problem()
+    }
+    fn show(&self, id: &SandboxId) -> Answer<SandboxView> {
+        self.view(self.load(id)?)
+    }
+    fn list(&self, filter: &ListFilter) -> Answer<Vec<SandboxView>> {
+        self.list_views(filter)
+    }
+    fn start(&self, id: &SandboxId) -> Answer<Sandbox> {
+        self.start_sandbox(id)
+    }
+    fn stop(&self, id: &SandboxId) -> Answer<Sandbox> {
+        self.stop_sandbox(id)
+    }
+    fn freeze(&self, id: &SandboxId) -> Answer<Sandbox> {
+        self.freeze_sandbox(id)
+    }
+    fn thaw(&self, id: &SandboxId) -> Answer<Sandbox> {
+        self.thaw_sandbox(id)
+    }
+    fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()> {
+        self.remove_sandbox(id, discard)
+    }
+
+    fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec> {
+        self.start_exec(id, spec, attach)
+    }
+    fn find_exec(&self, id: &str) -> Answer<Exec> {
+        self.exec_by(id)
+    }
+    fn execs(&self, id: &SandboxId) -> Answer<Vec<Exec>> {
+        self.execs_of(id)
+    }
+    fn logs(&self, exec: &ExecId, from: u64, limit: usize) -> Answer<Vec<LogChunk>> {
+        self.exec_logs(exec, from, limit)
+    }
+    fn kill(&self, exec: &ExecId, signal: i32) -> Answer<()> {
+        self.kill_exec(exec, signal)
+    }
+
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
+        self.change_set(id)
+    }
+    fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport> {
+        self.approve_selection(id, request)
+    }
+    fn reject(
+        &self,
+        id: &SandboxId,
+        selection: &Selection,
+        digest: Option<ChangeSetDigest>,
+        reason: Option<&str>,
+    ) -> Answer<RejectReport> {
+        self.reject_selection(id, selection, digest, reason)
+    }
+    fn undo(&self, approval: Option<&ApprovalId>, project: &Path) -> Answer<ApproveReport> {
+        self.undo_approval(approval, project)
+    }
+    fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>> {
+        self.drift_of(id)
+    }
+    fn rebase(&self, id: &SandboxId) -> Answer<RebaseReport> {
+        self.rebase_sandbox(id)
+    }
+    fn sides(&self, id: &SandboxId, path: &RelPath) -> Answer<[Option<ByteString>; 3]> {
+        self.sides_of(id, path)
+    }
+    fn history(&self, project: &Path, path: Option<&RelPath>) -> Answer<Vec<Approval>> {
+        let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
+        let filter = ApprovalFilter {
+            project: Some(real.into()),
+            path: path.cloned(),
+            ..ApprovalFilter::default()
+        };
+        self.store.list_approvals(&filter).or_problem()
+    }
+    fn find_approval(&self, id: &str) -> Answer<Approval> {
+        self.store.find_approval(id).or_problem()
+    }
+    fn receipt(&self, approval: &ApprovalId) -> Answer<Value> {
+        self.signed_receipt(approval)
+    }
+
+    fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView> {
+        self.take_snapshot(id, label)
+    }
+    fn restore(&self, id: &SandboxId, label: &str) -> Answer<Sandbox> {
+        self.restore_snapshot(id, label)
+    }
+    fn fork(&self, id: &SandboxId, count: u32, name: Option<&SandboxName>) -> Answer<Vec<Sandbox>> {
+        self.fork_sandbox(id, count, name)
+    }
+    fn compare(&self, ids: &[SandboxId]) -> Answer<Comparison> {
+        self.compare_sandboxes(ids)
+    }
+    fn snapshots(&self, id: &SandboxId) -> Answer<Vec<SnapshotView>> {
+        self.list_snapshots(id)
+    }
+    fn templates(&self) -> Answer<Vec<SnapshotView>> {
+        self.list_templates()
+    }
+    fn save_template(&self, id: &SandboxId, name: &SandboxName) -> Answer<SnapshotView> {
+        self.make_template(id, name)
+    }
+    fn remove_template(&self, name: &SandboxName) -> Answer<()> {
+        self.forget_template(name)
+    }
+
+    fn doctor(&self) -> Answer<Vec<Finding>> {
+        Ok(self.providers.iter().flat_map(|provider| provider.findings()).collect())
+    }
+    fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>> {
+        self.collect(request)
+    }
+    fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>> {
+        let limit = Some(u32::try_from(limit).unwrap_or(u32::MAX));
+        let filter = EventFilter { after, limit, ..EventFilter::default() };
+        self.store.list_events(&filter).or_problem()
+    }
+    fn config(&self, project: Option<&Path>) -> Answer<Vec<(String, Value, String)>> {
+        let (settings, origins) = self.settings(project, None)?;
+        let rows = settings.rows(&origins).into_iter();
+        Ok(rows.map(|row| (row.key, Value::String(row.value), row.origin.to_string())).collect())
+    }
+}

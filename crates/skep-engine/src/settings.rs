@@ -1,0 +1,177 @@
+//! The settings in force: built-in, profile, user's file, project's file, what was typed.
+
+use crate::Engine;
+use crate::api::CreateRequest;
+use crate::problems::{OrProblem, io_problem};
+use skep_policy::{ConfigDocument, HostFacts, Origins, Settings, Sources};
+use skep_types::{Code, Layer, Limits, Mount, Problem, RelPath};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Largest settings file that is read at all.
+const LARGEST: u64 = 256 << 10;
+
+impl Engine {
+    /// What is in force for a project, and where each value comes from.
+    pub(crate) fn settings(
+        &self,
+        project: Option<&Path>,
+        typed: Option<&ConfigDocument>,
+    ) -> Result<(Settings, Origins), Problem> {
+        let parse = |text: &[u8], name: &str| {
+            ConfigDocument::parse(text, name)
+                .map_err(|error| Problem::from_error(Code::Usage, &error))
+        };
+        let user = self.config.user_config.as_ref();
+        let user = user.map(|(text, name)| parse(text, name)).transpose()?;
+        let project = match project {
+            Some(project) => project_file(project)?,
+            None => None,
+        };
+        let project = project.map(|(text, name)| parse(&text, &name)).transpose()?;
+        let sources = Sources {
+            host: self.host_facts(),
+            user: user.as_ref(),
+            project: project.as_ref(),
+            command_line: typed,
+        };
+        Settings::resolve(&sources).or_problem()
+    }
+
+    fn host_facts(&self) -> HostFacts {
+        let pages = rustix::param::page_size() as u64;
+        let memory = rustix::system::sysinfo();
+        let unit = u64::from(memory.mem_unit.max(1));
+        let filesystem = rustix::fs::statvfs(self.layout().root()).ok();
+        let _ = pages;
+        HostFacts {
+            memory: Some(memory.totalram as u64 * unit),
+            state_filesystem: filesystem.map(|stat| stat.f_blocks * stat.f_frsize),
+        }
+    }
+}
+
+/// The project's own file. It belongs to the project, so it is read with care: no link is
+/// followed, and nothing large is taken in.
+fn project_file(project: &Path) -> Result<Option<(Vec<u8>, String)>, Problem> {
+    let path = project.join("skep.toml");
+    let failed = |error: &std::io::Error| io_problem("read settings", &path, error);
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file =
+        match std::fs::File::options().read(true).custom_flags(flags.bits() as i32).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(&error)),
+        };
+    let metadata = file.metadata().map_err(|error| failed(&error))?;
+    if !metadata.is_file() || metadata.len() > LARGEST {
+        let message =
+            format!("`{}` is not a settings file (a regular file up to 256 KiB)", path.display());
+        return Err(Problem::new(Code::Usage, message));
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST).read_to_end(&mut text).map_err(|error| failed(&error))?;
+    Ok(Some((text, path.display().to_string())))
+}
+
+/// What was typed, in the form of a settings file.
+pub(crate) fn typed(request: &CreateRequest, project: &Path) -> Result<ConfigDocument, Problem> {
+    let mut document =
+        ConfigDocument { profile: request.profile.clone(), ..ConfigDocument::default() };
+    let limits = &request.limits;
+    let into = &mut document.limits;
+    into.memory = limits.memory.map(Some);
+    into.cpus = limits.cpus.map(Some);
+    into.cpu_time = limits.cpu_time.map(Some);
+    into.pids = limits.pids.map(Some);
+    into.disk = limits.disk.map(Some);
+    into.inodes = limits.inodes.map(Some);
+    into.open_files = limits.open_files.map(Some);
+    into.timeout = limits.timeout.map(Some);
+    into.grace = limits.grace.map(Some);
+    into.idle_timeout = limits.idle_timeout.map(Some);
+    into.silence_timeout = limits.silence_timeout.map(Some);
+    into.output = limits.output.map(Some);
+    let sandbox = &mut document.sandbox;
+    sandbox.network = request.network;
+    sandbox.system = request.system;
+    sandbox.user = request.user;
+    sandbox.best_effort = request.best_effort.then_some(true);
+    sandbox.mounts = some(mounts(request)?);
+    sandbox.hide = some(request.hide.clone());
+    sandbox.show = some(request.show.clone());
+    sandbox.env = request.env.clone();
+    sandbox.require = Some(request.require.clone()).filter(|layers| !layers.is_empty());
+    sandbox.scope = some(scope(request, project)?);
+    document.provider.name = request.provider.clone();
+    Ok(document)
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    Some(list).filter(|list| !list.is_empty())
+}
+
+/// Limits that were typed, as the layers that must hold.
+pub(crate) fn asked_layers(limits: &Limits) -> BTreeSet<Layer> {
+    let typed = [
+        (limits.memory.is_some(), Layer::Memory),
+        (limits.cpus.is_some(), Layer::Cpu),
+        (limits.pids.is_some(), Layer::Pids),
+        (limits.disk.is_some() || limits.inodes.is_some(), Layer::Disk),
+    ];
+    typed.into_iter().filter(|(typed, _)| *typed).map(|(_, layer)| layer).collect()
+}
+
+fn mounts(request: &CreateRequest) -> Result<Vec<Mount>, Problem> {
+    let mut mounts = Vec::new();
+    for mount in &request.mounts {
+        mounts.push(mount_of(&mount.source, &mount.target, mount.access, "--mount")?);
+    }
+    if let Some(archive) = &request.archive {
+        mounts.push(mount_of(
+            archive,
+            Path::new("/candidate"),
+            skep_types::Access::Ro,
+            "--archive",
+        )?);
+    }
+    for (name, path) in &request.datasets {
+        let single = RelPath::root().join(name.as_bytes());
+        let name = single.map_err(|error| Problem::from_error(Code::Usage, &error))?;
+        let target = Path::new("/datasets").join(name.as_path());
+        mounts.push(mount_of(path, &target, skep_types::Access::Ro, "--dataset")?);
+    }
+    Ok(mounts)
+}
+
+fn mount_of(
+    source: &Path,
+    target: &Path,
+    access: skep_types::Access,
+    flag: &str,
+) -> Result<Mount, Problem> {
+    let source = std::fs::canonicalize(source).map_err(|error| {
+        Problem::new(Code::Usage, format!("{flag}: `{}`: {error}", source.display()))
+            .hint("the source must exist on the host; nothing is made for it")
+    })?;
+    let normal = target.is_absolute()
+        && target.components().all(|part| {
+            matches!(part, std::path::Component::RootDir | std::path::Component::Normal(_))
+        });
+    if !normal || target == Path::new("/") {
+        let message = format!("{flag}: `{}` is not an absolute path inside", target.display());
+        return Err(Problem::new(Code::Usage, message));
+    }
+    Ok(Mount { source: source.into(), target: target.into(), access })
+}
+
+fn scope(request: &CreateRequest, project: &Path) -> Result<Vec<RelPath>, Problem> {
+    let relative = |path: &PathBuf| {
+        let inside = path.strip_prefix(project).unwrap_or(path);
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(inside.as_os_str());
+        RelPath::parse(bytes).map_err(|error| Problem::from_error(Code::Usage, &error))
+    };
+    request.scope.iter().map(relative).collect()
+}

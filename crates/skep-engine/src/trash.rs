@@ -1,0 +1,115 @@
+//! Deleting: first out of the way by a rename, then piece by piece.
+//!
+//! What lies in a sandbox's directory was made by untrusted code. Nothing is followed, no other
+//! filesystem is entered, and directories that were locked by their mode are opened up first.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat, unlinkat};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::io;
+use std::path::Path;
+
+/// Moves `path` into the trash and removes it there. Succeeds if it is already gone.
+pub fn discard(path: &Path, trash: &Path) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Ok(()) };
+    let target = trash.join(name);
+    match std::fs::rename(path, &target) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // The same name is still being removed from an earlier try.
+        Err(error) if error.raw_os_error() == Some(libc_enotempty()) => {
+            remove(&target)?;
+            std::fs::rename(path, &target)?;
+        }
+        Err(error) => return Err(error),
+    }
+    remove(&target)
+}
+
+fn libc_enotempty() -> i32 {
+    Errno::NOTEMPTY.raw_os_error()
+}
+
+/// Empties the trash.
+pub fn empty(trash: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(trash)? {
+        remove(&entry?.path())?;
+    }
+    Ok(())
+}
+
+/// Removes a tree without following links or entering another filesystem.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    let name = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
+    remove_entry(parent.as_fd(), &name)
+}
+
+fn remove_entry(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(Errno::PERM.into());
+    }
+    let directory = open_directory(parent, name, stat.st_mode)?;
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        if entry.file_name() != c"." && entry.file_name() != c".." {
+            remove_entry(directory.as_fd(), entry.file_name())?;
+        }
+    }
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A mount point in the way is an error (`EXDEV`): what is mounted there is not ours to remove.
+fn open_directory(parent: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
+    if mode & 0o700 != 0o700 {
+        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(0o700), AtFlags::empty())?;
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    Ok(openat2(parent, name, flags, Mode::empty(), resolve)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn removes_locked_directories_and_leaves_link_targets() {
+        let base = tempfile::tempdir().unwrap();
+        let outside = base.path().join("outside");
+        std::fs::write(&outside, "keep").unwrap();
+        let tree = base.path().join("tree");
+        std::fs::create_dir_all(tree.join("a/locked")).unwrap();
+        std::fs::write(tree.join("a/locked/file"), "x").unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("a/link")).unwrap();
+        std::os::unix::fs::symlink(base.path(), tree.join("up")).unwrap();
+        std::fs::set_permissions(tree.join("a/locked"), std::fs::Permissions::from_mode(0))
+            .unwrap();
+        let trash = base.path().join("trash");
+        std::fs::create_dir(&trash).unwrap();
+        discard(&tree, &trash).unwrap();
+        assert!(!tree.exists());
+        assert_eq!(std::fs::read_dir(&trash).unwrap().count(), 0);
+        assert_eq!(std::fs::read_to_string(outside).unwrap(), "keep");
+        discard(&tree, &trash).unwrap();
+    }
+}
