@@ -47,7 +47,7 @@
 //! that cannot be read is an error that names it, never "unchanged".
 
 pub mod apply;
-mod base;
+pub mod base;
 mod derive;
 mod error;
 mod git;

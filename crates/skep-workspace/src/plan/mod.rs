@@ -155,7 +155,10 @@ impl Planner<'_> {
 
     /// Keeps the base's bytes, which are only in the project until the apply replaces them.
     fn keep_base(&self, entry: &Entry) -> Result<(), DeriveError> {
-        if let Some(bytes) = self.contents.base(entry)? {
+        // Of what the sandbox removed no bytes are needed: it is never merged.
+        if !entry.sandbox.is_absent()
+            && let Some(bytes) = self.contents.base(entry)?
+        {
             self.memory.keep_blob(&bytes)?;
         }
         if let Some(bytes) = self.contents.sandbox(entry)? {
