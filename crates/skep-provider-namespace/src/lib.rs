@@ -87,7 +87,7 @@ impl Provider for NamespaceProvider {
 
     fn choose_driver(
         &self,
-        _project: &Path,
+        project: &Path,
         directory: &Path,
     ) -> Result<WorkspaceDriver, ProviderError> {
         let filesystem = rustix::fs::statfs(directory).map_err(|error| ProviderError::Setup {
@@ -96,6 +96,9 @@ impl Provider for NamespaceProvider {
         })?;
         // An overlay cannot be the upper of another one: inside a container, a copy has to do.
         if filesystem.f_type as i64 == OVERLAY_MAGIC {
+            return Ok(WorkspaceDriver::Copy);
+        }
+        if has_foreign_group(project) {
             return Ok(WorkspaceDriver::Copy);
         }
         Ok(WorkspaceDriver::OverlayUserns)
@@ -201,6 +204,18 @@ impl Provider for NamespaceProvider {
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
         Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
     }
+}
+
+/// Whether an ordinary user's project belongs to a group that is not the user's own.
+///
+/// An overlay gives a copied-up file the group of the original, and a user namespace made without
+/// privilege knows one group only: every write would end in `EOVERFLOW`. The project's root is
+/// asked for all of it, because asking every file would be a walk.
+fn has_foreign_group(project: &Path) -> bool {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    !uid.is_root()
+        && rustix::fs::stat(project)
+            .is_ok_and(|stat| stat.st_uid == uid.as_raw() && stat.st_gid != gid.as_raw())
 }
 
 fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply, ProviderError> {

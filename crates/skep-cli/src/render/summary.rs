@@ -7,6 +7,8 @@ use skep_types::{ByteSize, Change, ChangeSet, EndReason, ExecEnd, show_duration}
 use std::fmt::Write as _;
 use std::time::Duration;
 
+const SIGINT: i32 = 2;
+const SIGPIPE: i32 = 13;
 /// How many paths are listed before the rest is only counted.
 const LISTED: usize = 20;
 
@@ -24,6 +26,8 @@ pub(crate) fn end(end: &ExecEnd) -> Option<String> {
     let message = end.message.as_deref().map(|message| visible_text(message.as_bytes()));
     let because = match end.reason {
         EndReason::Exited => return message,
+        // Interrupted from the terminal, or nobody reads any more: shells say nothing either.
+        EndReason::Signal if matches!(end.signal, Some(SIGINT | SIGPIPE)) => return message,
         EndReason::Signal => {
             format!("the command was killed by signal {}", end.signal.unwrap_or(0))
         }
@@ -147,6 +151,9 @@ mod tests {
     #[test]
     fn every_end_but_a_plain_exit_has_a_reason() {
         assert_eq!(super::end(&fake::end(7)), None);
+        let mut piped = fake::end(141);
+        (piped.reason, piped.signal) = (EndReason::Signal, Some(13));
+        assert_eq!(super::end(&piped), None);
         let mut oom = fake::end(137);
         oom.reason = EndReason::Oom;
         oom.message = Some("64 MiB\x1b[0m".into());

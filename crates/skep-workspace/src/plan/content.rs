@@ -75,6 +75,7 @@ pub(super) fn partial(
     let base = contents.base(origin)?.ok_or_else(stale)?;
     let hunks: Vec<&Hunk> = change.hunks.iter().filter(|hunk| ids.contains(&hunk.id)).collect();
     let half = apply_hunks(&base, &hunks).map_err(|_| stale())?;
+    memory.keep_blob(&base)?;
     memory.keep_blob(&half)?;
     let settled_state = file_state(&half, mode);
     let (state, bytes) = if entry.project.is_absent() || entry.project == change.old {

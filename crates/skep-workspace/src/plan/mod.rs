@@ -136,7 +136,7 @@ impl Planner<'_> {
             Some(old) => Some(self.entry(old)?.clone()),
             None => None,
         };
-        self.keep_base(from.as_ref().unwrap_or(&entry))?;
+        self.keep_bytes(&entry)?;
         let outcome = match pick {
             Pick::Whole => content::whole(self.trees, &entry)?,
             Pick::Hunks(ids) => {
@@ -153,8 +153,9 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Keeps the base's bytes, which are only in the project until the apply replaces them.
-    fn keep_base(&self, entry: &Entry) -> Result<(), DeriveError> {
+    /// Keeps the base's bytes, which are only in the project until the apply replaces them, and the
+    /// sandbox's, which are the base afterwards.
+    fn keep_bytes(&self, entry: &Entry) -> Result<(), DeriveError> {
         // Of what the sandbox removed no bytes are needed: it is never merged.
         if !entry.sandbox.is_absent()
             && let Some(bytes) = self.contents.base(entry)?
