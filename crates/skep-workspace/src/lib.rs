@@ -6,7 +6,7 @@
 //!
 //! # Review
 //!
-//! [`derive`] reads the upper and the layers (never the whole project) and compares three states of
+//! [`derive()`] reads the upper and the layers (never the whole project) and compares three states of
 //! every path they speak of:
 //!
 //! - the *sandbox's*: what the view shows, with the overlay's marks understood;
