@@ -1,0 +1,1 @@
+//! Isolation and limits, asked from inside, with control runs.

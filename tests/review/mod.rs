@@ -1,0 +1,1 @@
+//! The change set, approval, undo and the crashes in between.
