@@ -14,7 +14,7 @@ use skep_types::{
 };
 use skep_workspace::tree::TreeRoot;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a sandbox starts on: nothing, or the layers of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Start {
     pub layers: Vec<LayerId>,
     pub base: Option<Base>,
     pub driver: Option<WorkspaceDriver>,
+    /// Where it is kept what is known of the base.
+    pub memory: Option<PathBuf>,
 }
 
 impl Engine {
@@ -35,13 +37,15 @@ impl Engine {
             self.make_room(request)?;
         }
         let start = self.start_from(request, &project)?;
+        let memory = start.memory.clone();
         let found = find_hidden(&project, &settings.policy)?;
         let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
         let draft =
             self.draft(request, &settings, provider, &project, start, began, found.hidden)?;
         let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
         let sandbox = self.insert(draft, request.name.is_none(), scope)?;
-        self.bring_up(sandbox, provider, searched, settings::asked_layers(&request.limits))
+        let asked = settings::asked_layers(&request.limits);
+        self.bring_up(sandbox, provider, searched, asked, memory.as_deref())
     }
 
     /// `auto` is the strongest provider that works here; a named one is taken or refused.
@@ -141,7 +145,7 @@ impl Engine {
     }
 
     /// A name that was made up and happens to be taken is made up again.
-    fn insert(
+    pub(crate) fn insert(
         &self,
         mut sandbox: Sandbox,
         made_up: bool,
@@ -179,9 +183,18 @@ impl Engine {
         provider: &dyn Provider,
         searched: Searched,
         asked: BTreeSet<Layer>,
+        memory: Option<&Path>,
     ) -> Result<Sandbox, Problem> {
         let result = self
             .make_directories(&sandbox)
+            .and_then(|()| match memory {
+                None => Ok(()),
+                Some(memory) => {
+                    self.check_layers(&sandbox)?;
+                    let base = self.layout().sandbox(&sandbox.id).join("base");
+                    self.carry_memory(memory, &base)
+                }
+            })
             .and_then(|()| self.start_with(&sandbox, provider, asked))
             .and_then(|(driver, mut started)| {
                 wait_past(&sandbox.base.instant)?;
@@ -236,7 +249,7 @@ impl Engine {
     }
 
     /// Everything a sandbox has on the disk, named after its id.
-    fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+    pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
             for name in ["", "work", "mask", "messages", "execs", "base"] {
@@ -259,7 +272,7 @@ impl Engine {
     }
 
     /// The whole project, copied (reflinked where the filesystem can).
-    fn copy_project(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+    pub(crate) fn copy_project(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let upper = self.layout().sandbox(&sandbox.id).join("upper");
         crate::usage::copy_tree(sandbox.project.as_path(), &upper, &sandbox.hidden)
             .map_err(|error| io_problem("copy the project to", &upper, &error))?;
@@ -353,7 +366,7 @@ fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched
 }
 
 /// Who is creating this: a row left in `creating` by a dead process is found by it.
-fn self_identity() -> Result<KeeperIdentity, Problem> {
+pub(crate) fn self_identity() -> Result<KeeperIdentity, Problem> {
     let identity = || -> std::io::Result<KeeperIdentity> {
         let pid = std::process::id();
         Ok(KeeperIdentity {

@@ -28,6 +28,7 @@ mod create;
 mod execs;
 mod git_head;
 mod hidden;
+mod layers;
 mod layout;
 mod lifecycle;
 mod lock;
@@ -172,7 +173,9 @@ impl Engine {
 
     fn lock_sandbox(&self, sandbox: &Sandbox) -> Result<lock::Lock, Problem> {
         let what = format!("sandbox `{}`", sandbox.name);
-        lock::take(&self.layout().sandbox_lock(&sandbox.id), &what, PATIENCE)
+        let lock = lock::take(&self.layout().sandbox_lock(&sandbox.id), &what, PATIENCE)?;
+        self.settle_layers_of(&sandbox.id)?;
+        Ok(lock)
     }
 
     fn lock_project(&self, project: &ByteString) -> Result<lock::Lock, Problem> {

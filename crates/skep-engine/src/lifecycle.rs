@@ -130,10 +130,13 @@ impl Engine {
         })?;
         failpoint::hit("delete.row")
             .map_err(|error| io_problem("delete", self.layout().root(), &error))?;
+        let mut layers = sandbox.layers.clone();
         for snapshot in snapshots {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
+            layers.extend(snapshot.layers);
         }
-        self.finish_deleting(sandbox)
+        self.finish_deleting(sandbox)?;
+        self.sweep_layers(&layers)
     }
 
     pub(crate) fn finish_deleting(&self, sandbox: &Sandbox) -> Result<(), Problem> {

@@ -15,6 +15,7 @@ impl Engine {
         for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
             self.reconcile_sandbox(&sandbox)?;
         }
+        self.settle_layers()?;
         self.reconcile_approvals()?;
         self.reconcile_deleted()
     }

@@ -1,0 +1,351 @@
+//! Layers: freezing an upper, and who stands on what.
+//!
+//! With nothing running, the upper itself becomes a layer by one rename and an empty upper is put
+//! in its place. The order makes every crash harmless:
+//!
+//! 1. an intent, whose *name* holds everything (renames and new names reach the disk in order,
+//!    the bytes of a small file need not);
+//! 2. the upper is renamed into `layers/`;
+//! 3. an empty upper with the same mode and owner;
+//! 4. the row stands on the new layer;
+//! 5. the intent becomes the layer's mark of origin.
+//!
+//! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`].
+//!
+//! While processes live, open files would go on writing into a renamed upper: then the upper is
+//! copied, and the sandbox itself goes on as before.
+
+mod copy;
+mod flatten;
+mod fork;
+mod restore;
+mod snapshot;
+mod sweep;
+mod templates;
+
+pub(crate) use copy::copy_tree;
+
+use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, layout, lock};
+use serde_json::json;
+use skep_sys::failpoint;
+use skep_types::{Code, LayerId, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Chains are merged when they get this long; the kernel refuses more than five hundred.
+const LONGEST_CHAIN: usize = 200;
+/// Where a chain must not get longer.
+const LIMIT: usize = 400;
+/// How many of the newest layers are left as they are by a merge.
+const KEPT_APART: usize = 20;
+
+/// What an idle or busy sandbox was found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Activity {
+    /// No keeper.
+    AtRest,
+    /// A keeper without execs.
+    Idle,
+    /// Execs run (or are paused).
+    Busy,
+}
+
+impl Engine {
+    /// The sandbox's present state as a stack of layers. The caller holds its lock.
+    ///
+    /// The sandbox stands on the returned layers itself, or (when processes live in it) they are
+    /// a copy of what it stands on. A keeper without execs is stopped and started again.
+    fn state_as_layers(&self, sandbox: Sandbox) -> Result<(Sandbox, Vec<LayerId>), Problem> {
+        if sandbox.driver == WorkspaceDriver::Copy || self.activity(&sandbox)? == Activity::Busy {
+            let layers = self.while_still(&sandbox, || self.copy_state(&sandbox))?;
+            return Ok((sandbox, layers));
+        }
+        let sandbox = self.at_rest(sandbox, |sandbox| self.freeze_upper(sandbox))?;
+        let layers = sandbox.layers.clone();
+        Ok((sandbox, layers))
+    }
+
+    fn activity(&self, sandbox: &Sandbox) -> Result<Activity, Problem> {
+        if !self.is_running(sandbox) {
+            return Ok(Activity::AtRest);
+        }
+        let provider = self.provider(&sandbox.provider)?;
+        let status = provider.status(&self.run_spec(sandbox)).or_problem()?;
+        let busy = sandbox.state == SandboxState::Frozen || !status.running.is_empty();
+        Ok(if busy { Activity::Busy } else { Activity::Idle })
+    }
+
+    /// Does something while no keeper holds the sandbox, and starts it again if one did.
+    fn at_rest(
+        &self,
+        sandbox: Sandbox,
+        change: impl FnOnce(Sandbox) -> Result<Sandbox, Problem>,
+    ) -> Result<Sandbox, Problem> {
+        let provider = self.provider(&sandbox.provider)?;
+        let was_running = self.is_running(&sandbox);
+        if was_running {
+            let directory = self.layout().sandbox(&sandbox.id);
+            provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
+            self.bury_execs(&sandbox)?;
+        }
+        let id = sandbox.id.clone();
+        let result = change(sandbox);
+        if !was_running {
+            return result;
+        }
+        let now = self.load(&id)?;
+        let started = provider.start(&self.run_spec(&now)).or_problem();
+        let sandbox = match started {
+            Ok(started) => self.update(&id, "sandbox.restarted", json!({}), &mut |row| {
+                row.keeper = Some(started.keeper.clone());
+                row.enforcement = started.enforcement.clone();
+            })?,
+            Err(problem) => {
+                self.update(
+                    &id,
+                    "sandbox.stopped",
+                    json!({ "reason": problem.message }),
+                    &mut |row| {
+                        row.keeper = None;
+                        row.state = SandboxState::Stopped;
+                    },
+                )?;
+                return result.and(Err(problem));
+            }
+        };
+        result.map(|_| sandbox)
+    }
+
+    /// Steps 1 to 5 of the module's text. An empty upper is left as it is.
+    fn freeze_upper(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let upper = directory.join("upper");
+        let failed = |error: io::Error| io_problem("freeze", &upper, &error);
+        if is_empty(&upper).map_err(failed)? {
+            return Ok(sandbox);
+        }
+        let layer = LayerId::from_random((self.config.random)());
+        let intent = self.intents().join(format!("{}-{layer}", sandbox.id));
+        layout::make_private(&self.intents()).map_err(failed)?;
+        std::fs::write(&intent, b"").map_err(failed)?;
+        failpoint::hit("freeze.intent").map_err(failed)?;
+        let moved = std::fs::rename(&upper, self.layout().layer(&layer))
+            .and_then(|()| failpoint::hit("freeze.moved"))
+            .and_then(|()| new_upper(&upper, &self.layout().layer(&layer)))
+            .and_then(|()| failpoint::hit("freeze.upper"))
+            .map_err(failed)
+            .and_then(|()| {
+                let data = json!({ "layer": layer });
+                self.update(&sandbox.id, "sandbox.layered", data, &mut |row| {
+                    row.layers.insert(0, layer.clone());
+                })
+            });
+        let sandbox = match moved {
+            Ok(sandbox) => sandbox,
+            Err(problem) => {
+                self.settle_intent(&sandbox.id, &layer, &intent)?;
+                return Err(problem);
+            }
+        };
+        failpoint::hit("freeze.row").map_err(failed)?;
+        std::fs::rename(&intent, self.mark_of(&layer, &sandbox.id)).map_err(failed)?;
+        match self.shorten(&sandbox) {
+            Ok(None) => Ok(sandbox),
+            Ok(Some(shortened)) => Ok(shortened),
+            // Tried again with the next one; there is room until the kernel's limit.
+            Err(_) if sandbox.layers.len() < LIMIT => Ok(sandbox),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// A copy of the present state: the upper as a layer of its own, above what is frozen already.
+    fn copy_state(&self, sandbox: &Sandbox) -> Result<Vec<LayerId>, Problem> {
+        let workspace = self.workspace(sandbox);
+        if is_empty(&workspace.upper)
+            .map_err(|error| io_problem("look at", &workspace.upper, &error))?
+        {
+            return Ok(sandbox.layers.clone());
+        }
+        // What a copy holds was born when it was copied: the proof that rests on births must be
+        // taken from the original, now.
+        if sandbox.driver != WorkspaceDriver::Copy {
+            skep_workspace::capture(&workspace).or_problem()?;
+        }
+        let layer = self.build_layer(|to| {
+            copy_tree(&workspace.upper, to)?;
+            std::fs::write(copied_mark(&to.with_extension("")), b"")
+        })?;
+        let mut layers = vec![layer];
+        layers.extend(sandbox.layers.iter().cloned());
+        Ok(layers)
+    }
+
+    /// Makes a layer beside the others, and gives it its name when it is whole.
+    fn build_layer(&self, build: impl FnOnce(&Path) -> io::Result<()>) -> Result<LayerId, Problem> {
+        let layer = LayerId::from_random((self.config.random)());
+        let path = self.layout().layer(&layer);
+        let building = path.with_extension("building");
+        let made = build(&building).and_then(|()| std::fs::rename(&building, &path));
+        made.map_err(|error| {
+            let _ = crate::trash::discard(&building, &self.layout().trash());
+            let _ = std::fs::remove_file(copied_mark(&path));
+            io_problem("make layer", &path, &error)
+        })?;
+        Ok(layer)
+    }
+
+    /// Merges the lower part of a long chain into one layer.
+    fn shorten(&self, sandbox: &Sandbox) -> Result<Option<Sandbox>, Problem> {
+        if sandbox.layers.len() < LONGEST_CHAIN {
+            return Ok(None);
+        }
+        let (kept, merged) = sandbox.layers.split_at(KEPT_APART);
+        let paths: Vec<PathBuf> = merged.iter().map(|layer| self.layout().layer(layer)).collect();
+        let copied = paths.iter().any(|path| copied_mark(path).exists());
+        let one = self.build_layer(|to| {
+            flatten::merge(&paths, to, sandbox.driver)?;
+            if copied {
+                std::fs::write(copied_mark(&to.with_extension("")), b"")?;
+            }
+            Ok(())
+        })?;
+        failpoint::hit("flatten.built")
+            .map_err(|error| io_problem("merge layers of", &self.layout().layers(), &error))?;
+        let layers: Vec<LayerId> = kept.iter().cloned().chain([one]).collect();
+        let merged = merged.to_vec();
+        let data = json!({ "merged": merged.len() });
+        let sandbox = self.update(&sandbox.id, "sandbox.flattened", data, &mut |row| {
+            row.layers.clone_from(&layers);
+        })?;
+        self.sweep_layers(&merged)?;
+        Ok(Some(sandbox))
+    }
+
+    /// Where unfinished freezes are noted; mostly it is not even there.
+    fn intents(&self) -> PathBuf {
+        self.layout().root().join("intents")
+    }
+
+    /// Says which sandbox's upper a layer was.
+    fn mark_of(&self, layer: &LayerId, sandbox: &SandboxId) -> PathBuf {
+        self.layout().layers().join(format!("{layer}.of-{sandbox}"))
+    }
+
+    /// Takes back what a crash left between an upper and its row. Costs one look at a directory.
+    pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
+        for (sandbox, layer, intent) in self.pending_freezes() {
+            let path = self.layout().sandbox_lock(&sandbox);
+            let Ok(_lock) = lock::take(&path, "sandbox", std::time::Duration::ZERO) else {
+                // It is being frozen right now.
+                continue;
+            };
+            self.settle_intent(&sandbox, &layer, &intent)?;
+        }
+        Ok(())
+    }
+
+    /// The same for one sandbox whose lock the caller just took.
+    pub(crate) fn settle_layers_of(&self, id: &SandboxId) -> Result<(), Problem> {
+        for (sandbox, layer, intent) in self.pending_freezes() {
+            if sandbox == *id {
+                self.settle_intent(&sandbox, &layer, &intent)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pending_freezes(&self) -> Vec<(SandboxId, LayerId, PathBuf)> {
+        let Ok(entries) = std::fs::read_dir(self.intents()) else { return Vec::new() };
+        let parse = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (sandbox, layer) = name.split_once('-')?;
+            Some((sandbox.parse().ok()?, layer.parse().ok()?, entry.path()))
+        };
+        entries.flatten().filter_map(parse).collect()
+    }
+
+    fn settle_intent(&self, id: &SandboxId, layer: &LayerId, intent: &Path) -> Result<(), Problem> {
+        let row = self.store.sandbox(id).ok().filter(|row| row.state != SandboxState::Deleted);
+        let path = self.layout().layer(layer);
+        let upper = self.layout().sandbox(id).join("upper");
+        let settle = || -> io::Result<()> {
+            let frozen = path.is_dir();
+            match &row {
+                Some(row) if row.layers.contains(layer) => {
+                    if !upper.is_dir() {
+                        new_upper(&upper, &path)?;
+                    }
+                    return std::fs::rename(intent, self.mark_of(layer, id));
+                }
+                Some(_) if frozen => {
+                    // The empty upper that was put there; anything in it would be an error here.
+                    match std::fs::remove_dir(&upper) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => {}
+                    }
+                    std::fs::rename(&path, &upper)?;
+                }
+                // Without a row nobody stands on it; gc decides about the layer.
+                _ => {}
+            }
+            std::fs::remove_file(intent)
+        };
+        settle().map_err(|error| io_problem("settle", intent, &error))
+    }
+
+    /// Copies what is remembered of the base: the index as it is, the bytes by link.
+    pub(crate) fn carry_memory(&self, from: &Path, to: &Path) -> Result<(), Problem> {
+        let carry = || -> io::Result<()> {
+            layout::make_private(to)?;
+            let index = from.join("index");
+            if index.exists() {
+                std::fs::copy(&index, to.join("index"))?;
+            }
+            let Ok(blobs) = std::fs::read_dir(from.join("blobs")) else { return Ok(()) };
+            layout::make_private(&to.join("blobs"))?;
+            for blob in blobs {
+                let blob = blob?;
+                let target = to.join("blobs").join(blob.file_name());
+                if std::fs::hard_link(blob.path(), &target).is_err() {
+                    std::fs::copy(blob.path(), &target)?;
+                }
+            }
+            Ok(())
+        };
+        carry().map_err(|error| io_problem("copy what is known of the base to", to, &error))
+    }
+}
+
+/// Marks a layer whose entries were made by copying: their birth times prove nothing.
+fn copied_mark(layer: &Path) -> PathBuf {
+    layer.with_extension("copied")
+}
+
+fn is_empty(directory: &Path) -> io::Result<bool> {
+    Ok(std::fs::read_dir(directory)?.next().is_none())
+}
+
+/// An empty upper that looks like the one that was frozen.
+fn new_upper(upper: &Path, like: &Path) -> io::Result<()> {
+    let metadata = std::fs::metadata(like)?;
+    layout::make_private(upper)?;
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(upper, Some(metadata.uid()), Some(metadata.gid()))?;
+    }
+    std::fs::set_permissions(upper, PermissionsExt::from_mode(metadata.mode() & 0o7777))
+}
+
+/// What cannot be done to a full copy of the project.
+fn needs_overlay(sandbox: &Sandbox, what: &str) -> Result<(), Problem> {
+    if sandbox.driver != WorkspaceDriver::Copy {
+        return Ok(());
+    }
+    let message = format!(
+        "{what} needs an overlay, and sandbox `{}` is a full copy of the project",
+        sandbox.name
+    );
+    Err(Problem::new(Code::Refused, message)
+        .hint("see `skep doctor` for why there is no overlay here; `skep fork` works with copies"))
+}

@@ -1,0 +1,54 @@
+//! Removing layers nobody stands on.
+
+use super::copied_mark;
+use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, trash};
+use skep_types::{LayerId, Problem};
+use std::io;
+
+impl Engine {
+    /// Removes those of `candidates` that no sandbox, snapshot or template stands on.
+    ///
+    /// Somebody may come to stand on a layer while it is being swept: it is first moved out of
+    /// sight, then the references are read again, and it is put back if there is one. Whoever
+    /// writes a reference looks for the layer afterwards ([`Engine::check_layers`], or the start).
+    pub(crate) fn sweep_layers(&self, candidates: &[LayerId]) -> Result<(), Problem> {
+        let used = self.store.layers_in_use().or_problem()?;
+        let trash = self.layout().trash();
+        let mut aside = Vec::new();
+        for layer in candidates.iter().filter(|layer| !used.contains_key(*layer)) {
+            let (path, target) = (self.layout().layer(layer), trash.join(layer.as_str()));
+            match std::fs::rename(&path, &target) {
+                Ok(()) => aside.push((layer, path, target)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(io_problem("remove layer", &path, &error)),
+            }
+        }
+        if aside.is_empty() {
+            return Ok(());
+        }
+        let used = self.store.layers_in_use().or_problem()?;
+        for (layer, path, target) in aside {
+            if used.contains_key(layer) {
+                std::fs::rename(&target, &path)
+                    .map_err(|error| io_problem("put back layer", &path, &error))?;
+                continue;
+            }
+            // What cannot be removed now is tried again with the rest of the trash.
+            let _ = trash::remove(&target);
+            let _ = std::fs::remove_file(copied_mark(&path));
+            self.remove_origin_marks(layer);
+        }
+        Ok(())
+    }
+
+    fn remove_origin_marks(&self, layer: &LayerId) {
+        let Ok(entries) = std::fs::read_dir(self.layout().layers()) else { return };
+        let prefix = format!("{layer}.of-");
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
