@@ -70,10 +70,19 @@ impl Call {
         self.command
     }
 
+    /// What is called, without the environment.
+    fn line(&self) -> String {
+        let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
+        let words: Vec<_> = words.map(|word| format!("{word:?}")).collect();
+        let mut line = words.join(" ");
+        line.truncate(line.floor_char_boundary(2000));
+        line
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub(crate) fn run(self) -> Ran {
-        let line = format!("{:?}", self.command);
+        let line = self.line();
         let (deadline, input) = (Instant::now() + self.deadline, self.input.clone());
         let mut child = self.spawn();
         let mut stdin = child.stdin.take().unwrap();
