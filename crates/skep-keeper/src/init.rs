@@ -271,9 +271,10 @@ impl Init {
             }
         };
         match spawn::spawn(&order, &joins, &stdio, &self.confinement) {
-            Ok(pid) => {
-                self.running.insert(pid, exec.clone());
-                let attached: Vec<_> = master.iter().map(AsFd::as_fd).collect();
+            Ok(child) => {
+                self.running.insert(child.pid.as_raw_nonzero().get(), exec.clone());
+                let mut attached = vec![child.pidfd.as_fd()];
+                attached.extend(master.iter().map(AsFd::as_fd));
                 channel.send(&FromInit::Spawned(exec), &attached)
             }
             Err((stage, errno)) => channel.send(&failed(exec, stage, errno), &[]),

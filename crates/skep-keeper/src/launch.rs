@@ -4,7 +4,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
 use crate::init::{self, InitSpec, Places};
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Membership};
 use crate::protocol::{FromInit, StartReport, ToInit, to_json};
 use crate::view::apply::WorkspaceParts;
 use crate::view::sources::{self, Below, Owners, SourceSpec};
@@ -118,14 +118,24 @@ fn bring_up<'a>(
     undo.init = Some(clone_init(spec, &plan, theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
-    settle_init(init, plan.map, undo.group.as_ref(), &plan.sources, &ours)?;
+    let strict = must_join_first(spec);
+    let group = undo.group.as_ref().filter(|_| strict);
+    settle_init(init, plan.map, group, &plan.sources, &ours)?;
     let mut report = wait_until_ready(&ours)?;
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
     report.0.extend(limits_report(spec, undo.group.as_ref()).0);
     refuse_what_is_missing(spec, &report)?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
+    let group = group.map(|group| Membership::new(group, strict));
     Ok((Keeper::new(spec, listener, ours, init, group, umask), terminate, report))
+}
+
+/// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a
+/// moment later (see [`Membership`]) unless the caller counts on it: limits that were typed, or
+/// layers that were required, hold from the first instruction on.
+fn must_join_first(spec: &RunSpec) -> bool {
+    !spec.asked.is_empty() || !spec.policy.require.is_empty()
 }
 
 /// What has to be taken away again if bringing up fails.

@@ -187,7 +187,7 @@ pub enum FromInit {
     Ready(EnforcementReport),
     /// It does not.
     Failed(Failure),
-    /// A process runs; descriptor: the terminal's other end, if it has one.
+    /// A process runs; descriptors: a handle on it, and the terminal's other end if it has one.
     Spawned(ExecId),
     /// It does not run.
     NotSpawned {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{Winsize, tcsetwinsize};
-use skep_sys::process::{Namespaces, clone_with, exit_now};
+use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
 use skep_types::TerminalSize;
 use std::ffi::CString;
 use std::io;
@@ -48,7 +48,7 @@ pub fn spawn(
     joins: &[OwnedFd],
     stdio: &Stdio,
     confinement: &Confinement,
-) -> Result<i32, (SpawnStage, i32)> {
+) -> Result<Child, (SpawnStage, i32)> {
     let forked =
         |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
     // Closed by a successful exec; written to by a failed one.
@@ -65,7 +65,7 @@ pub fn spawn(
     drop(report);
     let mut failure = [0; 5];
     match read_all(verdict.as_fd(), &mut failure) {
-        Ok(0) => Ok(child.pid.as_raw_nonzero().get()),
+        Ok(0) => Ok(child),
         Ok(_) => {
             let _ = skep_sys::process::wait_for(&child);
             let stage = SpawnStage::from_byte(failure[0]).unwrap_or(SpawnStage::Fork);

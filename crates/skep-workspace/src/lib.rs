@@ -61,7 +61,7 @@ mod union;
 
 pub use base::capture::{CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
-pub use base::now;
+pub use base::{beginning, now, wait_past};
 pub use derive::{Derived, derive};
 pub use error::{DeriveError, PlanError};
 pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};

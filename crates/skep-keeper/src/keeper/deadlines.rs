@@ -14,7 +14,7 @@ const RAREST_CAPTURE: Duration = Duration::from_secs(30);
 impl Keeper<'_> {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut deadlines: Vec<Option<Instant>> = vec![self.idle_deadline()];
+        let mut deadlines: Vec<Option<Instant>> = vec![self.idle_deadline(), self.next_join()];
         let mut any = false;
         for running in self.state.execs.values().filter(|running| !running.has_ended()) {
             any = true;
@@ -38,6 +38,7 @@ impl Keeper<'_> {
             self.state.stopping = true;
             return;
         }
+        self.meet_joins(now);
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
         for exec in &execs {
             self.meet_exec_deadlines(exec, now);

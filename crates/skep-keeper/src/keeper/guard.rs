@@ -1,8 +1,11 @@
 //! Limits that nobody in the kernel enforces for us: processor time, and the size of the upper.
 
+use super::accountant::{Accountant, Usage};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::process::Pid;
 use skep_confine::cgroup::Group;
 use skep_types::Limits;
-use std::io;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,80 +14,195 @@ use std::time::{Duration, Instant};
 const FASTEST_WRITER: u64 = 2 << 30;
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(2);
+/// The first look comes no later than this after an exec has started.
+const FIRST: Duration = Duration::from_millis(50);
+/// What must stay free for the host, our own data base among it: this, or a twentieth of a small
+/// filesystem.
+const RESERVE: u64 = 256 << 20;
+/// How long descriptors are searched for deleted files: a sandbox may hold millions.
+const SEARCH: Duration = Duration::from_millis(100);
+/// `statfs` type of overlayfs.
+const OVERLAY: i64 = 0x794c_7630;
 
 /// Watches how much lies in the upper.
+///
+/// Counting costs time in proportion to what is there, so it is done when the filesystem has lost
+/// enough room since the last count for a limit to be near, and now and then in any case.
 #[derive(Debug)]
 pub struct DiskGuard {
     upper: PathBuf,
     bytes: Option<u64>,
     inodes: Option<u64>,
+    accountant: Option<Accountant>,
+    asked: Option<Instant>,
     next: Instant,
+    count_at: Instant,
+    counted: Usage,
+    room: Room,
 }
 
-/// What lies in a tree.
+/// What a filesystem has left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Allocated bytes.
-    pub bytes: u64,
-    /// Entries.
-    pub inodes: u64,
+struct Room {
+    kind: i64,
+    total: u64,
+    bytes: u64,
+    inodes: u64,
 }
 
 impl DiskGuard {
     /// A guard for these limits.
     pub fn new(upper: PathBuf, limits: &Limits, now: Instant) -> Self {
-        Self { upper, bytes: limits.disk.map(|size| size.0), inodes: limits.inodes, next: now }
+        Self {
+            upper,
+            bytes: limits.disk.map(|size| size.0),
+            inodes: limits.inodes,
+            accountant: None,
+            asked: None,
+            next: now,
+            count_at: now,
+            counted: Usage::default(),
+            room: Room::default(),
+        }
     }
 
-    /// When to look next.
+    /// An exec starts: something will be written from now on.
+    pub fn wake(&mut self, now: Instant) {
+        let first = self.interval().min(FIRST);
+        self.next = self.next.max(now + first);
+        self.count_at = self.next;
+    }
+
+    /// When to look next; not while a count is under way.
     pub fn next(&self) -> Option<Instant> {
-        (self.bytes.is_some() || self.inodes.is_some()).then_some(self.next)
+        let limited = self.bytes.is_some() || self.inodes.is_some();
+        (limited && self.asked.is_none()).then_some(self.next)
     }
 
-    /// Looks, if it is time; says which limit was passed.
-    pub fn look(&mut self, now: Instant) -> io::Result<Option<String>> {
+    /// Where the answer comes, if one was asked for.
+    pub fn answer_comes_on(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.and(self.accountant.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// Looks, if it is time, and has the upper counted if need be.
+    pub fn look(&mut self, now: Instant) {
         if self.next().is_none_or(|next| now < next) {
-            return Ok(None);
+            return;
         }
-        let usage = usage(&self.upper)?;
-        let looked = now.elapsed();
-        let headroom = self.bytes.map_or(u64::MAX, |limit| limit.saturating_sub(usage.bytes));
-        let interval = Duration::from_millis(headroom / (2 * FASTEST_WRITER / 1000))
-            .clamp(SHORTEST, LONGEST)
-            // Looking costs time in proportion to what is there; it must stay a small part.
-            .max(looked * 10);
-        self.next = Instant::now() + interval;
-        if let Some(limit) = self.bytes.filter(|limit| usage.bytes > *limit) {
-            return Ok(Some(format!("{} bytes written of {limit} allowed", usage.bytes)));
+        let room = room(&self.upper);
+        let lost = self.room.bytes.saturating_sub(room.bytes);
+        let lost_inodes = self.room.inodes.saturating_sub(room.inodes);
+        let near = lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2;
+        if near || now >= self.count_at {
+            self.count(now, room);
+        } else {
+            self.next = now + self.interval();
         }
-        if let Some(limit) = self.inodes.filter(|limit| usage.inodes > *limit) {
-            return Ok(Some(format!("{} files made of {limit} allowed", usage.inodes)));
-        }
-        Ok(None)
     }
-}
 
-/// Sums up a tree without following links. Entries that vanish meanwhile are nothing.
-pub fn usage(root: &Path) -> io::Result<Usage> {
-    use std::os::unix::fs::MetadataExt;
-    let mut total = Usage::default();
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let entries = match std::fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if directory == root => return Err(error),
-            Err(_) => continue,
-        };
-        for entry in entries.flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            total.inodes += 1;
-            total.bytes += metadata.blocks() * 512;
-            if metadata.is_dir() {
-                directories.push(entry.path());
+    fn count(&mut self, now: Instant, room: Room) {
+        self.room = room;
+        if self.accountant.is_none() {
+            self.accountant = Accountant::start(&self.upper).ok();
+        }
+        match self.accountant.as_ref().map(Accountant::ask) {
+            Some(Ok(())) => self.asked = Some(now),
+            // Without the accountant the count is made here; it must be made.
+            _ => {
+                self.accountant = None;
+                self.counted = super::accountant::usage(&self.upper).unwrap_or_default();
+                self.schedule(now);
             }
         }
     }
-    Ok(total)
+
+    /// Takes the accountant's answer; says which limit was passed. `pids` are the sandbox's: a file
+    /// that was deleted while it is open takes up room without being in the tree.
+    pub fn judge(&mut self, pids: &[Pid]) -> Option<String> {
+        let asked = self.asked.take()?;
+        match self.accountant.as_ref().map(Accountant::answer) {
+            Some(Ok(usage)) => self.counted = usage,
+            _ => self.accountant = None,
+        }
+        let deleted = deleted_but_open(pids, self.room.kind);
+        self.counted.bytes = self.counted.bytes.saturating_add(deleted);
+        self.schedule(asked);
+        self.passed()
+    }
+
+    fn schedule(&mut self, asked: Instant) {
+        let took = asked.elapsed();
+        let now = Instant::now();
+        // Counting must stay a small part of the time.
+        self.count_at = now + (took * 10).max(LONGEST);
+        self.next = now + self.interval().max(took * 2);
+    }
+
+    fn headroom(&self) -> u64 {
+        self.bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.bytes))
+    }
+
+    fn inode_headroom(&self) -> u64 {
+        self.inodes.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.inodes))
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.headroom() / (2 * FASTEST_WRITER / 1000))
+            .clamp(SHORTEST, LONGEST)
+    }
+
+    fn passed(&self) -> Option<String> {
+        let Usage { bytes, inodes } = self.counted;
+        if let Some(limit) = self.bytes.filter(|limit| bytes >= *limit) {
+            return Some(format!("{bytes} bytes written of {limit} allowed"));
+        }
+        if let Some(limit) = self.inodes.filter(|limit| inodes > *limit) {
+            return Some(format!("{inodes} files made of {limit} allowed"));
+        }
+        let left = room(&self.upper);
+        let reserve = RESERVE.min(left.total / 20);
+        // Only who takes up much is ended for a full disk that all share.
+        (left.bytes < reserve && bytes > reserve)
+            .then(|| format!("{} bytes are left for the host, {reserve} are kept", left.bytes))
+    }
+}
+
+fn room(path: &Path) -> Room {
+    rustix::fs::statfs(path).map_or(Room::default(), |stat| {
+        let block = stat.f_bsize as u64;
+        Room {
+            kind: stat.f_type as i64,
+            total: stat.f_blocks.saturating_mul(block),
+            bytes: stat.f_bavail.saturating_mul(block),
+            inodes: stat.f_ffree,
+        }
+    })
+}
+
+/// Bytes of files that have no name any more but a descriptor, on the overlay or, for a copied
+/// workspace, on the filesystem of this kind.
+fn deleted_but_open(pids: &[Pid], kind: i64) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let start = Instant::now();
+    let mut seen = HashSet::new();
+    let mut total: u64 = 0;
+    for pid in pids {
+        let table = format!("/proc/{}/fd", pid.as_raw_nonzero());
+        for entry in std::fs::read_dir(table).into_iter().flatten().flatten() {
+            if start.elapsed() > SEARCH {
+                return total;
+            }
+            let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
+            if metadata.nlink() > 0 || !metadata.is_file() || metadata.blocks() == 0 {
+                continue;
+            }
+            let on = rustix::fs::statfs(entry.path()).map_or(0, |stat| stat.f_type as i64);
+            if (on == OVERLAY || on == kind) && seen.insert((metadata.dev(), metadata.ino())) {
+                total = total.saturating_add(metadata.blocks() * 512);
+            }
+        }
+    }
+    total
 }
 
 /// Watches the processor time of one exec.

@@ -6,11 +6,13 @@
 
 mod connection;
 mod deadlines;
+mod groups;
 mod guard;
 mod operations;
 mod running;
 mod streams;
 
+pub use groups::Membership;
 pub use guard::{Usage, usage};
 
 use crate::channel::Channel;
@@ -22,7 +24,6 @@ use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
-use skep_confine::cgroup::Group;
 use skep_provider::RunSpec;
 use skep_sys::process::Child;
 use skep_sys::signal::SignalFd;
@@ -43,7 +44,7 @@ pub struct Keeper<'a> {
     /// Init itself.
     pub init: Child,
     /// Its cgroup.
-    pub group: Option<Group>,
+    pub group: Option<Membership>,
     /// The caller's file mode mask, which processes inside get.
     pub umask: u32,
     state: State,
@@ -89,7 +90,7 @@ impl<'a> Keeper<'a> {
         listener: OwnedFd,
         channel: Channel,
         init: Child,
-        group: Option<Group>,
+        group: Option<Membership>,
         umask: u32,
     ) -> Self {
         let now = Instant::now();
@@ -241,8 +242,8 @@ impl<'a> Keeper<'a> {
                 let _ = group.remove();
             }
         }
-        if let Some(group) = self.group.take() {
-            let _ = group.remove();
+        if let Some(membership) = self.group.take() {
+            let _ = membership.group.remove();
         }
         let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
     }

@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
-use skep_confine::cgroup::{Group, GroupLimits};
+use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
 use skep_types::{EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
 use std::fs::File;
@@ -52,8 +52,8 @@ impl Keeper<'_> {
             return Err(Failure::invalid(format!("exec `{exec}` is already running")));
         }
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
-        let group = self.exec_group(exec, &command.limits)?;
-        let joins = group.as_ref().or(self.group.as_ref()).map(Group::procs_files).transpose();
+        let group = self.group_first(exec, &command.limits)?;
+        let joins = group.as_ref().map(Group::procs_files).transpose();
         let joins =
             joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
         let (theirs, running) =
@@ -70,13 +70,6 @@ impl Keeper<'_> {
         self.state.idle_since = None;
         self.schedule_capture();
         Ok(())
-    }
-
-    /// An exec has a group of its own to be ended and measured by, where groups can be had.
-    fn exec_group(&self, exec: &ExecId, limits: &Limits) -> Result<Option<Group>, Failure> {
-        let Some(group) = &self.group else { return Ok(None) };
-        let child = group.child(exec, &GroupLimits::from(limits));
-        child.map(Some).map_err(|error| Failure::invalid(skep_types::chain(&error)))
     }
 
     /// The process's ends of its pipes, and the rest. With a terminal, init makes the ends.
@@ -102,6 +95,8 @@ impl Keeper<'_> {
             outputs: Vec::new(),
             terminal: command.tty.is_some(),
             log,
+            join_at: if group.is_some() { None } else { self.join_soon() },
+            process: None,
             group,
             limits,
             last_output: now,
@@ -151,7 +146,9 @@ impl Keeper<'_> {
 
     pub(super) fn spawned(&mut self, exec: &ExecId, descriptors: Vec<OwnedFd>) {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
-        let Some(terminal) = descriptors.into_iter().next() else { return };
+        let mut descriptors = descriptors.into_iter();
+        running.process = descriptors.next();
+        let Some(terminal) = descriptors.next() else { return };
         let _ = rustix::io::ioctl_fionbio(&terminal, true);
         if let Ok(from) = terminal.try_clone() {
             running.outputs = vec![Output { from: Some(from), stream: Stream::Stdout }];
@@ -186,6 +183,7 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         let client = running.client.take();
         running.end = Some(end.clone());
+        running.join_at = None;
         if let Some(id) = client {
             if let Some(connection) = self.state.connections.get_mut(&id) {
                 connection.push(FrameKind::End, &to_json(&end));
@@ -251,6 +249,10 @@ impl Keeper<'_> {
     /// Ends every process of an exec, now.
     pub(super) fn kill(&mut self, exec: &ExecId, reason: EndReason) {
         let alone = self.state.execs.len() == 1;
+        if !alone {
+            // Only a group tells one exec's processes from another's.
+            let _ = self.join_all();
+        }
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         running.verdict.get_or_insert(reason);
         running.kill_at = None;
@@ -277,6 +279,9 @@ impl Keeper<'_> {
 
     /// Freezes or thaws every exec; init stays awake, it has work to do.
     pub(super) fn set_frozen_groups(&mut self, freeze: bool) -> Option<Failure> {
+        if freeze && let Err(failure) = self.join_all() {
+            return Some(failure);
+        }
         if self.group.is_none() {
             let signal = if freeze { libc::SIGSTOP } else { libc::SIGCONT };
             let message = ToInit::Signal { whom: Whom::Everyone, signal };

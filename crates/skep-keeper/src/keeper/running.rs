@@ -52,8 +52,12 @@ pub struct Running {
     pub terminal: bool,
     /// Its kept output.
     pub log: LogWriter,
-    /// Its own cgroup.
+    /// Its own cgroup, once it is in one.
     pub group: Option<Group>,
+    /// When it is to be moved into one.
+    pub join_at: Option<Instant>,
+    /// A handle on its main process.
+    pub process: Option<OwnedFd>,
     /// Its limits.
     pub limits: Limits,
     /// When it last printed something.

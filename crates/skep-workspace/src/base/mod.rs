@@ -34,24 +34,33 @@ const SLEW_PPM: i128 = 1000;
 /// And both are read one after the other, on ticks.
 const SLACK_NS: i128 = 10_000_000;
 
-/// The creation instant: everything that happened in a filesystem before this call has an older
-/// change time, everything after it returns has not.
-///
-/// Filesystems stamp with a clock that moves in ticks, so this waits for the next tick (a few
-/// milliseconds at most); a file saved just before is then not taken for a later edit.
+/// The creation instant, in one call: [`beginning`], and then [`wait_past`] it.
 pub fn now() -> io::Result<Instant> {
-    let entered = wall_ns(ClockId::Realtime);
+    let instant = beginning()?;
+    wait_past(&instant);
+    Ok(instant)
+}
+
+/// An instant such that everything done to a filesystem before this call has an older change time.
+///
+/// It is read from the finest clock: a file saved a moment ago is not taken for a later edit.
+pub fn beginning() -> io::Result<Instant> {
+    let wall_ns = wall_ns(ClockId::Realtime) + 1;
+    Ok(Instant { wall_ns, boot_ns: self::wall_ns(ClockId::Boottime), boot_id: boot_id()? })
+}
+
+/// Returns when every later change carries a change time that is not older than `instant`.
+///
+/// Filesystems stamp with a clock that moves in ticks of some milliseconds. Work that does not
+/// depend on it can be done between [`beginning`] and this; then there is mostly nothing to wait.
+pub fn wait_past(instant: &Instant) {
     loop {
         let wall = wall_ns(ClockId::RealtimeCoarse);
-        if wall > entered {
-            let boot_ns = wall_ns(ClockId::Boottime);
-            return Ok(Instant { wall_ns: wall, boot_ns, boot_id: boot_id()? });
+        // Far before it: the clock was set back meanwhile, and the proof is void in any case.
+        if wall >= instant.wall_ns || instant.wall_ns - wall > 1_000_000_000 {
+            return;
         }
-        if entered - wall > 1_000_000_000 {
-            // The wall clock was set back meanwhile; start again from the new one.
-            return now();
-        }
-        std::thread::sleep(Duration::from_micros(500));
+        std::thread::sleep(Duration::from_micros(300));
     }
 }
 

@@ -1,0 +1,135 @@
+//! Who is in which cgroup, and since when.
+//!
+//! Moving a process into a cgroup makes the kernel wait until every processor has passed a quiet
+//! point: some 15 ms, more than a whole `skep run -- true`. A process that does not live that long
+//! needs no limit of its use over time. So unless a limit was typed, the sandbox and its execs are
+//! moved a moment after they start; until then what they may do is bounded by resource limits of
+//! the process (files, processes) and by how little fits into that moment. Whatever needs the
+//! group (freezing, ending one exec of several) has them moved first.
+
+use super::Keeper;
+use crate::failure::Failure;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::Pid;
+use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
+use skep_confine::usage::family_of;
+use skep_types::{ExecId, Limits};
+use std::time::{Duration, Instant};
+
+/// How long after its start something is moved.
+const SOON: Duration = Duration::from_millis(30);
+
+/// The sandbox's group, and whether the sandbox is in it yet.
+#[derive(Debug)]
+pub struct Membership {
+    /// The group.
+    pub group: Group,
+    join_at: Option<Instant>,
+}
+
+impl Membership {
+    /// A group that init has joined already, or will soon.
+    pub fn new(group: Group, joined: bool) -> Self {
+        Self { group, join_at: (!joined).then(|| Instant::now() + SOON) }
+    }
+}
+
+impl Keeper<'_> {
+    /// When somebody has to be moved next.
+    pub(super) fn next_join(&self) -> Option<Instant> {
+        let execs = self.state.execs.values().filter_map(|running| running.join_at);
+        self.group.as_ref().and_then(|membership| membership.join_at).into_iter().chain(execs).min()
+    }
+
+    /// Moves whoever is due. A move that fails leaves a sandbox without its limits: it ends.
+    pub(super) fn meet_joins(&mut self, now: Instant) {
+        if self.next_join().is_some_and(|next| now >= next) && self.join_all().is_err() {
+            self.state.stopping = true;
+        }
+    }
+
+    /// Moves everybody who is not where they belong.
+    pub(super) fn join_all(&mut self) -> Result<(), Failure> {
+        let failed = |error: CgroupError| Failure::invalid(skep_types::chain(&error));
+        if let Some(membership) = &mut self.group
+            && membership.join_at.take().is_some()
+        {
+            move_family(&membership.group, &[self.init.pid]).map_err(failed)?;
+        }
+        let waiting: Vec<ExecId> = self
+            .state
+            .execs
+            .iter()
+            .filter(|(_, running)| running.join_at.is_some())
+            .map(|(exec, _)| exec.clone())
+            .collect();
+        for exec in waiting {
+            self.join_exec(&exec).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn join_exec(&mut self, exec: &ExecId) -> Result<(), CgroupError> {
+        let Some(membership) = &self.group else { return Ok(()) };
+        let Some(running) = self.state.execs.get_mut(exec) else { return Ok(()) };
+        running.join_at = None;
+        let group = membership.group.child(exec, &GroupLimits::default())?;
+        let moved = match running.process.as_ref().and_then(pid_of) {
+            Some(pid) => move_family(&group, &[pid]),
+            None => Ok(()),
+        };
+        running.group = Some(group);
+        moved
+    }
+
+    /// An exec with limits of its own is in its group from the first instruction on.
+    pub(super) fn group_first(
+        &self,
+        exec: &ExecId,
+        limits: &Limits,
+    ) -> Result<Option<Group>, Failure> {
+        let own = limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some();
+        let counted = own || limits.cpu_time.is_some();
+        match &self.group {
+            Some(membership) if counted => membership
+                .group
+                .child(exec, &GroupLimits::from(limits))
+                .map(Some)
+                .map_err(|error| Failure::invalid(skep_types::chain(&error))),
+            _ => Ok(None),
+        }
+    }
+
+    /// When an exec without a group is to be moved into one.
+    pub(super) fn join_soon(&self) -> Option<Instant> {
+        self.group.as_ref().map(|_| Instant::now() + SOON)
+    }
+}
+
+/// The number of the process a handle stands for, as seen from here.
+fn pid_of(process: &OwnedFd) -> Option<Pid> {
+    let text =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    Pid::from_raw(number.trim().parse().ok()?)
+}
+
+/// Moves some processes and all they have started. One may fork while we look: its child is then
+/// in the old group and is found by looking again, until a look finds nobody new.
+fn move_family(group: &Group, first: &[Pid]) -> Result<(), CgroupError> {
+    let files = group.procs_files()?;
+    let mut moved: std::collections::HashSet<Pid> = std::collections::HashSet::new();
+    loop {
+        let mut all: Vec<Pid> = first.iter().flat_map(|pid| family_of(*pid)).collect();
+        all.retain(|pid| moved.insert(*pid));
+        if all.is_empty() {
+            return Ok(());
+        }
+        for pid in all {
+            for file in &files {
+                // Gone meanwhile is as good as moved.
+                let _ = rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Memory, processor time and tasks where there is no cgroup: looked at, again and again.
+//!
+//! A guard, not a limit: between two looks a process may take anything, and memory that nobody has
+//! mapped (an open `memfd`) is not seen. The enforcement report says "polled" and "not enforced".
+
+use rustix::process::Pid;
+use skep_confine::usage::{Usage, family_of, poll_usage};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const INTERVAL: Duration = Duration::from_millis(50);
+/// `statfs` type of filesystems in memory.
+const TMPFS: i64 = 0x0102_1994;
+
+/// Looks at the processes of one sandbox.
+#[derive(Debug)]
+pub struct PolledGuard {
+    init: Pid,
+    scratch: Vec<PathBuf>,
+    next: Instant,
+    /// Processor time of all that has run so far. Never falls: the time of a process that nobody
+    /// waited for is lost with it, and must not be given back.
+    pub cpu: Duration,
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Bytes of memory, private filesystems in memory among them.
+    pub memory: u64,
+    /// Processor time of the whole sandbox since it started.
+    pub cpu: Duration,
+    /// Threads.
+    pub tasks: u64,
+}
+
+impl PolledGuard {
+    /// For the sandbox whose number 1 this is. `home` is a filesystem in memory there.
+    pub fn new(init: Pid, home: &Path, now: Instant) -> Self {
+        let fixed = ["/tmp", "/var", "/run", "/dev/shm"].map(PathBuf::from);
+        let scratch = fixed.into_iter().chain([home.to_owned()]).collect();
+        Self { init, scratch, next: now, cpu: Duration::ZERO }
+    }
+
+    /// When to look next.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Looks, if it is time. `limit` is the memory limit: what is used is found out exactly only if
+    /// a rough sum is above it.
+    pub fn look(&mut self, now: Instant, limit: Option<u64>) -> Option<Look> {
+        if now < self.next {
+            return None;
+        }
+        let look = self.measure(limit);
+        // Reading all of /proc must stay a small part of the time.
+        self.next = Instant::now() + INTERVAL.max(now.elapsed() * 10);
+        Some(look)
+    }
+
+    /// Looks now.
+    pub fn measure(&mut self, limit: Option<u64>) -> Look {
+        let family = family_of(self.init);
+        let usage = poll_usage(&family);
+        self.cpu = self.cpu.max(usage.cpu);
+        let memory = self.memory(&family, usage, limit.unwrap_or(u64::MAX));
+        Look { memory, cpu: self.cpu, tasks: usage.threads }
+    }
+
+    /// Pages that several processes share count in each of them for `resident`: cheap, and never
+    /// too little. Only if that is too much, the kernel is asked for shares.
+    fn memory(&self, family: &[Pid], usage: Usage, limit: u64) -> u64 {
+        let stored = self.stored(family);
+        let rough = usage.resident.saturating_add(stored);
+        if rough <= limit {
+            return rough;
+        }
+        let mut private: u64 = 0;
+        let mut shared: u64 = 0;
+        for pid in family {
+            let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
+            // Number 1 shows nothing of itself; it is ours.
+            let Ok(text) = std::fs::read_to_string(path) else { continue };
+            private = private.saturating_add(field(&text, "Pss_Anon:"));
+            shared = shared.saturating_add(field(&text, "Pss_Shmem:"));
+        }
+        // Mapped pages of the filesystems in memory are in both numbers.
+        private.saturating_add(stored.max(shared))
+    }
+
+    /// Bytes in the private filesystems in memory, seen through any process inside.
+    fn stored(&self, family: &[Pid]) -> u64 {
+        for pid in family.iter().skip(1) {
+            let root = PathBuf::from(format!("/proc/{}/root", pid.as_raw_nonzero()));
+            let sizes: Option<Vec<u64>> =
+                self.scratch.iter().map(|path| used(&inside(&root, path))).collect();
+            if let Some(sizes) = sizes {
+                return sizes.iter().sum();
+            }
+        }
+        0
+    }
+}
+
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn used(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statfs(path).ok()?;
+    if stat.f_type as i64 != TMPFS {
+        return Some(0);
+    }
+    Some(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_bsize as u64))
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kilobytes = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_a_rollup_are_kilobytes() {
+        let text = "Rss: 5 kB\nPss_Anon:      12 kB\nPss_Shmem: 3 kB\n";
+        assert_eq!((field(text, "Pss_Anon:"), field(text, "Pss_Shmem:")), (12_288, 3_072));
+        assert_eq!(field(text, "Absent:"), 0);
+    }
+
+    #[test]
+    fn processor_time_never_falls() {
+        let own = rustix::process::getpid();
+        let mut guard = PolledGuard::new(own, Path::new("/root"), Instant::now());
+        guard.cpu = Duration::from_secs(1_000_000);
+        assert_eq!(guard.measure(None).cpu, Duration::from_secs(1_000_000));
+    }
+}
