@@ -2,4 +2,5 @@
 
 mod change_matrix;
 mod first_steps;
+mod paths;
 mod random_work;
