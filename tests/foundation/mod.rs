@@ -2,5 +2,9 @@
 
 mod change_matrix;
 mod first_steps;
+mod hijack;
+mod overlay;
 mod paths;
+mod projects;
 mod random_work;
+mod view;
