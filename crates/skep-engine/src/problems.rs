@@ -40,7 +40,11 @@ or_problem!(DeriveError, derive_problem);
 or_problem!(PlanError, plan_problem);
 
 fn derive_problem(error: &DeriveError) -> Problem {
-    Problem::from_error(Code::Io, error)
+    match error {
+        DeriveError::ProjectReplaced { .. } => Problem::from_error(Code::Conflict, error)
+            .hint("bring the directory back to its place; the changes are kept"),
+        _ => Problem::from_error(Code::Io, error),
+    }
 }
 
 fn plan_problem(error: &PlanError) -> Problem {
