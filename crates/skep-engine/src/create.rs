@@ -28,7 +28,8 @@ pub(crate) struct Start {
 
 impl Engine {
     pub(crate) fn create_sandbox(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
-        let began = beginning()?;
+        let began = skep_workspace::beginning()
+            .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (settings, _) = self.settings(Some(&project), Some(&typed))?;
@@ -197,7 +198,8 @@ impl Engine {
             })
             .and_then(|()| self.start_with(&sandbox, provider, asked))
             .and_then(|(driver, mut started)| {
-                wait_past(&sandbox.base.instant)?;
+                // The first exec must not start before every later edit carries a later time.
+                skep_workspace::wait_past(&sandbox.base.instant);
                 note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
                 let event =
                     self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
@@ -311,32 +313,6 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
         labels.insert("skep.ttl".into(), format!("{}", ttl.as_secs()));
     }
     labels
-}
-
-/// The finest clock, read before anything else: what was touched before this is older.
-fn beginning() -> Result<Instant, Problem> {
-    let failed =
-        |error: std::io::Error| Problem::new(Code::Io, format!("cannot read the clock: {error}"));
-    let now = skep_workspace::now().map_err(failed)?;
-    let fine = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let wall_ns = i128::from(fine.tv_sec) * 1_000_000_000 + i128::from(fine.tv_nsec) + 1;
-    Ok(Instant { wall_ns, ..now })
-}
-
-/// File times come from a clock that ticks every few milliseconds. Only when that one has passed
-/// the beginning does every later edit carry a later time; the first exec must not start before.
-fn wait_past(began: &Instant) -> Result<(), Problem> {
-    loop {
-        let now = skep_workspace::now()
-            .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
-        if now.wall_ns > began.wall_ns
-            || now.boot_id != began.boot_id
-            || now.wall_ns + 1_000_000_000 < began.wall_ns
-        {
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_micros(500));
-    }
 }
 
 fn find_hidden(project: &Path, policy: &Policy) -> Result<hidden::Found, Problem> {

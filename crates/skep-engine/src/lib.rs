@@ -24,8 +24,12 @@
 //! clock and the random source (they come in with [`EngineConfig`]).
 
 pub mod api;
+mod compare;
 mod create;
+mod early_warning;
 mod execs;
+mod gate;
+mod gc;
 mod git_head;
 mod hidden;
 mod layers;
@@ -36,6 +40,7 @@ mod naming;
 mod pending;
 mod problems;
 mod project;
+mod receipt;
 pub mod reconcile;
 mod review;
 mod serve_api;
@@ -45,6 +50,7 @@ mod usage;
 mod views;
 
 pub use layout::Layout;
+pub use receipt::verify_receipt;
 
 use problems::{OrProblem, io_problem};
 use serde_json::Value;
@@ -80,6 +86,14 @@ pub struct Engine {
     config: EngineConfig,
     providers: Vec<Box<dyn Provider>>,
     store: Box<dyn Store>,
+}
+
+/// The answer was given: now the store may fold its log, which nobody waits for any more.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // What cannot be folded now is folded next time.
+        let _ = self.store.upkeep();
+    }
 }
 
 impl Engine {

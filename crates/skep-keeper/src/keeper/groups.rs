@@ -82,14 +82,18 @@ impl Keeper<'_> {
         moved
     }
 
-    /// An exec with limits of its own is in its group from the first instruction on.
+    /// An exec with limits of its own is in its group from the first instruction on. The sandbox is
+    /// moved before it: it would otherwise take the exec along into its own group.
     pub(super) fn group_first(
-        &self,
+        &mut self,
         exec: &ExecId,
         limits: &Limits,
     ) -> Result<Option<Group>, Failure> {
         let own = limits.memory.is_some() || limits.cpus.is_some() || limits.pids.is_some();
         let counted = own || limits.cpu_time.is_some();
+        if counted {
+            self.join_all()?;
+        }
         match &self.group {
             Some(membership) if counted => membership
                 .group
