@@ -7,6 +7,8 @@ mod reject;
 mod siblings;
 mod undo;
 
+pub(crate) use reject::write_all;
+
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
 use skep_types::{

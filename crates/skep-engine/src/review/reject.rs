@@ -136,7 +136,7 @@ impl Engine {
     }
 }
 
-fn write_all(
+pub(crate) fn write_all(
     provider: &dyn skep_provider::Provider,
     spec: &skep_provider::RunSpec,
     writes: Vec<skep_workspace::ViewWrite>,

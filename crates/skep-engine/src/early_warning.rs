@@ -1,0 +1,139 @@
+//! Early conflict warnings for lists: paths that two live sandboxes of a project both touched.
+//!
+//! Both trees are walked together, into directories that both have, and only so far: sandboxes that
+//! work in different places cost one look each, and a huge upper costs no more than a small one.
+
+use crate::Engine;
+use crate::problems::OrProblem;
+use skep_store::SandboxFilter;
+use skep_types::{LayerId, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
+use skep_workspace::tree::TreeRoot;
+use std::collections::HashMap;
+
+/// How many entries are looked at for one sandbox, and how many siblings.
+const ENTRIES: usize = 1000;
+const SIBLINGS: usize = 32;
+/// How many paths are named in one warning.
+const NAMED: usize = 3;
+
+impl Engine {
+    /// One warning per sibling, with the first paths that both touched.
+    pub(crate) fn touched_by_siblings(&self, sandbox: &Sandbox) -> Result<Vec<String>, Problem> {
+        let live = [SandboxState::Ready, SandboxState::Frozen, SandboxState::Stopped];
+        // A full copy has every path; what it changed cannot be told without a comparison.
+        if !live.contains(&sandbox.state) || sandbox.driver == WorkspaceDriver::Copy {
+            return Ok(Vec::new());
+        }
+        let filter = SandboxFilter {
+            project: Some(sandbox.project.clone()),
+            states: live.into(),
+            ..SandboxFilter::default()
+        };
+        let siblings = self.store.list_sandboxes(&filter).or_problem()?;
+        let others = siblings
+            .iter()
+            .rev()
+            .filter(|sibling| sibling.id != sandbox.id && sibling.driver != WorkspaceDriver::Copy);
+        let mut budget = ENTRIES;
+        let mut warnings = Vec::new();
+        for sibling in others.take(SIBLINGS) {
+            let paths = self.both_touched(sandbox, sibling, &mut budget);
+            if !paths.is_empty() {
+                warnings.push(warning(sibling, &paths));
+            }
+        }
+        Ok(warnings)
+    }
+
+    /// Layers that both stand on were there before they parted.
+    fn both_touched(
+        &self,
+        sandbox: &Sandbox,
+        sibling: &Sandbox,
+        budget: &mut usize,
+    ) -> Vec<RelPath> {
+        let ours = self.own_levels(sandbox, &sibling.layers);
+        let theirs = self.own_levels(sibling, &sandbox.layers);
+        let mut found: Vec<RelPath> = Vec::new();
+        for one in &ours {
+            for other in &theirs {
+                common(one, other, budget, &mut found);
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    fn own_levels(&self, sandbox: &Sandbox, shared: &[LayerId]) -> Vec<TreeRoot> {
+        let layers = sandbox.layers.iter().filter(|layer| !shared.contains(layer));
+        let layers = layers.map(|layer| self.layout().layer(layer));
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        // One that is just being removed has nothing to warn of.
+        [upper].into_iter().chain(layers).filter_map(|path| TreeRoot::open(&path).ok()).collect()
+    }
+}
+
+/// Paths that both trees have and that are not directories in both.
+fn common(one: &TreeRoot, other: &TreeRoot, budget: &mut usize, found: &mut Vec<RelPath>) {
+    let mut pending = vec![RelPath::root()];
+    while let Some(directory) = pending.pop() {
+        // A directory shut by its mode is one we cannot compare; the diff will say so.
+        let (Ok(ours), Ok(theirs)) = (one.list(&directory), other.list(&directory)) else {
+            continue;
+        };
+        let theirs: HashMap<Vec<u8>, bool> =
+            theirs.into_iter().take(ENTRIES).map(|(name, kind)| (name, kind.is_dir())).collect();
+        for (name, kind) in ours {
+            if *budget == 0 {
+                return;
+            }
+            *budget -= 1;
+            let (Some(directory_there), Ok(path)) = (theirs.get(&name), directory.join(&name))
+            else {
+                continue;
+            };
+            if kind.is_dir() && *directory_there {
+                pending.push(path);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+}
+
+fn warning(sibling: &Sandbox, paths: &[RelPath]) -> String {
+    let shown: Vec<_> = paths.iter().take(NAMED).map(|path| format!("`{path}`")).collect();
+    let more = match paths.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("sandbox `{}` also touched {}{more}", sibling.name, shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_directories_are_no_collision_and_the_walk_is_bounded() {
+        let base = tempfile::tempdir().unwrap();
+        let make = |name: &str, files: &[&str]| {
+            for file in files {
+                let path = base.path().join(name).join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "x").unwrap();
+            }
+            TreeRoot::open(&base.path().join(name)).unwrap()
+        };
+        let one = make("one", &["d/a", "d/b", "only"]);
+        let other = make("other", &["d/b", "d/c", "else"]);
+        let look = |mut budget: usize| {
+            let mut found = Vec::new();
+            common(&one, &other, &mut budget, &mut found);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(look(100), ["d/b"]);
+        assert!(look(1).is_empty());
+    }
+}

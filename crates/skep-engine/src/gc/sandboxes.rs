@@ -1,0 +1,246 @@
+//! Which sandboxes may go.
+
+use super::{Action, decision, spoken};
+use crate::api::{GcDecision, GcRequest};
+use crate::problems::OrProblem;
+use crate::{Engine, lock, usage};
+use skep_policy::Settings;
+use skep_store::SandboxFilter;
+use skep_types::{ByteSize, Problem, Sandbox, SandboxState};
+use std::time::Duration;
+
+/// What is known of a sandbox when it is decided about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Facts {
+    state: SandboxState,
+    running: bool,
+    /// Changes nobody has decided on.
+    unreviewed: u64,
+    /// States kept under a label, which nobody may have reviewed.
+    snapshots: usize,
+    /// Since its row last changed.
+    idle: Duration,
+    /// Whether its time to live is over.
+    expired: bool,
+}
+
+/// When things go.
+#[derive(Debug, Clone, Copy)]
+struct Ages {
+    approved: Duration,
+    rejected: Duration,
+    /// Asked for: everything that is idle for so long and has nothing unreviewed.
+    idle: Option<Duration>,
+}
+
+impl Engine {
+    pub(super) fn collect_sandboxes(
+        &self,
+        request: &GcRequest,
+        settings: &Settings,
+    ) -> Result<Vec<GcDecision>, Problem> {
+        let ages = Ages {
+            approved: settings.approved_age,
+            rejected: settings.rejected_age,
+            idle: request.older_than,
+        };
+        let mut sandboxes = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
+        // Those that were left alone the longest go first when room is needed.
+        sandboxes.sort_by(|one, other| one.updated_at.cmp(&other.updated_at));
+        let sizes: Vec<u64> = sandboxes.iter().map(|sandbox| self.size_of(sandbox)).collect();
+        let limit = request.max_size.unwrap_or(settings.total_size);
+        let mut over = sizes.iter().sum::<u64>().saturating_sub(limit.0);
+        let mut decisions = Vec::new();
+        for (sandbox, size) in sandboxes.iter().zip(sizes) {
+            let room = (over > 0).then_some(limit);
+            let decided = self.collect_sandbox(request, sandbox, &ages, room, size);
+            if decided.iter().any(|decision| decision.action == Action::Remove.as_str()) {
+                over = over.saturating_sub(size);
+            }
+            decisions.extend(decided);
+        }
+        Ok(decisions)
+    }
+
+    fn size_of(&self, sandbox: &Sandbox) -> u64 {
+        let directory = self.layout().sandbox(&sandbox.id);
+        usage::of(&directory).map_or(0, |usage| usage.bytes)
+    }
+
+    /// Decides and acts under the sandbox's lock. What cannot be decided is kept.
+    fn collect_sandbox(
+        &self,
+        request: &GcRequest,
+        sandbox: &Sandbox,
+        ages: &Ages,
+        room: Option<ByteSize>,
+        size: u64,
+    ) -> Vec<GcDecision> {
+        let name = sandbox.name.as_str();
+        let say = |action, reason: String| {
+            let freed = if action == Action::Remove { size } else { 0 };
+            decision("sandbox", name, action, reason, freed)
+        };
+        let path = self.layout().sandbox_lock(&sandbox.id);
+        let Ok(_lock) = lock::take(&path, "sandbox", Duration::ZERO) else {
+            return vec![say(Action::Keep, "another skep is working on it".into())];
+        };
+        let found = self
+            .settle_layers_of(&sandbox.id)
+            .and_then(|()| self.load(&sandbox.id))
+            .and_then(|sandbox| self.facts(&sandbox).map(|facts| (sandbox, facts)));
+        let (sandbox, facts) = match found {
+            Ok(found) => found,
+            Err(problem) => {
+                return vec![say(Action::Keep, format!("it cannot be judged: {problem}"))];
+            }
+        };
+        let mut said = Vec::new();
+        for (action, reason) in decide(&facts, ages, room) {
+            let done = match action {
+                _ if request.dry_run => Ok(()),
+                Action::Keep => Ok(()),
+                Action::Stop => self.stop_locked(sandbox.clone()).map(drop),
+                Action::Remove => self.delete(&sandbox),
+            };
+            match done {
+                Ok(()) => said.push(say(action, reason)),
+                Err(problem) => {
+                    let word = action.as_str();
+                    said.push(say(Action::Keep, format!("cannot {word} it: {problem}")));
+                    break;
+                }
+            }
+        }
+        said
+    }
+
+    fn facts(&self, sandbox: &Sandbox) -> Result<Facts, Problem> {
+        let running = self.is_running(sandbox);
+        let expired = match sandbox.labels.get("skep.ttl").and_then(|ttl| ttl.parse().ok()) {
+            None => false,
+            Some(ttl) => self.age(&sandbox.created_at)? >= Duration::from_secs(ttl),
+        };
+        let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
+        // A running one stays in any case: no need to pause it for a look.
+        let look = sandbox.state != SandboxState::Creating && (!running || expired);
+        Ok(Facts {
+            state: sandbox.state,
+            running,
+            unreviewed: if look { self.unreviewed(sandbox)? } else { 0 },
+            snapshots: snapshots.iter().filter(|snapshot| !snapshot.layers.is_empty()).count(),
+            idle: self.age(&sandbox.updated_at)?,
+            expired,
+        })
+    }
+}
+
+/// The rules, in order. `room` is the limit that all together are over.
+fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, String)> {
+    if facts.state == SandboxState::Creating {
+        return vec![(Action::Keep, "it is being created".into())];
+    }
+    let mut decided = Vec::new();
+    if facts.running && facts.expired {
+        decided.push((Action::Stop, "its time to live is over".into()));
+    } else if facts.running {
+        return vec![(Action::Keep, "it is running".into())];
+    }
+    let idle = spoken(facts.idle);
+    if facts.unreviewed > 0 {
+        let mut reason = format!("{} unreviewed change(s)", facts.unreviewed);
+        if facts.expired {
+            reason.push_str("; its time to live is over");
+        }
+        if ages.idle.is_some_and(|age| facts.idle >= age) {
+            reason.push_str(&format!("; idle for {idle}: review or discard it by name"));
+        }
+        if let Some(limit) = room {
+            reason.push_str(&format!("; all together are over {limit}: review or discard it"));
+        }
+        decided.push((Action::Keep, reason));
+        return decided;
+    }
+    if facts.snapshots > 0 {
+        let reason = format!("{} snapshot(s) that may hold unreviewed work", facts.snapshots);
+        decided.push((Action::Keep, reason));
+        return decided;
+    }
+    decided.push(reviewed(facts, ages, room, &idle));
+    decided
+}
+
+/// Nothing is left to review in it.
+fn reviewed(facts: &Facts, ages: &Ages, room: Option<ByteSize>, idle: &str) -> (Action, String) {
+    if facts.expired {
+        return (Action::Remove, "its time to live is over, nothing is unreviewed".into());
+    }
+    let (age, word) = match facts.state {
+        SandboxState::Approved => (ages.approved, "approved"),
+        SandboxState::Rejected => (ages.rejected, "rejected"),
+        _ => return (Action::Remove, "it has no changes and does not run".into()),
+    };
+    if facts.idle >= age || ages.idle.is_some_and(|age| facts.idle >= age) {
+        return (Action::Remove, format!("{word} {idle} ago"));
+    }
+    match room {
+        Some(limit) => (Action::Remove, format!("{word}, and all together are over {limit}")),
+        None => (Action::Keep, format!("{word} {idle} ago; goes after {}", spoken(age))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn facts(state: SandboxState) -> Facts {
+        Facts { state, running: false, unreviewed: 0, snapshots: 0, idle: HOUR, expired: false }
+    }
+
+    fn actions(facts: &Facts, idle: Option<Duration>, room: Option<ByteSize>) -> Vec<Action> {
+        let ages = Ages { approved: 24 * HOUR, rejected: 168 * HOUR, idle };
+        decide(facts, &ages, room).into_iter().map(|(action, _)| action).collect()
+    }
+
+    #[test]
+    fn unreviewed_work_stays_whatever_is_asked() {
+        for state in SandboxState::ALL {
+            for expired in [false, true] {
+                for running in [false, true] {
+                    for (unreviewed, snapshots) in [(3, 0), (0, 2)] {
+                        let base =
+                            Facts { unreviewed, snapshots, expired, running, ..facts(state) };
+                        let old = Facts { idle: 10_000 * HOUR, ..base };
+                        let decided = actions(&old, Some(HOUR), Some(ByteSize(0)));
+                        assert!(!decided.contains(&Action::Remove), "{old:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_decided_goes_with_age_or_for_room() {
+        use SandboxState::{Approved, Rejected, Stopped};
+        assert_eq!(actions(&facts(Stopped), None, None), [Action::Remove]);
+        assert_eq!(actions(&facts(Approved), None, None), [Action::Keep]);
+        let day = |state, days: u32| Facts { idle: 24 * days * HOUR, ..facts(state) };
+        assert_eq!(actions(&day(Approved, 1), None, None), [Action::Remove]);
+        assert_eq!(actions(&day(Rejected, 1), None, None), [Action::Keep]);
+        assert_eq!(actions(&day(Rejected, 7), None, None), [Action::Remove]);
+        assert_eq!(actions(&facts(Rejected), Some(HOUR), None), [Action::Remove]);
+        assert_eq!(actions(&facts(Rejected), None, Some(ByteSize(1))), [Action::Remove]);
+    }
+
+    #[test]
+    fn a_running_one_is_stopped_only_when_its_time_is_over() {
+        let running = Facts { running: true, ..facts(SandboxState::Ready) };
+        assert_eq!(actions(&running, Some(Duration::ZERO), Some(ByteSize(0))), [Action::Keep]);
+        let expired = Facts { expired: true, ..running };
+        assert_eq!(actions(&expired, None, None), [Action::Stop, Action::Remove]);
+        let work = Facts { unreviewed: 1, ..expired };
+        assert_eq!(actions(&work, None, None), [Action::Stop, Action::Keep]);
+    }
+}
