@@ -25,7 +25,7 @@ pub fn report_limits(
     let in_force = group.map(Group::in_force).unwrap_or_default();
     let mut report = EnforcementReport::default();
     report.0.insert(Layer::Memory, memory(group, asked, &in_force, fallback));
-    report.0.insert(Layer::Cpu, cpu(group, asked, &in_force));
+    report.0.insert(Layer::Cpu, cpu(group, asked, &in_force, fallback));
     report.0.insert(Layer::Pids, pids(group, asked, &in_force, fallback));
     report
 }
@@ -76,13 +76,29 @@ fn memory(
     off(stand_in, why_not(group, Feature::Memory))
 }
 
-fn cpu(group: Option<&Group>, asked: &Limits, in_force: &InForce) -> LayerReport {
-    let Some(cpus) = asked.cpus else { return not_asked() };
-    let holds = in_force.cpus.is_some_and(|got| (got - processors_of(cpus)).abs() < 1e-6);
-    if holds {
-        return on(format!("{}, {cpus} processors", how(group, Feature::Cpu)));
+/// The rate and the total: the layer is on if each that was asked for is.
+fn cpu(
+    group: Option<&Group>,
+    asked: &Limits,
+    in_force: &InForce,
+    fallback: Fallback,
+) -> LayerReport {
+    let mut ways = Vec::new();
+    if let Some(cpus) = asked.cpus {
+        let holds = in_force.cpus.is_some_and(|got| (got - processors_of(cpus)).abs() < 1e-6);
+        if !holds {
+            return off("nothing", why_not(group, Feature::Cpu));
+        }
+        ways.push(format!("{}, {cpus} processors", how(group, Feature::Cpu)));
     }
-    off("nothing", why_not(group, Feature::Cpu))
+    if let Some(time) = asked.cpu_time {
+        if group.and_then(Group::cpu_time).is_none() {
+            let stand_in = if fallback.polled { "polled and ended when over" } else { "nothing" };
+            return off(stand_in, why_not(group, Feature::CpuTime));
+        }
+        ways.push(format!("{}, {time:?} in all", how(group, Feature::CpuTime)));
+    }
+    if ways.is_empty() { not_asked() } else { on(ways.join("; ")) }
 }
 
 fn pids(
@@ -115,6 +131,15 @@ mod tests {
         assert!(!report.enforces(Layer::Memory) && !report.enforces(Layer::Pids));
         assert_eq!(report.0[&Layer::Memory].how, "polled and ended when over");
         assert_eq!(report.0[&Layer::Cpu], not_asked());
+    }
+
+    #[test]
+    fn processor_time_without_a_group_is_polled_and_so_not_enforced() {
+        let time = Some(std::time::Duration::from_secs(1));
+        let asked = Limits { cpu_time: time, ..Limits::default() };
+        let report = report_limits(None, &asked, Fallback { process_limit: None, polled: true });
+        assert!(!report.enforces(Layer::Cpu));
+        assert_eq!(report.0[&Layer::Cpu].how, "polled and ended when over");
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 pub(crate) fn asked_layers(limits: &Limits) -> BTreeSet<Layer> {
     let typed = [
         (limits.memory.is_some(), Layer::Memory),
-        (limits.cpus.is_some(), Layer::Cpu),
+        (limits.cpus.is_some() || limits.cpu_time.is_some(), Layer::Cpu),
         (limits.pids.is_some(), Layer::Pids),
         (limits.disk.is_some() || limits.inodes.is_some(), Layer::Disk),
     ];

@@ -19,7 +19,7 @@ use skep_sys::failpoint;
 use skep_sys::message::MAX_DESCRIPTORS;
 use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::signal::SignalFd;
-use skep_types::{EnforcementReport, KeeperIdentity, Layer, NetworkMode};
+use skep_types::{EnforcementReport, KeeperIdentity, Layer, Limits, NetworkMode};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ fn bring_up<'a>(
     failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
     undo.group = make_group(spec)?;
     failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
-    let plan = SourcePlan::new(spec);
+    let plan = SourcePlan::new(spec, undo.group.is_some());
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     undo.init = Some(clone_init(spec, &plan, theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
@@ -210,7 +210,7 @@ struct SourcePlan {
 }
 
 impl SourcePlan {
-    fn new(spec: &RunSpec) -> Self {
+    fn new(spec: &RunSpec, counted: bool) -> Self {
         let plain = |path: PathBuf| SourceSpec {
             path,
             owners: Owners::Plain,
@@ -255,9 +255,18 @@ impl SourcePlan {
                 masked: !spec.hidden.is_empty(),
             },
             places: Places { messages: 2, home, mounts },
-            // Memory, so charged to the sandbox's memory limit in any case.
-            scratch_size: spec.policy.limits.disk.map_or(10 << 30, |size| size.0),
+            scratch_size: scratch_size(&spec.policy.limits, counted),
         }
+    }
+}
+
+/// Bytes for each filesystem in memory. Where a cgroup counts, they are charged to the memory limit;
+/// where none does, none of them can hold more than that limit by itself.
+fn scratch_size(limits: &Limits, counted: bool) -> u64 {
+    let size = limits.disk.map_or(10 << 30, |size| size.0);
+    match limits.memory {
+        Some(memory) if !counted => size.min(memory.0),
+        _ => size,
     }
 }
 
@@ -379,7 +388,7 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
         Some(size) => report.on(
             Layer::Disk,
             format!(
-                "guard on the upper ({size}; looked at every 5 ms to 2 s), one file by RLIMIT_FSIZE"
+                "guard on the upper ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
             ),
         ),
         None => report.off(Layer::Disk, "no limit", "no limit was asked for"),

@@ -77,7 +77,7 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         failed: None,
         system_writable: can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe"),
         workspace_is_overlay: rustix::fs::statfs(&run.project)
-            .is_ok_and(|stat| stat.f_type as i64 == OVERLAY_MAGIC),
+            .is_ok_and(|stat| stat.f_type == OVERLAY_MAGIC),
         other_interfaces: other_interfaces(),
         reaches_outside: reaches_outside(),
         first_process: rustix::process::getppid().is_some_and(|parent| parent.is_init()),

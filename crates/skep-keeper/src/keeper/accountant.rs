@@ -75,9 +75,8 @@ impl Accountant {
         if rustix::io::read(&self.answer, &mut bytes)? != bytes.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let [number, inodes] = [&bytes[..8], &bytes[8..]].map(|half| {
-            half.iter().rev().fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte))
-        });
+        let [number, inodes] = [&bytes[..8], &bytes[8..]]
+            .map(|half| half.iter().rev().fold(0_u64, |sum, byte| (sum << 8) | u64::from(*byte)));
         Ok(Usage { bytes: number, inodes })
     }
 }

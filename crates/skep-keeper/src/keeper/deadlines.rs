@@ -25,6 +25,7 @@ impl Keeper<'_> {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
             deadlines.push(self.state.capture.map(|capture| capture.at));
             deadlines.push(self.group.is_some().then(|| now + OOM_INTERVAL));
+            deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
         deadlines.into_iter().flatten().min()
     }
@@ -46,7 +47,10 @@ impl Keeper<'_> {
         if execs.is_empty() {
             return;
         }
-        self.watch_disk(now);
+        self.poll_processes(now);
+        if let Some(guard) = &mut self.state.disk {
+            guard.look(now);
+        }
         if let Some(capture) = self.state.capture.filter(|capture| now >= capture.at) {
             self.capture();
             let cost = now.elapsed();
@@ -83,15 +87,51 @@ impl Keeper<'_> {
         }
     }
 
-    fn watch_disk(&mut self, now: Instant) {
-        let Some(guard) = &mut self.state.disk else { return };
-        let Ok(Some(_)) = guard.look(now) else { return };
-        let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
-        for exec in execs {
-            if let Some(running) = self.state.execs.get_mut(&exec) {
-                running.feel("disk");
-            }
-            self.kill(&exec, EndReason::DiskLimit);
+    /// The upper has been counted.
+    pub(super) fn judge_disk(&mut self) {
+        let pids = skep_confine::usage::family_of(self.init.pid);
+        let passed = self.state.disk.as_mut().and_then(|guard| guard.judge(&pids));
+        if passed.is_some() {
+            self.end_all(EndReason::DiskLimit, "disk");
         }
+    }
+
+    /// Without a cgroup: memory and processor time of all there is, by looking.
+    fn poll_processes(&mut self, now: Instant) {
+        let Some(guard) = &mut self.state.polled else { return };
+        let memory = self.state.execs.values().filter_map(|running| running.limits.memory).min();
+        let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
+        if memory.is_some_and(|limit| look.memory > limit.0) {
+            return self.end_all(EndReason::Oom, "memory");
+        }
+        let mut over = Vec::new();
+        for (exec, running) in &mut self.state.execs {
+            if running.limits.pids.is_some_and(|limit| look.tasks >= limit) {
+                running.feel("pids");
+            }
+            // Which exec a process belongs to cannot be told: each is charged with everything.
+            let used = look.cpu.saturating_sub(running.cpu_before);
+            if running.verdict.is_none() && running.limits.cpu_time.is_some_and(|l| used >= l) {
+                running.feel("cpu_time");
+                over.push(exec.clone());
+            }
+        }
+        for exec in over {
+            self.kill(&exec, EndReason::CpuLimit);
+        }
+    }
+
+    /// Ends every exec for a limit that all of them share.
+    fn end_all(&mut self, reason: EndReason, felt: &str) {
+        let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
+        for exec in &execs {
+            if let Some(running) = self.state.execs.get_mut(exec) {
+                running.feel(felt);
+            }
+            self.kill(exec, reason);
+        }
+        // Those too that left their exec's process group, or are in no group yet.
+        let message = ToInit::Signal { whom: Whom::Everyone, signal: libc::SIGKILL };
+        let _ = self.channel.send(&message, &[]);
     }
 }

@@ -115,7 +115,8 @@ fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let text =
         std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    Pid::from_raw(number.trim().parse().ok()?)
+    // A process that has been reaped is shown as -1.
+    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
 /// Moves some processes and all they have started. One may fork while we look: its child is then
@@ -135,5 +136,21 @@ fn move_family(group: &Group, first: &[Pid]) -> Result<(), CgroupError> {
                 let _ = rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{PidfdFlags, pidfd_open};
+
+    #[test]
+    fn a_process_that_is_gone_has_no_number() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(pid_of(&handle), Some(pid));
+        child.wait().unwrap();
+        assert_eq!(pid_of(&handle), None);
     }
 }

@@ -171,7 +171,7 @@ fn room(path: &Path) -> Room {
     rustix::fs::statfs(path).map_or(Room::default(), |stat| {
         let block = stat.f_bsize as u64;
         Room {
-            kind: stat.f_type as i64,
+            kind: stat.f_type,
             total: stat.f_blocks.saturating_mul(block),
             bytes: stat.f_bavail.saturating_mul(block),
             inodes: stat.f_ffree,
@@ -196,7 +196,7 @@ fn deleted_but_open(pids: &[Pid], kind: i64) -> u64 {
             if metadata.nlink() > 0 || !metadata.is_file() || metadata.blocks() == 0 {
                 continue;
             }
-            let on = rustix::fs::statfs(entry.path()).map_or(0, |stat| stat.f_type as i64);
+            let on = rustix::fs::statfs(entry.path()).map_or(0, |stat| stat.f_type);
             if (on == OVERLAY || on == kind) && seen.insert((metadata.dev(), metadata.ino())) {
                 total = total.saturating_add(metadata.blocks() * 512);
             }

@@ -4,22 +4,25 @@
 //! time. It knows nothing of the store: what others must know after it is gone, it writes into the
 //! sandbox's directory (`execs/*`).
 
+mod accountant;
 mod connection;
 mod deadlines;
 mod groups;
 mod guard;
 mod operations;
+mod polled;
 mod running;
 mod streams;
 
+pub use accountant::{Usage, usage};
 pub use groups::Membership;
-pub use guard::{Usage, usage};
 
 use crate::channel::Channel;
 use crate::failure::Failure;
 use crate::protocol::{FromInit, Reply};
 use connection::Connection;
 use guard::DiskGuard;
+use polled::PolledGuard;
 use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -61,6 +64,10 @@ struct State {
     stopping: bool,
     idle_since: Option<Instant>,
     disk: Option<DiskGuard>,
+    /// Where there is no cgroup.
+    polled: Option<PolledGuard>,
+    /// Whether init is gone without having been told to.
+    init_ended: bool,
     capture: Option<Capture>,
 }
 
@@ -78,6 +85,7 @@ enum Token {
     Init,
     InitEnded,
     Terminate,
+    Counted,
     Client(u64),
     Output(ExecId, usize),
     Input(ExecId),
@@ -95,7 +103,8 @@ impl<'a> Keeper<'a> {
     ) -> Self {
         let now = Instant::now();
         let disk = DiskGuard::new(spec.directory.join("upper"), &spec.policy.limits, now);
-        let state = State { disk: Some(disk), idle_since: Some(now), ..State::default() };
+        let polled = group.is_none().then(|| PolledGuard::new(init.pid, spec.home.as_path(), now));
+        let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
         Self { spec, listener, channel, init, group, umask, state }
     }
 
@@ -124,6 +133,10 @@ impl<'a> Keeper<'a> {
             PollFd::new(&self.init.pidfd, PollFlags::IN),
             PollFd::new(terminate, PollFlags::IN),
         ];
+        if let Some(answer) = self.state.disk.as_ref().and_then(DiskGuard::answer_comes_on) {
+            watched.push(PollFd::from_borrowed_fd(answer, PollFlags::IN));
+            tokens.push(Token::Counted);
+        }
         let sockets: Vec<_> =
             self.state.connections.iter().map(|(id, client)| (*id, client.socket())).collect();
         for (id, socket) in &sockets {
@@ -179,7 +192,11 @@ impl<'a> Keeper<'a> {
         match token {
             Token::Listener => self.welcome(),
             Token::Init => self.hear_init(),
-            Token::InitEnded => self.state.stopping = true,
+            Token::InitEnded => {
+                self.state.init_ended = true;
+                self.state.stopping = true;
+            }
+            Token::Counted => self.judge_disk(),
             Token::Terminate => self.state.stopping = terminate.next().ok().flatten().is_some(),
             Token::Client(id) => self.serve_client(id),
             Token::Output(exec, index) => self.pump(&exec, index),
@@ -193,6 +210,7 @@ impl<'a> Keeper<'a> {
 
     fn hear_init(&mut self) {
         let Ok((message, descriptors)) = self.channel.receive::<FromInit>() else {
+            self.state.init_ended = true;
             self.state.stopping = true;
             return;
         };

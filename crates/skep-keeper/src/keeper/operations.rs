@@ -66,6 +66,13 @@ impl Keeper<'_> {
         let message =
             ToInit::Spawn { exec: exec.clone(), joins: joins.len(), terminal: command.tty };
         self.channel.send(&message, &descriptors).step(|| "pass the command to init".into())?;
+        let mut running = running;
+        if let (Some(guard), Some(_)) = (&mut self.state.polled, running.limits.cpu_time) {
+            running.cpu_before = guard.measure(None).cpu;
+        }
+        if let Some(guard) = &mut self.state.disk {
+            guard.wake(Instant::now());
+        }
         self.state.execs.insert(exec.clone(), running);
         self.state.idle_since = None;
         self.schedule_capture();
@@ -103,6 +110,8 @@ impl Keeper<'_> {
             verdict: None,
             kill_at: None,
             limits_hit: Vec::new(),
+            refused_before: self.refused_forks(),
+            cpu_before: Duration::ZERO,
             end: None,
         };
         if command.tty.is_some() {
@@ -138,8 +147,11 @@ impl Keeper<'_> {
                 .limits
                 .cpu_time
                 .filter(|_| !counted)
-                .map(|time| time.as_secs().max(1)),
-            processes: running.limits.pids.filter(|_| !counted),
+                // A second more than allowed: the guard that polls comes first and says why.
+                .map(|time| time.as_secs() + 1),
+            // Counted in the sandbox's own user namespace. Where a cgroup counts too, it shall be
+            // the one that refuses, because it tells; this one holds until it is joined.
+            processes: running.limits.pids.map(|limit| limit.saturating_add(u64::from(counted))),
             allow_ptrace: self.spec.policy.allow_ptrace,
         }
     }
@@ -170,8 +182,16 @@ impl Keeper<'_> {
 
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: MainEnd) {
         self.drain(exec);
+        let refused = self.refused_forks();
         let Some(running) = self.state.execs.get_mut(exec) else { return };
+        if refused > running.refused_before {
+            running.feel("pids");
+        }
         let end = running.conclude(main);
+        if running.verdict.is_some() {
+            // It was ended, and so are those that its end was not told to.
+            self.kill(exec, end.reason);
+        }
         self.finish(exec, end);
         self.capture();
         self.schedule_capture();
@@ -231,11 +251,22 @@ impl Keeper<'_> {
             return;
         }
         self.drain(exec);
+        // Files in memory cannot be freed by killing an exec: the kernel then takes number 1.
+        let kills = self.group.as_ref().and_then(|membership| membership.group.oom_kills());
+        let starved = self.state.init_ended && kills.is_some_and(|kills| kills > 0);
         let Some(running) = self.state.execs.get_mut(exec) else { return };
-        running.verdict.get_or_insert(EndReason::Killed);
+        if starved {
+            running.feel("memory");
+        }
+        running.verdict.get_or_insert(if starved { EndReason::Oom } else { EndReason::Killed });
         let main = MainEnd { code: None, signal: Some(libc::SIGKILL), cpu_ms: 0, memory_peak: 0 };
         let end = running.conclude(main);
         self.finish(exec, end);
+    }
+
+    /// Forks refused by the limit on tasks, which is the sandbox's and not the exec's.
+    fn refused_forks(&self) -> u64 {
+        self.group.as_ref().and_then(|membership| membership.group.pids_max_hits()).unwrap_or(0)
     }
 
     pub(super) fn operate_signal(&mut self, exec: &ExecId, signal: i32) {

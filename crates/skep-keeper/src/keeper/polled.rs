@@ -109,7 +109,7 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
 
 fn used(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statfs(path).ok()?;
-    if stat.f_type as i64 != TMPFS {
+    if stat.f_type != TMPFS {
         return Some(0);
     }
     Some(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_bsize as u64))

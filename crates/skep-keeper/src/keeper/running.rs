@@ -68,6 +68,10 @@ pub struct Running {
     pub kill_at: Option<Instant>,
     /// Limits that were felt.
     pub limits_hit: Vec<String>,
+    /// Forks that the sandbox's limit had refused before it started.
+    pub refused_before: u64,
+    /// Processor time the sandbox had used before it started, where it is polled.
+    pub cpu_before: Duration,
     /// How its main process ended.
     pub end: Option<ExecEnd>,
 }
