@@ -71,6 +71,12 @@ pub enum DeriveError {
 }
 
 impl DeriveError {
+    /// Whether the path lies on another filesystem that is mounted in the project: the view does
+    /// not cross it, and neither do we.
+    pub(crate) fn is_mounted_over(&self) -> bool {
+        matches!(self, Self::Read { side: "project", source, .. } if is_mounted_over(source))
+    }
+
     /// Names the side and the path of a failed read.
     pub(crate) fn read(side: &'static str, path: &RelPath, source: io::Error) -> Self {
         let path = path.clone();
@@ -121,4 +127,9 @@ pub enum PlanError {
         /// Where.
         path: RelPath,
     },
+}
+
+/// What resolving with `RESOLVE_NO_XDEV` says at a mount point.
+pub(crate) fn is_mounted_over(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::CrossesDevices
 }

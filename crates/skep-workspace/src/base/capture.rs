@@ -49,16 +49,24 @@ pub fn capture(spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
             || memory.settled.contains_key(path)
             || spec.is_hidden(path);
         if !known {
-            run.path(&memory, path, *seen)?;
+            unless_mounted_over(run.path(&memory, path, *seen))?;
         }
         let below = seen.cuts() && !memory.subtrees.contains(path) && !complete_copy;
         if below {
-            run.subtree(spec, &memory, path)?;
+            unless_mounted_over(run.subtree(spec, &memory, path))?;
         }
     }
     let Run { records, summary, .. } = run;
     memory.append(records, Durability::Process)?;
     Ok(summary)
+}
+
+/// Below a mount in the project there is no base: the view does not cross it either.
+fn unless_mounted_over(result: Result<(), DeriveError>) -> Result<(), DeriveError> {
+    match result {
+        Err(error) if error.is_mounted_over() => Ok(()),
+        other => other,
+    }
 }
 
 /// For the copy driver, right after the copy was made: remembers every entry of it as the base, so

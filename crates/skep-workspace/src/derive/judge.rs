@@ -3,7 +3,7 @@
 use super::content::Contents;
 use super::{Detail, kind_between};
 use crate::base::{Base, BaseBytes, Question, Resolver};
-use crate::error::DeriveError;
+use crate::error::{DeriveError, is_mounted_over};
 use crate::merge::{Merged, merge_text};
 use crate::spec::{Trees, WorkspaceSpec};
 use crate::union::{Seen, Union};
@@ -80,6 +80,20 @@ struct Subject {
     level: Option<usize>,
 }
 
+/// The sandbox worked on what lies under a filesystem that is mounted in the project.
+fn mounted_over(path: RelPath, sandbox: EntryState, level: Option<usize>, detail: &mut Detail) {
+    let reason = "another filesystem is mounted there in the project, and is not crossed";
+    let entry = Entry {
+        path: path.clone(),
+        base: Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None },
+        project: EntryState::Absent,
+        sandbox,
+        level,
+        standing: Standing::Conflict(reason.to_owned()),
+    };
+    detail.entries.insert(path, entry);
+}
+
 /// What the view hides of the project below the paths it replaced.
 #[derive(Default)]
 struct Lower {
@@ -135,13 +149,19 @@ impl Judge<'_> {
     /// Collects what the project has below `top` and the union does not speak of.
     fn lower(&self, union: &Union, top: &RelPath, lower: &mut Lower) -> Result<(), DeriveError> {
         let error = |path: &RelPath, source| DeriveError::read("project", path, source);
-        match self.trees.project.stat(top).map_err(|e| error(top, e))? {
-            Some(stat) if crate::base::is_dir(&stat) => {}
-            _ => return Ok(()),
+        match self.trees.project.stat(top) {
+            Err(source) if is_mounted_over(&source) => return Ok(()),
+            other => match other.map_err(|source| error(top, source))? {
+                Some(stat) if crate::base::is_dir(&stat) => {}
+                _ => return Ok(()),
+            },
         }
         let mut pending = vec![top.clone()];
         while let Some(directory) = pending.pop() {
-            let names = self.trees.project.list(&directory).map_err(|e| error(&directory, e))?;
+            let names = match self.trees.project.list(&directory) {
+                Err(source) if is_mounted_over(&source) => continue,
+                other => other.map_err(|source| error(&directory, source))?,
+            };
             for (name, kind) in names {
                 let path = directory
                     .join(&name)
@@ -174,11 +194,15 @@ impl Judge<'_> {
         if self.spec.is_hidden(&path) {
             return self.hidden(path, sandbox, level, detail);
         }
-        let (project, stat) = self
-            .trees
-            .project
-            .state_and_stat(&path)
-            .map_err(|source| DeriveError::read("project", &path, source))?;
+        let (project, stat) = match self.trees.project.state_and_stat(&path) {
+            Err(source) if is_mounted_over(&source) => {
+                if !filled.contains(&path) && !sandbox.is_absent() {
+                    mounted_over(path, sandbox, level, detail);
+                }
+                return Ok(());
+            }
+            other => other.map_err(|source| DeriveError::read("project", &path, source))?,
+        };
         if sandbox == project || self.is_dependency(&path, &sandbox)? {
             return Ok(());
         }
