@@ -1,0 +1,150 @@
+//! What makes no sense is refused with a typed error and a code, and changes nothing.
+
+use crate::harness::{Lab, for_both};
+
+/// Lines that must fail, with the exit code of the contract and the stable error code.
+const LINES: [(&str, i32, &str); 40] = [
+    ("frobnicate", 2, "usage"),
+    ("create --frobnicate", 2, "usage"),
+    ("run --frobnicate -- true", 2, "usage"),
+    ("run --json", 2, "usage"),
+    ("exec s", 2, "usage"),
+    ("create ls", 2, "usage"),
+    ("create ../x", 2, "usage"),
+    ("create -- -x", 2, "usage"),
+    ("create --memory 512", 2, "usage"),
+    ("create --memory 12Q", 2, "usage"),
+    ("create --memory -1M", 2, "usage"),
+    ("create --memory 99999999999999999999G", 2, "usage"),
+    ("create --disk 0x10M", 2, "usage"),
+    ("create --pids 0", 2, "usage"),
+    ("create --pids -5", 2, "usage"),
+    ("create --pids many", 2, "usage"),
+    ("create --cpus 0", 2, "usage"),
+    ("create --cpus nan", 2, "usage"),
+    ("create --timeout 10", 2, "usage"),
+    ("create --timeout 5parsecs", 2, "usage"),
+    ("create --ttl -1s", 2, "usage"),
+    ("create --net everything", 2, "usage"),
+    ("create --system rw", 2, "usage"),
+    ("create --require magic", 2, "usage"),
+    ("create --label nokey", 2, "usage"),
+    ("create --env =value", 2, "usage"),
+    ("create --mount nodestination", 2, "usage"),
+    ("create --dataset nopath", 2, "usage"),
+    ("create --dataset ../x=/tmp", 2, "usage"),
+    ("create --hide [", 2, "usage"),
+    ("approve s --digest zz", 4, "digest_mismatch"),
+    ("logs --from -1 x", 2, "usage"),
+    ("gc --older-than soon", 2, "usage"),
+    ("ls --state purple", 2, "usage"),
+    ("show nobody", 3, "not_found"),
+    ("rm nobody", 3, "not_found"),
+    ("diff nobody/at/all -s nobody", 3, "not_found"),
+    ("logs zzzzzzzz", 3, "not_found"),
+    ("kill zzzzzzzz", 3, "not_found"),
+    ("create s", 4, "already_exists"),
+];
+
+#[track_caller]
+fn fails(lab: &Lab, words: &[&str], exit: i32, code: &str) {
+    // `--json` before the first `--`, where there is one.
+    let at = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+    let mut words = words.to_vec();
+    words.insert(at, "--json");
+    let ran = lab.without_effect(lab.skep(&words));
+    let ran = ran.exits(exit);
+    let problem = ran.problem();
+    assert_eq!(problem["code"], code, "{}", ran.describe());
+    assert!(ran.stdout.is_empty(), "{}", ran.describe());
+    assert!(!problem["message"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn bad_lines_are_refused_and_change_nothing() {
+    for_both(|lab| {
+        lab.write("a", "a");
+        lab.create("s");
+        for (line, exit, code) in LINES {
+            if line == "run --json" {
+                lab.without_effect(lab.skep(["run", "--json"])).exits(2);
+                continue;
+            }
+            fails(lab, &line.split(' ').collect::<Vec<_>>(), exit, code);
+        }
+    });
+}
+
+#[test]
+fn missing_paths_are_named_in_the_error() {
+    for_both(|lab| {
+        lab.write("a", "a");
+        for line in [
+            &["create", "--mount", "/no/such/path:/x"][..],
+            &["create", "--archive", "/no/such/path"],
+            &["create", "--dataset", "d=/no/such/path"],
+            &["create", "--project", "/no/such/path"],
+            &["create", "--env-file", "/no/such/path"],
+        ] {
+            let ran = lab.without_effect(lab.skep(line).arg("--json"));
+            assert!(matches!(ran.code(), 2 | 3), "{}", ran.describe());
+            let message = ran.problem()["message"].as_str().unwrap().to_owned();
+            assert!(message.contains("/no/such/path"), "{message}");
+        }
+    });
+}
+
+#[test]
+fn unknown_settings_are_errors() {
+    for_both(|lab| {
+        let config = lab.home.join(".config/skep/config.toml");
+        for text in
+            ["frobnicate = 1\n", "[limits]\nmemory = \"lots\"\n", "not toml", "limits = 3\n"]
+        {
+            lab.write(&config, text);
+            let ran = lab.skep(["create", "s", "--json"]).run();
+            assert_eq!(ran.code(), 2, "{text}: {}", ran.describe());
+            let hints = ran.errors();
+            assert!(hints.contains("config.toml"), "the file is not named: {hints}");
+        }
+        std::fs::remove_file(&config).unwrap();
+        std::fs::remove_dir(config.parent().unwrap()).unwrap();
+        lab.write("skep.toml", "frobnicate = 1\n");
+        let ran = lab.skep(["create", "s", "--json"]).run();
+        assert_eq!(ran.code(), 2, "{}", ran.describe());
+        std::fs::remove_file(lab.project.join("skep.toml")).unwrap();
+        lab.create("s");
+    });
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused_not_ignored() {
+    for_both(|lab| {
+        lab.write("a", "a");
+        let ran = lab.without_effect(lab.skep(["create", "--require", "kernel", "--json"]));
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        let ran = lab.without_effect(lab.skep(["create", "--provider", "nonesuch", "--json"]));
+        assert!(matches!(ran.code(), 2 | 5), "{}", ran.describe());
+        lab.skep(["create", "--require", "filesystem", "--require", "network"]).run().ok();
+    });
+}
+
+#[test]
+fn unreviewed_work_is_not_removed_by_accident() {
+    for_both(|lab| {
+        lab.skep(["run", "--name", "s", "--", "sh", "-c", "echo x > x"]).run().ok();
+        for line in [
+            &["rm", "s", "--json"][..],
+            &["create", "s", "--fresh", "--json"],
+            &["gc", "--older-than", "1ms", "--json"],
+        ] {
+            let ran = lab.skep(line).run();
+            assert!(line[0] == "gc" || ran.code() == 4, "{}", ran.describe());
+            assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 1);
+        }
+        let ran = lab.skep(["run", "--rm", "--name", "t", "--", "sh", "-c", "echo x > x"]).run();
+        assert_eq!(lab.diff("t")["changes"].as_array().unwrap().len(), 1, "{}", ran.describe());
+        lab.skep(["create", "s", "--fresh", "--discard"]).run().ok();
+        assert!(lab.diff("s")["changes"].as_array().unwrap().is_empty());
+    });
+}

@@ -1,0 +1,133 @@
+//! Execs that outlive their caller: background, list, logs, kill; and what they leave running.
+
+use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
+use serde_json::Value;
+
+fn exec_row(lab: &Lab, name: &str, exec: &str) -> Value {
+    let rows = lab.skep(["ps", name, "--json"]).run().ok().json();
+    let rows = rows.as_array().unwrap().clone();
+    rows.into_iter().find(|row| row["exec"] == exec).unwrap()
+}
+
+#[test]
+fn a_background_exec_is_listed_followed_and_killed() {
+    for_both(|lab| {
+        lab.create("s");
+        let script = "echo one; echo two >&2; sleep 77777";
+        let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok().text();
+        assert_eq!(exec_row(lab, "s", &exec)["running"], true);
+        wait_for("the output", 10, || {
+            let ran = lab.skep(["logs", &exec]).run().ok();
+            (ran.text().contains("one") && (ran.text() + &ran.errors()).contains("two"))
+                .then_some(())
+        });
+        // From an offset: the rest, byte for byte.
+        let whole = lab.skep(["logs", &exec, "--json"]).run().ok().json_lines();
+        assert_eq!(whole[0]["offset"], 0, "{whole:?}");
+        let rest = lab.skep(["logs", "--from", "2", &exec, "--json"]).run().ok().json_lines();
+        assert_eq!(rest[0]["offset"], 2, "{rest:?}");
+        lab.skep(["kill", &exec]).run().ok();
+        let row = wait_for("the end", 10, || {
+            let row = exec_row(lab, "s", &exec);
+            (row["running"] == false).then_some(row)
+        });
+        assert_eq!((&row["reason"], &row["exit_code"]), (&"killed".into(), &137.into()));
+        wait_for_empty("processes", 10, || outside::processes_with("77777"));
+        // Again is no error, and the output is still there after the keeper is gone.
+        lab.skep(["kill", &exec]).run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        assert!(lab.skep(["logs", &exec]).run().ok().text().contains("one"));
+    });
+}
+
+#[test]
+fn logs_follow_until_the_end() {
+    for_both(|lab| {
+        lab.create("s");
+        let script = "for i in 1 2 3; do echo line $i; sleep 0.2; done";
+        let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok().text();
+        let ran = lab.skep(["logs", "-f", &exec]).run().ok();
+        assert_eq!(ran.text(), "line 1\nline 2\nline 3");
+    });
+}
+
+#[test]
+fn an_exec_goes_on_when_its_caller_is_killed() {
+    for_both(|lab| {
+        lab.create("s");
+        let script = "echo started; while ! test -e go; do sleep 0.05; done; echo finished";
+        let mut child = lab.exec_script("s", script).spawn();
+        let exec = wait_for("the exec", 10, || {
+            let rows = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            rows[0]["exec"].as_str().map(str::to_owned)
+        });
+        wait_for("its output", 10, || {
+            lab.skep(["logs", &exec]).run().ok().text().contains("started").then_some(())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lab.exec_script("s", "touch go").run().ok();
+        let row = wait_for("the end", 10, || {
+            let row = exec_row(lab, "s", &exec);
+            (row["running"] == false).then_some(row)
+        });
+        println!("{row}");
+        // A client that dies is no reason to end the exec; if it is ended, the reason says so.
+        assert_eq!(row["reason"], "exited", "{row}");
+        assert_eq!(lab.skep(["logs", &exec]).run().ok().text(), "started\nfinished");
+    });
+}
+
+/// Starts a daemon that has cut every tie to its parents, named by a number.
+fn daemon(number: &str) -> String {
+    format!("(setsid nohup sleep {number} > /dev/null 2>&1 < /dev/null &) & wait; sleep 0.1")
+}
+
+#[test]
+fn res_11_a_daemon_ends_with_the_run_the_stop_and_the_removal() {
+    for_both(|lab| {
+        let number = format!("4{:08}", std::process::id());
+        let left = || outside::processes_with(&number);
+        lab.run_script(&daemon(&number)).run().ok();
+        assert_eq!(left(), vec![], "after run");
+
+        lab.create("s");
+        lab.exec_script("s", &daemon(&number)).run().ok();
+        // Between execs it lives on, in the sandbox, until that is stopped.
+        assert_eq!(left().len(), 1, "a daemon lives until the sandbox is stopped");
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(left(), vec![], "after stop");
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(left(), vec![], "started again");
+
+        lab.exec_script("s", &daemon(&number)).run().ok();
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        assert_eq!(left(), vec![], "after rm");
+
+        lab.create("k");
+        lab.exec_script("k", &daemon(&number)).run().ok();
+        for keeper in lab.keepers() {
+            outside::kill(keeper);
+        }
+        wait_for_empty("processes", 10, left);
+        // Control: without a sandbox it survives everything, until it is killed by its number.
+        lab.program("sh").args(["-c", &daemon(&number)]).run().ok();
+        assert_eq!(left().len(), 1);
+        outside::kill(left()[0].pid);
+    });
+}
+
+#[test]
+fn killing_an_exec_ends_what_it_started() {
+    for_both(|lab| {
+        let number = format!("5{:08}", std::process::id());
+        lab.create("s");
+        let script = format!("{}; sleep {number}", daemon(&number));
+        let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok().text();
+        wait_for("both to run", 10, || {
+            (outside::processes_with(&format!("sleep\0{number}")).len() == 2).then_some(())
+        });
+        lab.skep(["kill", &exec]).run().ok();
+        wait_for_empty("processes", 10, || outside::processes_with(&number));
+    });
+}

@@ -1,0 +1,213 @@
+//! Stop, start, freeze, thaw, remove; events; several callers at once.
+
+use crate::harness::{Lab, for_both, outside, wait_for};
+use std::collections::BTreeSet;
+
+#[track_caller]
+fn state(lab: &Lab, name: &str) -> String {
+    lab.sandbox(name)["state"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn stop_keeps_the_changes_and_start_brings_them_back() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        lab.create("s");
+        lab.exec_script("s", "echo b > b; rm a; echo gone > /tmp/private").run().ok();
+        let digest = lab.diff("s")["digest"].clone();
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(state(lab, "s"), "stopped");
+        assert_eq!(outside::processes_of(&lab.root), vec![]);
+        assert_eq!(lab.diff("s")["digest"], digest);
+        // Repeats are fine.
+        lab.skep(["stop", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(state(lab, "s"), "ready");
+        assert_eq!(
+            lab.exec_script("s", "cat b; ls a /tmp/private 2>&1 | wc -l").run().ok().text(),
+            "b\n2"
+        );
+        assert_eq!(lab.diff("s")["digest"], digest);
+    });
+}
+
+#[test]
+fn a_frozen_sandbox_stands_still_until_it_is_thawed() {
+    for_both(|lab| {
+        lab.create("s");
+        let script = "i=0; while true; do i=$((i+1)); echo $i > count; sleep 0.01; done";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok();
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let file = lab.state.join("sandboxes").join(id).join("upper/count");
+        let count = || std::fs::read_to_string(&file).ok()?.trim().parse::<u64>().ok();
+        wait_for("it to count", 10, count);
+        let first = ["freeze", "s"];
+        lab.skep(first).run().ok();
+        assert_eq!(state(lab, "s"), "frozen");
+        let before = count();
+        // Long enough for ten rounds of a loop that is not frozen.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(count(), before);
+        lab.skep(first).run().ok();
+        lab.skep(["exec", "s", "--", "true"]).run().exits(125);
+        lab.diff("s");
+        assert_eq!(state(lab, "s"), "frozen", "a diff does not thaw");
+        lab.skep(["thaw", "s"]).run().ok();
+        lab.skep(["thaw", "s"]).run().ok();
+        wait_for("it to count on", 10, || (count() > before).then_some(()));
+    });
+}
+
+#[test]
+fn a_frozen_sandbox_can_be_stopped_and_removed() {
+    for_both(|lab| {
+        for last in ["stop", "rm"] {
+            let name = format!("to-{last}");
+            lab.create(&name);
+            lab.skep(["exec", "-d", &name, "--", "sleep", "99999"]).run().ok();
+            lab.skep(["freeze", &name]).run().ok();
+            lab.skep([last, &name]).run().ok();
+            assert_eq!(outside::processes_of(&lab.root), vec![], "after {last}");
+        }
+    });
+}
+
+#[test]
+fn illegal_moves_are_typed_and_change_nothing() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["stop", "s"]).run().ok();
+        for line in [["freeze", "s"], ["thaw", "s"]] {
+            let ran = lab.skep(line).arg("--json").run();
+            assert!(matches!(ran.code(), 0 | 4), "{}", ran.describe());
+            assert_eq!(state(lab, "s"), "stopped");
+        }
+        lab.skep(["rm", "s"]).run().ok();
+        for command in ["start", "stop", "freeze", "thaw", "rm", "diff", "show"] {
+            lab.skep([command, "s"]).run().exits(3);
+        }
+    });
+}
+
+#[test]
+fn a_run_without_changes_leaves_no_sandbox_and_keep_keeps_it() {
+    for_both(|lab| {
+        lab.run_script("true").run().ok();
+        assert_eq!(lab.sandboxes().len(), 0);
+        lab.skep(["run", "--keep", "--name", "k", "--", "true"]).run().ok();
+        assert_eq!(state(lab, "k"), "stopped");
+        let ran = lab.skep(["run", "--rm", "--discard", "--", "sh", "-c", "echo x > x"]).run().ok();
+        assert_eq!(lab.sandboxes().len(), 1, "{}", ran.describe());
+    });
+}
+
+#[test]
+fn after_an_approval_the_state_says_so_until_the_next_change() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "echo x > x").run().ok();
+        lab.skep(["approve", "s"]).run().ok();
+        assert_eq!(state(lab, "s"), "approved");
+        lab.exec_script("s", "echo y > y").run().ok();
+        assert_eq!(state(lab, "s"), "ready");
+        lab.skep(["reject", "s", "--reason", "no"]).run().ok();
+        assert_eq!(state(lab, "s"), "rejected");
+        assert!(lab.tree().get("y").is_none() && lab.tree().get("x").is_some());
+    });
+}
+
+#[test]
+fn events_tell_the_story_in_order() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "echo x > x").run().ok();
+        lab.skep(["approve", "s"]).run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        lab.skep(["rm", "s"]).run().ok();
+        let events = lab.skep(["events", "--json"]).run().ok().json_lines();
+        let kinds: Vec<_> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+        let mut at = 0;
+        for wanted in
+            ["creating", "ready", "exec.started", "exec.ended", "approv", "stopped", "deleted"]
+        {
+            let found = kinds[at..].iter().position(|kind| kind.contains(wanted));
+            at += found.unwrap_or_else(|| panic!("no `{wanted}` in order: {kinds:?}"));
+        }
+        let numbers: Vec<_> =
+            events.iter().map(|event| event["sequence"].as_u64().unwrap()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+        assert!(events.iter().all(|event| event["at"].is_string()));
+    });
+}
+
+#[test]
+fn eight_runs_at_once_in_one_project() {
+    for_both(|lab| {
+        lab.write("shared", "base\n");
+        let spawn = |at: usize| {
+            let name = format!("p{at}");
+            let script = format!("echo {at} > own-{at}; echo {at} >> shared; cat shared | wc -l");
+            lab.skep(["run", "--name", &name, "--", "sh", "-c", &script]).spawn()
+        };
+        let children: Vec<_> = (0..8).map(spawn).collect();
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{errors}");
+            assert_eq!(output.stdout, b"2\n", "each has a copy of its own");
+        }
+        let names: BTreeSet<_> =
+            lab.sandboxes().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(names, (0..8).map(|at| format!("p{at}")).collect());
+        // Approvals at once: the files of their own all arrive, the shared one by one sandbox.
+        let approve =
+            |at: usize| lab.skep(["approve", &format!("p{at}"), &format!("own-{at}")]).spawn();
+        let children: Vec<_> = (0..8).map(approve).collect();
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        for at in 0..8 {
+            assert_eq!(
+                lab.tree().get(format!("own-{at}")).unwrap().bytes,
+                format!("{at}\n").as_bytes()
+            );
+        }
+        assert_eq!(lab.tree().get("shared").unwrap().bytes, b"base\n");
+    });
+}
+
+#[test]
+fn eight_callers_of_one_name_make_one_sandbox() {
+    for_both(|lab| {
+        let children: Vec<_> = (0..8).map(|_| lab.skep(["create", "s"]).spawn()).collect();
+        let codes: Vec<_> = children
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap().status.code())
+            .collect();
+        assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
+        assert_eq!(codes.iter().filter(|code| **code == Some(4)).count(), 7, "{codes:?}");
+        assert_eq!(lab.keepers().len(), 1);
+        // With a key of idempotence all of them get the same one, or are told to come again.
+        let keyed = |_| lab.skep(["create", "--idempotency-key", "k", "--json"]).spawn();
+        let children: Vec<_> = (0..8).map(keyed).collect();
+        let mut ids = BTreeSet::new();
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            if !output.status.success() {
+                assert!(
+                    errors.contains("\"busy\"") && errors.contains("\"retryable\":true"),
+                    "{errors}"
+                );
+                continue;
+            }
+            let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            ids.insert(document["id"].as_str().unwrap().to_owned());
+        }
+        let again = lab.skep(["create", "--idempotency-key", "k", "--json"]).run().ok().json();
+        ids.insert(again["id"].as_str().unwrap().to_owned());
+        assert_eq!(ids.len(), 1, "{ids:?}");
+    });
+}
