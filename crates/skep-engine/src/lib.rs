@@ -24,6 +24,7 @@
 //! clock and the random source (they come in with [`EngineConfig`]).
 
 pub mod api;
+mod commit;
 mod compare;
 mod create;
 mod early_warning;
@@ -37,7 +38,6 @@ mod layout;
 mod lifecycle;
 mod lock;
 mod naming;
-mod pending;
 mod problems;
 mod project;
 mod receipt;
