@@ -319,6 +319,9 @@ pub trait Api {
         approval: Option<&ApprovalId>,
         project: &std::path::Path,
     ) -> Answer<ApproveReport>;
+    /// Finishes an approval that needs attention (the user edited during an outage): the approved
+    /// versions are put in place, the user's become the backups. Undoing it reverts instead.
+    fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport>;
     /// Where the project moved since create.
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>>;
     /// Takes the project's newer state in.

@@ -13,6 +13,7 @@ use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Drift, Event, Exec, ExecId,
     ExecSpec, RelPath, Sandbox, SandboxId, SandboxName, Selection,
 };
+use skep_workspace::apply::Resolution;
 use std::path::Path;
 
 impl Api for Engine {
@@ -81,6 +82,9 @@ impl Api for Engine {
     }
     fn undo(&self, approval: Option<&ApprovalId>, project: &Path) -> Answer<ApproveReport> {
         self.undo_approval(approval, project)
+    }
+    fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
+        self.resolve_approval(approval, Resolution::Finish)
     }
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>> {
         self.drift_of(id)

@@ -230,3 +230,25 @@ pub fn signal_everyone(signal: rustix::process::Signal) -> io::Result<()> {
         },
     }
 }
+
+/// Moves this process into a user namespace of its own in which its one user and group id are
+/// mapped to themselves.
+///
+/// It is the same user as before, and gains power over its own files only: what its own permission
+/// bits keep it out of (`chmod 000`) can be read. It must have one thread.
+pub fn enter_own_user_namespace() -> io::Result<()> {
+    if !is_single_threaded()? {
+        return Err(io::Error::other(
+            "cannot enter a user namespace: this process has several threads",
+        ));
+    }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // SAFETY: unshare with CLONE_NEWUSER changes the credentials of this process, which has one
+    // thread; it touches no memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
+}

@@ -15,6 +15,10 @@ pub(crate) struct Undo {
     /// Approval: an id, or its beginning (default: the newest of the project)
     #[arg(value_name = "APPROVAL")]
     approval: Option<String>,
+    /// Finish it instead: for an approval that an outage left half done and that meets your own
+    /// edits; the approved versions are put in place, yours are kept as backups
+    #[arg(long, requires = "approval")]
+    finish: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -27,13 +31,18 @@ impl Run for Undo {
             Some(approval) => approval.project.as_path().to_owned(),
             None => context.project_here(),
         };
-        let report = api.undo(approval.as_ref().map(|approval| &approval.id), &project)?;
+        let id = approval.as_ref().map(|approval| &approval.id);
+        let report = match id {
+            Some(id) if self.finish => api.finish(id)?,
+            id => api.undo(id, &project)?,
+        };
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
             return Ok(0);
         }
         let count = counted(report.applied.len() as u64, "path was", "paths were");
-        context.output.say(&format!("{count} put back"));
+        let done = if self.finish { "put in place" } else { "put back" };
+        context.output.say(&format!("{count} {done}"));
         for note in &report.notes {
             context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
         }

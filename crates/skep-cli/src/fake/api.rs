@@ -235,6 +235,10 @@ impl Api for FakeApi {
         self.asked.note(format!("undo {approval:?} {}", project.display()));
         Ok(samples::approve_report())
     }
+    fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
+        self.asked.note(format!("finish {approval}"));
+        Ok(samples::approve_report())
+    }
     fn conflicts(&self, _: &SandboxId) -> Answer<Vec<Drift>> {
         let path = RelPath::parse(b"a.txt").unwrap();
         Ok(vec![Drift { path, merges: false, reason: "both changed line 1".into() }])

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::ApprovalFilter;
 use skep_sys::failpoint;
-use skep_types::{Approval, ApprovalId, ApprovalState, Code, Problem, Sandbox, SandboxState};
+use skep_types::{
+    Approval, ApprovalId, ApprovalState, Code, EntryState, Problem, Sandbox, SandboxState,
+};
 use skep_workspace::Settlement;
 use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
 use std::path::Path;
@@ -59,6 +61,7 @@ impl Engine {
     ) -> Result<(Approval, Applied), Problem> {
         let directory = self.layout().approval(&approval.id);
         approval.state = ApprovalState::Applying;
+        open_closed_files(&targets);
         let event = self.event(
             "approval.applying",
             &approval.sandbox,
@@ -209,6 +212,16 @@ impl Engine {
         let directory = self.layout().approval(&approval.id);
         let recovered =
             apply::recover(&directory, committed).map_err(|error| apply_problem(&error))?;
+        self.record_recovery(approval, recovered)
+    }
+
+    /// Brings the row and the bases in line with what a recovery did.
+    pub(super) fn record_recovery(
+        &self,
+        approval: &Approval,
+        recovered: Recovered,
+    ) -> Result<(), Problem> {
+        let directory = self.layout().approval(&approval.id);
         match recovered {
             Recovered::Applied { note, applied } => {
                 let note: Note = serde_json::from_value(note).map_err(|error| {
@@ -242,6 +255,20 @@ impl Engine {
                     .or_problem()
             }
         }
+    }
+}
+
+/// Files that their own mode shuts even to their owner must be read to be verified and kept. Where
+/// no user namespace can be had, the apply will name the file it cannot read.
+fn open_closed_files(targets: &[Target]) {
+    let closed = |state: &EntryState| match state {
+        EntryState::File { mode, .. } => mode & 0o400 == 0,
+        EntryState::Dir { mode } => mode & 0o700 != 0o700,
+        _ => false,
+    };
+    let any = targets.iter().any(|target| closed(&target.before) || closed(&target.after));
+    if any && !rustix::process::geteuid().is_root() {
+        let _ = skep_sys::process::enter_own_user_namespace();
     }
 }
 

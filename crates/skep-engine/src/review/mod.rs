@@ -14,7 +14,7 @@ use crate::{Engine, lock};
 use skep_types::{
     ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
-use skep_workspace::{DeriveOptions, Derived};
+use skep_workspace::{DeriveError, DeriveOptions, Derived};
 
 impl Engine {
     /// Runs `look` while nothing inside can write: a change set is a consistent cut.
@@ -38,8 +38,22 @@ impl Engine {
         thawed.map(|()| value)
     }
 
+    /// Derives the change set.
+    ///
+    /// The agent may have shut files of ours by their mode (`chmod 000`). Root reads them anyway;
+    /// an ordinary user does so from a user namespace of its own, where it has power over exactly
+    /// its own files.
     pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
-        skep_workspace::derive(&self.workspace(sandbox), &DeriveOptions::default()).or_problem()
+        let (workspace, options) = (self.workspace(sandbox), DeriveOptions::default());
+        match skep_workspace::derive(&workspace, &options) {
+            Err(DeriveError::Unreadable { .. })
+                if !rustix::process::geteuid().is_root()
+                    && skep_sys::process::enter_own_user_namespace().is_ok() =>
+            {
+                skep_workspace::derive(&workspace, &options).or_problem()
+            }
+            other => other.or_problem(),
+        }
     }
 
     /// How many changes nobody has decided on, ignored ones included.

@@ -8,7 +8,7 @@ use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
     Selection,
 };
-use skep_workspace::apply::undo_targets;
+use skep_workspace::apply::{Recovered, Resolution, resolve, undo_targets};
 use skep_workspace::tree::TreeRoot;
 use std::path::Path;
 
@@ -24,6 +24,9 @@ impl Engine {
         };
         let _project = self.lock_project(&approval.project)?;
         let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
+        if approval.state == ApprovalState::NeedsAttention {
+            return self.resolve_locked(&approval, Resolution::Revert);
+        }
         check_undoable(&approval)?;
         let sandbox = self.load(&approval.sandbox).ok();
         let _sandbox = sandbox.as_ref().map(|sandbox| self.lock_sandbox(sandbox)).transpose()?;
@@ -66,6 +69,50 @@ impl Engine {
             remaining_ignored: 0,
             commit: None,
             notes: Vec::new(),
+        })
+    }
+
+    /// The way out of an approval that needs attention, in either direction.
+    pub(crate) fn resolve_approval(
+        &self,
+        id: &ApprovalId,
+        resolution: Resolution,
+    ) -> Result<ApproveReport, Problem> {
+        let approval = self.store.find_approval(id.as_str()).or_problem()?;
+        let _project = self.lock_project(&approval.project)?;
+        let approval = self.store.find_approval(id.as_str()).or_problem()?;
+        if approval.state != ApprovalState::NeedsAttention {
+            let message = format!("approval `{id}` needs no attention");
+            return Err(Problem::new(Code::IllegalState, message).hint("see `skep history`"));
+        }
+        self.resolve_locked(&approval, resolution)
+    }
+
+    fn resolve_locked(
+        &self,
+        approval: &Approval,
+        resolution: Resolution,
+    ) -> Result<ApproveReport, Problem> {
+        let directory = self.layout().approval(&approval.id);
+        let recovered = resolve(&directory, resolution).map_err(|error| apply_problem(&error))?;
+        let applied: Vec<_> = match &recovered {
+            Recovered::Applied { applied, .. } => {
+                applied.paths.iter().map(|path| path.path.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.record_recovery(approval, recovered)?;
+        Ok(ApproveReport {
+            approval: Some(approval.id.clone()),
+            digest: approval.digest,
+            applied,
+            remaining: 0,
+            remaining_ignored: 0,
+            commit: None,
+            notes: vec![match resolution {
+                Resolution::Finish => "finished; what you had changed is kept as the backup".into(),
+                Resolution::Revert => "taken back; what you had changed stays".into(),
+            }],
         })
     }
 
