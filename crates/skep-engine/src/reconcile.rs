@@ -30,7 +30,12 @@ impl Engine {
             return Ok(());
         }
         if sandbox.state == SandboxState::Creating {
-            self.tear_down(sandbox, "interrupted while it was being created");
+            // The row was read before we looked for its maker, who may have finished and gone in
+            // between. Its maker is dead now: a row that is still the same stays so.
+            let now = self.store.sandbox(&sandbox.id).or_problem()?;
+            if now.version == sandbox.version {
+                self.tear_down(sandbox, "interrupted while it was being created");
+            }
             return Ok(());
         }
         let Ok(_lock) = crate::lock::take(
