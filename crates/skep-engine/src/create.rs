@@ -26,6 +26,22 @@ pub(crate) struct Start {
     pub memory: Option<PathBuf>,
 }
 
+/// What a new sandbox stands on.
+struct Ground {
+    project: PathBuf,
+    base: Base,
+    start: Start,
+    hidden: Vec<RelPath>,
+}
+
+/// The project as it is now.
+fn base_of(project: &Path, began: Instant) -> Result<Base, Problem> {
+    let (device, inode) = TreeRoot::open(project)
+        .and_then(|root| root.identity())
+        .map_err(|error| io_problem("open project", project, &error))?;
+    Ok(Base { instant: began, device, inode, commit: git_head::commit(project) })
+}
+
 impl Engine {
     pub(crate) fn create_sandbox(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
         let began = skep_workspace::beginning()
@@ -41,8 +57,16 @@ impl Engine {
         let memory = start.memory.clone();
         let found = find_hidden(&project, &settings.policy)?;
         let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
-        let draft =
-            self.draft(request, &settings, provider, &project, start, began, found.hidden)?;
+        let base = match start.base.clone() {
+            Some(base) => base,
+            None => base_of(&project, began)?,
+        };
+        let draft = self.draft(
+            request,
+            &settings,
+            provider,
+            Ground { project, base, start, hidden: found.hidden },
+        )?;
         let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
         let sandbox = self.insert(draft, request.name.is_none(), scope)?;
         let asked = settings::asked_layers(&request.limits);
@@ -76,24 +100,12 @@ impl Engine {
         request: &CreateRequest,
         settings: &Settings,
         provider: &dyn Provider,
-        project: &Path,
-        start: Start,
-        began: Instant,
-        hidden: Vec<RelPath>,
+        ground: Ground,
     ) -> Result<Sandbox, Problem> {
-        let root =
-            TreeRoot::open(project).map_err(|error| io_problem("open project", project, &error))?;
-        let (device, inode) =
-            root.identity().map_err(|error| io_problem("look at project", project, &error))?;
+        let Ground { project, base, start, hidden } = ground;
         let mut policy = settings.policy.clone();
         policy.env = self.environment(request, &policy);
-        let driver = provider.choose_driver(project, self.layout().root()).or_problem()?;
-        let base = start.base.unwrap_or_else(|| Base {
-            instant: began,
-            device,
-            inode,
-            commit: git_head::commit(project),
-        });
+        let driver = provider.choose_driver(&project, self.layout().root()).or_problem()?;
         let now = self.now();
         Ok(Sandbox {
             id: SandboxId::from_random((self.config.random)()),
@@ -104,7 +116,7 @@ impl Engine {
             state: SandboxState::Creating,
             state_reason: None,
             provider: provider.name().to_owned(),
-            project: project.into(),
+            project: project.as_path().into(),
             driver: start.driver.unwrap_or(driver),
             base,
             enforcement: EnforcementReport::default(),

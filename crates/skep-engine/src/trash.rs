@@ -102,7 +102,7 @@ mod tests {
         std::fs::write(tree.join("a/locked/file"), "x").unwrap();
         std::os::unix::fs::symlink(&outside, tree.join("a/link")).unwrap();
         std::os::unix::fs::symlink(base.path(), tree.join("up")).unwrap();
-        std::fs::set_permissions(tree.join("a/locked"), std::fs::Permissions::from_mode(0))
+        std::fs::set_permissions(tree.join("a/locked"), std::fs::Permissions::from_mode(0o000))
             .unwrap();
         let trash = base.path().join("trash");
         std::fs::create_dir(&trash).unwrap();

@@ -2,9 +2,12 @@
 
 use crate::Engine;
 
+use rustix::fs::Stat;
 use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Problem, RelPath, Sandbox};
+use skep_workspace::WorkspaceSpec;
 use skep_workspace::tree::TreeRoot;
+use std::io::Read;
 
 /// As much of a text as is looked at for deceptive characters.
 const TEXT: u64 = 1 << 20;
@@ -15,12 +18,12 @@ impl Engine {
         let table = RiskTable::builtin();
         let rules = AcceptanceRules::of(&sandbox.policy)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
-        let upper = TreeRoot::open(&self.workspace(sandbox).upper).ok();
+        let levels = Levels::open(&self.workspace(sandbox));
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
-        let bare = bare(changes, upper.as_ref(), project.as_ref());
+        let bare = bare(changes, &levels, project.as_ref());
         let execs = if changes.is_empty() { Vec::new() } else { self.execs_of(&sandbox.id)? };
         for change in changes {
-            let text = new_text(change, upper.as_ref());
+            let text = new_text(change, &levels);
             let facts = ChangeFacts {
                 text: text.as_deref(),
                 in_bare_repository: in_bare_repository(&change.path, &bare),
@@ -29,40 +32,57 @@ impl Engine {
             if !rules.is_empty() {
                 change.verdict = Some(rules.verdict_of(change));
             }
-            change.exec = upper.as_ref().and_then(|upper| writer(upper, &change.path, &execs));
+            change.exec = writer(&levels, &change.path, &execs);
         }
         Ok(())
+    }
+}
+
+/// The upper and the frozen layers below it, topmost first.
+struct Levels(Vec<TreeRoot>);
+
+impl Levels {
+    fn open(workspace: &WorkspaceSpec) -> Self {
+        let paths = [&workspace.upper].into_iter().chain(&workspace.layers);
+        Self(paths.filter_map(|path| TreeRoot::open(path).ok()).collect())
+    }
+
+    /// The topmost level that has something at `path`, and its `lstat`.
+    fn holder(&self, path: &RelPath) -> Option<(&TreeRoot, Stat)> {
+        self.0.iter().find_map(|level| Some((level, level.stat(path).ok()??)))
     }
 }
 
 /// Directories that would be taken for a git repository although they are not called `.git`.
 fn bare(
     changes: &[Change],
-    upper: Option<&TreeRoot>,
+    levels: &Levels,
     project: Option<&TreeRoot>,
 ) -> std::collections::BTreeSet<RelPath> {
-    let stands = |tree: Option<&TreeRoot>, path: &RelPath| {
-        tree.is_some_and(|tree| tree.stat(path).is_ok_and(|stat| stat.is_some()))
+    let in_project = |path: &RelPath| {
+        project.is_some_and(|tree| tree.stat(path).is_ok_and(|stat| stat.is_some()))
     };
     let present =
         changes.iter().filter(|change| !change.new.is_absent()).map(|change| &change.path);
-    bare_repositories(present, |path| stands(upper, path) || stands(project, path))
+    bare_repositories(present, |path| levels.holder(path).is_some() || in_project(path))
 }
 
-fn new_text(change: &Change, upper: Option<&TreeRoot>) -> Option<Vec<u8>> {
+fn new_text(change: &Change, levels: &Levels) -> Option<Vec<u8>> {
     let EntryState::File { .. } = change.new else { return None };
     if change.binary {
         return None;
     }
-    upper?.read(&change.path, TEXT).ok()
+    let (level, _) = levels.holder(&change.path)?;
+    let (file, _) = level.open_file(&change.path).ok()?;
+    let mut text = Vec::new();
+    file.take(TEXT).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 /// The exec that was running when the entry last changed; the one started last, if several were.
-fn writer(upper: &TreeRoot, path: &RelPath, execs: &[Exec]) -> Option<ExecId> {
-    let stat = upper.stat(path).ok().flatten().or_else(|| {
-        let parent = path.parent()?;
-        upper.stat(&parent).ok().flatten()
-    })?;
+fn writer(levels: &Levels, path: &RelPath, execs: &[Exec]) -> Option<ExecId> {
+    let holder = levels.holder(path).or_else(|| levels.holder(&path.parent()?));
+    let (_, stat) = holder?;
     let written = stat.st_ctime as i128 * 1_000 + stat.st_ctime_nsec as i128 / 1_000_000;
     let during = |exec: &&Exec| {
         let Some(start) = milliseconds(&exec.started_at) else { return false };
@@ -71,7 +91,7 @@ fn writer(upper: &TreeRoot, path: &RelPath, execs: &[Exec]) -> Option<ExecId> {
         // did not run at the same time.
         written + 10 >= start && end.is_none_or(|end| written <= end + 1_000)
     };
-    execs.iter().filter(during).next_back().map(|exec| exec.id.clone())
+    execs.iter().rfind(during).map(|exec| exec.id.clone())
 }
 
 fn milliseconds(time: &str) -> Option<i128> {
