@@ -92,6 +92,8 @@ fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
     rustix::stdio::dup2_stderr(&null).step(step)?;
     rustix::process::chdir("/").step(step)?;
     skep_sys::memory::wipe_environment();
+    // Best effort: a kernel built without checkpointing does not tell where they are.
+    let _ = skep_sys::memory::set_command_line("skep: keeper");
     skep_sys::signal::reset_all();
     skep_sys::signal::ignore(libc::SIGPIPE);
     Ok(rustix::process::umask(Mode::from_raw_mode(0o077)).bits())

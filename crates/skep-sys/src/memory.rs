@@ -31,3 +31,33 @@ pub fn wipe_environment() {
         entry = unsafe { entry.add(1) };
     }
 }
+
+/// Overwrites the command line that `/proc/PID/cmdline` shows with `text` (cut to what fits).
+///
+/// A forked keeper would otherwise show the command line of whoever started it, host paths and
+/// typed values included, to everything inside.
+pub fn set_command_line(text: &str) -> std::io::Result<()> {
+    let (start, end) = argument_area()?;
+    let length = end.saturating_sub(start);
+    let text = &text.as_bytes()[..text.len().min(length.saturating_sub(1))];
+    let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the kernel says that the arguments of this process lie there: mapped, writable
+    // memory at the far end of the stack that nobody here holds a reference into (the standard
+    // library copies arguments when asked for them). The keeper has one thread.
+    unsafe { std::ptr::write_bytes(area, 0, length) };
+    // SAFETY: the same area, and `text` is shorter than it.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), area, text.len()) };
+    Ok(())
+}
+
+/// Fields 48 and 49 of `/proc/self/stat`.
+fn argument_area() -> std::io::Result<(usize, usize)> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = rest.split_ascii_whitespace().skip(45);
+    let mut next = || fields.next().and_then(|field| field.parse().ok());
+    match (next(), next()) {
+        (Some(start), Some(end)) if start > 0 && end > start => Ok((start, end)),
+        _ => Err(std::io::Error::other("the kernel does not say where the arguments are")),
+    }
+}

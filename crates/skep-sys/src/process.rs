@@ -212,6 +212,13 @@ pub fn start_ticks(pid: i32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other(format!("cannot read the start time in /proc/{pid}/stat")))
 }
 
+/// Now, in the unit of [`start_ticks`].
+pub fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let ticks = rustix::param::clock_ticks_per_second();
+    now.tv_sec as u64 * ticks + now.tv_nsec as u64 * ticks / 1_000_000_000
+}
+
 /// The id of this boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())

@@ -14,6 +14,7 @@ use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
 use skep_confine::usage::family_of;
 use skep_types::{ExecId, Limits};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How long after its start something is moved.
@@ -74,12 +75,36 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return Ok(()) };
         running.join_at = None;
         let group = membership.group.child(exec, &GroupLimits::default())?;
-        let moved = match running.process.as_ref().and_then(pid_of) {
-            Some(pid) => move_family(&group, &[pid]),
-            None => Ok(()),
-        };
-        running.group = Some(group);
+        let born = running.born;
+        let main = running.process.as_ref().and_then(pid_of);
+        let mut first = self.orphans_since(born);
+        first.extend(main);
+        let moved = move_family(&group, &first);
+        if let Some(running) = self.state.execs.get_mut(exec) {
+            running.group = Some(group);
+        }
         moved
+    }
+
+    /// Processes that have detached from their exec before it had a group: init has adopted them,
+    /// they are nobody's main process and in nobody's group. They are taken for the exec that was
+    /// started last before they were.
+    fn orphans_since(&self, born: u64) -> Vec<Pid> {
+        let execs = || self.state.execs.values();
+        let mains: HashSet<Pid> =
+            execs().filter_map(|running| running.process.as_ref().and_then(pid_of)).collect();
+        let grouped: HashSet<Pid> =
+            execs().filter_map(|running| running.group.as_ref()).flat_map(Group::pids).collect();
+        let later = execs().map(|running| running.born).filter(|other| *other > born).min();
+        let is_orphan = |pid: &Pid| {
+            let number = pid.as_raw_nonzero().get();
+            let started = skep_sys::process::start_ticks(number).unwrap_or(0);
+            !mains.contains(pid)
+                && !grouped.contains(pid)
+                && started >= born
+                && later.is_none_or(|later| started < later)
+        };
+        children_of(self.init.pid).into_iter().filter(is_orphan).collect()
     }
 
     /// An exec with limits of its own is in its group from the first instruction on. The sandbox is
@@ -110,6 +135,14 @@ impl Keeper<'_> {
     }
 }
 
+/// Those a process is the parent of, by adoption too.
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let number = parent.as_raw_nonzero();
+    let path = format!("/proc/{number}/task/{number}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
+}
+
 /// The number of the process a handle stands for, as seen from here.
 fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let text =
@@ -123,7 +156,7 @@ fn pid_of(process: &OwnedFd) -> Option<Pid> {
 /// in the old group and is found by looking again, until a look finds nobody new.
 fn move_family(group: &Group, first: &[Pid]) -> Result<(), CgroupError> {
     let files = group.procs_files()?;
-    let mut moved: std::collections::HashSet<Pid> = std::collections::HashSet::new();
+    let mut moved: HashSet<Pid> = HashSet::new();
     loop {
         let mut all: Vec<Pid> = first.iter().flat_map(|pid| family_of(*pid)).collect();
         all.retain(|pid| moved.insert(*pid));

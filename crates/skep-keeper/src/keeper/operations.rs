@@ -103,6 +103,7 @@ impl Keeper<'_> {
             terminal: command.tty.is_some(),
             log,
             join_at: if group.is_some() { None } else { self.join_soon() },
+            born: skep_sys::process::ticks_since_boot(),
             process: None,
             group,
             limits,

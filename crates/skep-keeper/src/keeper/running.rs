@@ -56,6 +56,8 @@ pub struct Running {
     pub group: Option<Group>,
     /// When it is to be moved into one.
     pub join_at: Option<Instant>,
+    /// When it was started, in the ticks that `/proc` counts starts of processes in.
+    pub born: u64,
     /// A handle on its main process.
     pub process: Option<OwnedFd>,
     /// Its limits.
