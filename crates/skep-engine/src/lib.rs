@@ -45,6 +45,7 @@ pub mod reconcile;
 mod review;
 mod serve_api;
 mod settings;
+mod submounts;
 mod trash;
 mod usage;
 mod views;

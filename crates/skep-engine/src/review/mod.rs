@@ -72,7 +72,8 @@ impl Engine {
     fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
         let mut changes = derived.changes;
         self.judge(sandbox, &mut changes)?;
-        let warnings = self.sibling_warnings(sandbox, &changes)?;
+        let mut warnings = self.sibling_warnings(sandbox, &changes)?;
+        warnings.extend(self.mount_warnings(sandbox));
         Ok(ChangeSet {
             sandbox: sandbox.name.clone(),
             base: derived.base_word,
@@ -83,6 +84,17 @@ impl Engine {
             warnings,
             totals: derived.totals,
         })
+    }
+
+    /// What of the project is not in the view because it is another filesystem.
+    pub(crate) fn mount_warnings(&self, sandbox: &Sandbox) -> Vec<String> {
+        let mounts = crate::submounts::below(sandbox.project.as_path());
+        let warning = |path: &RelPath| {
+            format!(
+                "another filesystem is mounted at `{path}`: it is not seen inside and not changed"
+            )
+        };
+        mounts.iter().map(warning).collect()
     }
 
     pub(crate) fn drift_of(&self, id: &SandboxId) -> Result<Vec<Drift>, Problem> {
