@@ -122,11 +122,11 @@ fn killing_an_exec_ends_what_it_started() {
     for_both(|lab| {
         let number = format!("5{:08}", std::process::id());
         lab.create("s");
-        let script = format!("{}; sleep {number}", daemon(&number));
+        // Children in sessions of their own too.
+        let script = format!("setsid sleep {number} & sleep {number} & (sleep {number}) & wait");
         let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok().text();
-        wait_for("both to run", 10, || {
-            (outside::processes_with(&format!("sleep\0{number}")).len() == 2).then_some(())
-        });
+        let started = || outside::processes_with(&format!("sleep\0{number}"));
+        wait_for("all to run", 10, || (started().len() == 3).then_some(()));
         lab.skep(["kill", &exec]).run().ok();
         wait_for_empty("processes", 10, || outside::processes_with(&number));
     });

@@ -2,15 +2,20 @@
 
 mod bad_input;
 mod change_matrix;
+mod crash_create;
 mod documents;
 mod execs;
 mod exit_codes;
+mod faults;
 mod first_steps;
 mod hijack;
+mod leftovers;
 mod lifecycle;
+mod options;
 mod overlay;
 mod paths;
 mod projects;
 mod random_work;
 mod streams;
+mod terminal;
 mod view;

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::wait::wait_for;
+use super::who::Who;
 use rustix::fd::OwnedFd;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -22,7 +23,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts a call on a new terminal of this size. `setsid -c` makes it the controlling one, so
     /// that Ctrl-C and resizing reach the program as they would from a person.
-    pub(crate) fn start(call: Call, rows: u16, columns: u16) -> Self {
+    pub(crate) fn start(who: Who, call: Call, rows: u16, columns: u16) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -35,6 +36,7 @@ impl Terminal {
         let inner = call.into_command();
         let mut command = std::process::Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(inner.get_program()).args(inner.get_args());
+        who.dress(&mut command);
         command.env_clear().env("TERM", "xterm");
         for (name, value) in inner.get_envs() {
             if let Some(value) = value {
@@ -75,6 +77,13 @@ impl Terminal {
             assert!(start.elapsed().as_secs() < 20, "`{text}` is not shown: {}", self.screen());
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
+    }
+
+    /// How the terminal is set: what a program must leave as it found it.
+    pub(crate) fn modes(&self) -> String {
+        let modes = rustix::termios::tcgetattr(&self.master).unwrap();
+        let (input, output) = (modes.input_modes, modes.output_modes);
+        format!("{input:?} {output:?} {:?} {:?}", modes.control_modes, modes.local_modes)
     }
 
     /// Waits for the end.

@@ -1,1 +1,12 @@
 //! Isolation and limits, asked from inside, with control runs.
+
+mod away;
+mod daemons;
+mod disk;
+mod escape;
+mod hidden;
+mod limits;
+mod output;
+mod privileges;
+mod refused;
+mod workloads;

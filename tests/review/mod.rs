@@ -1,1 +1,7 @@
-//! The change set, approval, undo and the crashes in between.
+//! The review: what is shown is what is taken over, and nothing of anybody's is lost on the way.
+
+mod desk;
+mod digest;
+mod drift;
+mod hunks;
+mod rebase;

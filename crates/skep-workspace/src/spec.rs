@@ -16,7 +16,8 @@ pub struct WorkspaceSpec {
     pub driver: WorkspaceDriver,
     /// The writable layer.
     pub upper: PathBuf,
-    /// Frozen uppers below it, topmost first.
+    /// Frozen uppers below it, topmost first. One with a file of the same name and the extension
+    /// `copied` beside it was made by copying: the births of its entries prove nothing.
     pub layers: Vec<PathBuf>,
     /// Read-only dependency directories, topmost first. What stands there is not the project's.
     pub dependency_layers: Vec<PathBuf>,
@@ -55,6 +56,8 @@ pub(crate) struct Trees {
     /// The upper, then the layers.
     pub levels: Vec<TreeRoot>,
     pub level_paths: Vec<PathBuf>,
+    /// Whether a level was made by copying.
+    copied: Vec<bool>,
     pub dependencies: Vec<TreeRoot>,
 }
 
@@ -71,12 +74,27 @@ impl Trees {
         level_paths.extend(spec.layers.iter().cloned());
         let levels =
             level_paths.iter().map(|path| open("layer", path)).collect::<Result<_, _>>()?;
+        let copied =
+            level_paths.iter().map(|path| path.with_extension("copied").exists()).collect();
         let dependencies = spec
             .dependency_layers
             .iter()
             .map(|path| open("dependency layer", path))
             .collect::<Result<_, _>>()?;
-        Ok(Self { project, levels, level_paths, dependencies })
+        Ok(Self { project, levels, level_paths, copied, dependencies })
+    }
+
+    /// When the sandbox made the entry at `path` of a level, where that can be told.
+    pub(crate) fn made_ns(
+        &self,
+        level: usize,
+        path: &RelPath,
+    ) -> Result<Option<i128>, DeriveError> {
+        if self.copied[level] {
+            return Ok(None);
+        }
+        crate::base::birth_ns(&self.levels[level], path)
+            .map_err(|source| DeriveError::read("sandbox", path, source))
     }
 }
 

@@ -15,13 +15,16 @@ const TEXT: u64 = 1 << 20;
 impl Engine {
     /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it.
     pub(super) fn judge(&self, sandbox: &Sandbox, changes: &mut [Change]) -> Result<(), Problem> {
+        if changes.is_empty() {
+            return Ok(());
+        }
         let table = RiskTable::builtin();
         let rules = AcceptanceRules::of(&sandbox.policy)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let levels = Levels::open(&self.workspace(sandbox));
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
         let bare = bare(changes, &levels, project.as_ref());
-        let execs = if changes.is_empty() { Vec::new() } else { self.execs_of(&sandbox.id)? };
+        let execs = self.execs_of(&sandbox.id)?;
         for change in changes {
             let text = new_text(change, &levels);
             let facts = ChangeFacts {

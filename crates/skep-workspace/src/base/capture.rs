@@ -2,7 +2,7 @@
 //! still proves it. A later edit by the user then has a base to be merged against.
 
 use super::memory::{Capture, Durability, Memory, Record};
-use super::{Identity, Proof, birth_ns, is_dir};
+use super::{Identity, Proof, is_dir};
 use crate::error::DeriveError;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
@@ -158,10 +158,7 @@ impl Run<'_> {
     fn absent(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let made = match seen {
             Seen::Gone => None,
-            Seen::Leaf { level } | Seen::Dir { level, .. } => {
-                birth_ns(&self.trees.levels[level], path)
-                    .map_err(|source| DeriveError::read("sandbox", path, source))?
-            }
+            Seen::Leaf { level } | Seen::Dir { level, .. } => self.trees.made_ns(level, path)?,
         };
         if !self.proof.absent(path)? && !self.proof.absent_before(path, made)? {
             self.summary.unproven += 1;

@@ -296,8 +296,7 @@ impl Judge<'_> {
 
     fn made(&self, path: &RelPath, level: Option<usize>) -> Result<Option<i128>, DeriveError> {
         let Some(level) = level else { return Ok(None) };
-        crate::base::birth_ns(&self.trees.levels[level], path)
-            .map_err(|source| DeriveError::read("sandbox", path, source))
+        self.trees.made_ns(level, path)
     }
 
     fn standing(&self, entry: &Entry) -> Result<Standing, DeriveError> {
