@@ -146,7 +146,8 @@ fn content(root: &TreeRoot, applied: &AppliedPath) -> Result<Option<Content>, Pr
 fn message(template: &str, sandbox: &Sandbox, approval: &Approval) -> String {
     let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
     let paths = approval.paths.iter().filter(|path| {
-        !directory(&path.after) && !(path.after.is_absent() && directory(&path.before))
+        let what = if path.after.is_absent() { &path.before } else { &path.after };
+        !directory(what)
     });
     let mut files: Vec<_> = paths.map(|path| path.path.to_string()).collect();
     let more = files.len().saturating_sub(FILES_NAMED);
