@@ -65,7 +65,8 @@ impl Engine {
         found
     }
 
-    fn own_levels(&self, sandbox: &Sandbox, shared: &[LayerId]) -> Vec<TreeRoot> {
+    /// What a sandbox wrote itself: its upper, and the layers that are not `shared`.
+    pub(crate) fn own_levels(&self, sandbox: &Sandbox, shared: &[LayerId]) -> Vec<TreeRoot> {
         let layers = sandbox.layers.iter().filter(|layer| !shared.contains(layer));
         let layers = layers.map(|layer| self.layout().layer(layer));
         let upper = self.layout().sandbox(&sandbox.id).join("upper");

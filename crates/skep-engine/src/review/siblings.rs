@@ -3,8 +3,7 @@
 use crate::Engine;
 use crate::problems::OrProblem;
 use skep_store::SandboxFilter;
-use skep_types::{Change, Problem, Sandbox, SandboxState};
-use skep_workspace::tree::TreeRoot;
+use skep_types::{Change, Problem, Sandbox, SandboxState, WorkspaceDriver};
 
 /// How many paths are named in one warning.
 const NAMED: usize = 3;
@@ -28,12 +27,18 @@ impl Engine {
         };
         let siblings = self.store.list_sandboxes(&filter).or_problem()?;
         let warnings = siblings.iter().filter(|sibling| sibling.id != sandbox.id);
-        Ok(warnings.filter_map(|sibling| self.warn_of(sibling, changes)).collect())
+        Ok(warnings.filter_map(|sibling| self.warn_of(sandbox, sibling, changes)).collect())
     }
 
-    fn warn_of(&self, sibling: &Sandbox, changes: &[Change]) -> Option<String> {
-        let upper = TreeRoot::open(&self.workspace(sibling).upper).ok()?;
-        let touched = |change: &&Change| upper.stat(&change.path).is_ok_and(|stat| stat.is_some());
+    fn warn_of(&self, sandbox: &Sandbox, sibling: &Sandbox, changes: &[Change]) -> Option<String> {
+        // A full copy has every path.
+        if sibling.driver == WorkspaceDriver::Copy {
+            return None;
+        }
+        let levels = self.own_levels(sibling, &sandbox.layers);
+        let touched = |change: &&Change| {
+            levels.iter().any(|level| level.stat(&change.path).is_ok_and(|stat| stat.is_some()))
+        };
         let paths: Vec<_> =
             changes.iter().filter(touched).map(|change| change.path.to_string()).collect();
         let shown =
