@@ -8,6 +8,7 @@ use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
+use crate::pause;
 use crate::probe;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
 use crate::spawn::{self, Stdio};
@@ -231,8 +232,9 @@ impl Init {
             }
             ToInit::Write => {
                 let result = self.write(descriptors);
-                channel.send(&FromInit::Wrote(result), &[])
+                channel.send(&FromInit::Done(result), &[])
             }
+            ToInit::Pause => channel.send(&FromInit::Done(pause::pause_everyone()), &[]),
             ToInit::Go | ToInit::Sources => Ok(()),
         }
     }

@@ -33,6 +33,7 @@ mod init;
 mod keeper;
 mod launch;
 
+mod pause;
 mod probe;
 mod protocol;
 mod spawn;

@@ -167,6 +167,8 @@ pub enum ToInit {
         /// With what.
         signal: i32,
     },
+    /// Stop every process but init, and answer when they stand (where there is no cgroup).
+    Pause,
     /// Put something into the workspace. Descriptor: the [`WriteOrder`], then a file's bytes.
     Write,
 }
@@ -211,8 +213,8 @@ pub enum FromInit {
         /// Largest resident size.
         memory_peak: u64,
     },
-    /// The answer to a write.
-    Wrote(Result<(), Failure>),
+    /// The answer to a write, or to a pause.
+    Done(Result<(), Failure>),
 }
 
 /// The steps between fork and exec.

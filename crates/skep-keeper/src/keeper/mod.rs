@@ -58,8 +58,8 @@ struct State {
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     execs: BTreeMap<ExecId, Running>,
-    /// Clients that wait for init to answer a write, in order.
-    writers: VecDeque<u64>,
+    /// Clients that wait for init to answer a write or a pause, in order.
+    waiting: VecDeque<u64>,
     frozen: bool,
     stopping: bool,
     idle_since: Option<Instant>,
@@ -220,8 +220,8 @@ impl<'a> Keeper<'a> {
             FromInit::Ended { exec, code, signal, cpu_ms, memory_peak } => {
                 self.main_ended(&exec, running::MainEnd { code, signal, cpu_ms, memory_peak });
             }
-            FromInit::Wrote(result) => {
-                if let Some(client) = self.state.writers.pop_front() {
+            FromInit::Done(result) => {
+                if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));
                 }
             }

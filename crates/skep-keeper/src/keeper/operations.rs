@@ -300,6 +300,9 @@ impl Keeper<'_> {
     }
 
     pub(super) fn operate_freeze(&mut self, client: u64, freeze: bool) {
+        if freeze && self.group.is_none() {
+            return self.ask_pause(client);
+        }
         let failure = self.set_frozen_groups(freeze);
         self.state.frozen = freeze;
         let answer = match failure {
@@ -309,16 +312,25 @@ impl Keeper<'_> {
         self.reply(client, &answer);
     }
 
+    /// Without a cgroup: init stops everyone and says when they stand.
+    fn ask_pause(&mut self, client: u64) {
+        self.state.frozen = true;
+        match self.channel.send(&ToInit::Pause, &[]).step(|| "pause the processes".into()) {
+            Ok(()) => self.state.waiting.push_back(client),
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
     /// Freezes or thaws every exec; init stays awake, it has work to do.
     pub(super) fn set_frozen_groups(&mut self, freeze: bool) -> Option<Failure> {
         if freeze && let Err(failure) = self.join_all() {
             return Some(failure);
         }
         if self.group.is_none() {
-            let signal = if freeze { libc::SIGSTOP } else { libc::SIGCONT };
-            let message = ToInit::Signal { whom: Whom::Everyone, signal };
+            // Freezing was asked of init, which answers by itself.
+            let message = ToInit::Signal { whom: Whom::Everyone, signal: libc::SIGCONT };
             let sent = self.channel.send(&message, &[]);
-            return sent.step(|| "pause the processes".into()).err();
+            return sent.step(|| "wake the processes".into()).err();
         }
         let groups = self.state.execs.values().filter_map(|running| running.group.as_ref());
         for group in groups {
@@ -350,7 +362,7 @@ impl Keeper<'_> {
             self.channel.send(&ToInit::Write, &descriptors)
         });
         match sent.step(|| "pass the write to init".into()) {
-            Ok(()) => self.state.writers.push_back(client),
+            Ok(()) => self.state.waiting.push_back(client),
             Err(failure) => self.reply(client, &Err(failure)),
         }
     }
