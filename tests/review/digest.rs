@@ -1,0 +1,274 @@
+//! An approval is of what was reviewed, and of nothing newer.
+
+use super::desk::paths;
+use crate::harness::{Kind, Lab, for_both, long, wait_for};
+use std::collections::BTreeMap;
+
+fn digest(lab: &Lab) -> String {
+    lab.diff("s")["digest"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn approve_refuses_another_digest() {
+    for_both(|lab| {
+        lab.write("f", "one\n");
+        lab.up("s");
+        lab.inside("s", "echo two > f; echo n > n");
+        let reviewed = digest(lab);
+        let moves = [
+            "echo three > f",
+            "chmod 755 f",
+            "rm n",
+            "echo n > m",
+            "rm f; ln -s n f",
+            "rm f; mkdir f",
+            "mkdir empty",
+        ];
+        for script in moves {
+            lab.inside("s", script);
+            for line in [&["s"][..], &["s", "f"], &["s", "--dry-run"]] {
+                let line: Vec<&str> = line.iter().copied().chain(["--digest", &reviewed]).collect();
+                let ran = lab.conflicts(&line);
+                assert_eq!(ran.problem()["code"], "digest_mismatch", "{}", ran.describe());
+            }
+            // The very same state again has the very same digest.
+            lab.inside("s", "rm -rf f n m empty; echo two > f; chmod 644 f; echo n > n");
+            assert_eq!(digest(lab), reviewed, "after `{script}`");
+        }
+        for typed in ["", "0", &reviewed[..63], &"0".repeat(64), "../x"] {
+            lab.conflicts(&["s", "--digest", typed]);
+        }
+        lab.approve(&["s", "--digest", &reviewed]);
+        assert_eq!((lab.bytes("f"), lab.bytes("n")), (b"two\n".to_vec(), b"n\n".to_vec()));
+    });
+}
+
+#[test]
+fn diff_5_a_digest_with_some_paths_applies_exactly_those() {
+    for_both(|lab| {
+        for name in ["a", "b", "c"] {
+            lab.write(name, "old\n");
+        }
+        lab.worked("s", "for name in a b c; do echo new > $name; done; mkdir d; echo x > d/x");
+        let reviewed = digest(lab);
+        let report = lab.approve(&["s", "b", "d", "--digest", &reviewed]);
+        assert_eq!(report["remaining"], 2, "{report}");
+        let read = |name: &str| String::from_utf8(lab.bytes(name)).unwrap();
+        assert_eq!(
+            [read("a"), read("b"), read("c"), read("d/x")],
+            ["old\n", "new\n", "old\n", "x\n"]
+        );
+        assert_eq!(paths(&lab.diff("s")), ["a", "c"]);
+        // The old digest is that of another change set now.
+        lab.conflicts(&["s", "a", "--digest", &reviewed]);
+    });
+}
+
+#[test]
+fn the_project_moving_changes_what_is_approved() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        lab.worked("s", "sed -i s/2/two/ f");
+        let reviewed = digest(lab);
+        // The base and the new content are the same: the digest still is that of the review, and
+        // the user's line is kept by the merge.
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+        let ran = lab.skep(["approve", "s", "--digest", &reviewed, "--json"]).run();
+        match ran.code() {
+            0 => assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n4\n5\n6\n7\n8\nnine\n"),
+            4 => assert_eq!(lab.bytes("f"), b"1\n2\n3\n4\n5\n6\n7\n8\nnine\n"),
+            _ => panic!("{}", ran.describe()),
+        }
+    });
+}
+
+/// A program inside that writes in bursts; every file of one round carries the same number, twice.
+/// Between bursts it rests for about as long as a look and an approval take, so that both win.
+const WRITER: &str = r#"
+import os, random, time
+n = 0
+while True:
+    n += 1
+    text = f"{n}\n" + "x" * (n % 7 * 1000) + f"\n{n}\n"
+    for name in ("a", "b", "sub/c"):
+        with open(name, "r+") as file:
+            file.truncate(0)
+            file.write(text)
+    with open("t", "w") as file:
+        file.write(text)
+    os.replace("t", "d")
+    if n % 3 == 0:
+        os.mkdir("e")
+        open("e/f", "w").write(text)
+        os.unlink("e/f")
+        os.rmdir("e")
+    if n % 50 == 0:
+        time.sleep(random.random() * 0.15)
+"#;
+
+/// Approves what was just read, again and again, and looks at every byte that arrives.
+fn race(lab: &Lab, rounds: usize) -> (usize, usize) {
+    for name in ["a", "b", "sub/c"] {
+        lab.write(name, "0\n");
+    }
+    lab.tool("writer.py", WRITER);
+    lab.up("s");
+    lab.skep(["exec", "-d", "s", "--", "python3", "/tools/writer.py"]).run().ok();
+    wait_for("the writer's first change", 20, || (!paths(&lab.diff("s")).is_empty()).then_some(()));
+    let (mut applied, mut refused) = (0, 0);
+    for _ in 0..rounds {
+        let before = lab.tree();
+        let diff = lab.diff("s");
+        let reviewed = reviewed_bytes(&diff);
+        let reviewed_digest = diff["digest"].as_str().unwrap();
+        let ran = lab.skep(["approve", "s", "--json", "--digest", reviewed_digest]).run();
+        let after = lab.tree();
+        match ran.code() {
+            0 => {
+                applied += 1;
+                for (path, node) in &after.nodes {
+                    if node.kind != Kind::File || before.get(path) == Some(node) {
+                        continue;
+                    }
+                    let shown = reviewed.get(path.to_str().unwrap());
+                    assert_eq!(shown, Some(&node.bytes), "{path:?}: a byte nobody reviewed");
+                }
+            }
+            4 => {
+                refused += 1;
+                after.assert_equals(&before, "refused, and yet something landed");
+            }
+            _ => panic!("{}", ran.describe()),
+        }
+    }
+    (applied, refused)
+}
+
+/// The new content of every changed text, put together from the hunks that were shown and the
+/// context they stand in (the files are short, so a hunk is the whole file or appends to it).
+fn reviewed_bytes(diff: &serde_json::Value) -> BTreeMap<String, Vec<u8>> {
+    let mut reviewed = BTreeMap::new();
+    for change in diff["changes"].as_array().unwrap() {
+        let mut bytes = Vec::new();
+        for hunk in change["hunks"].as_array().unwrap() {
+            for line in hunk["lines"].as_array().unwrap() {
+                let line = line.as_str().unwrap();
+                if !line.starts_with('-') {
+                    bytes.extend_from_slice(&line.as_bytes()[1..]);
+                }
+            }
+        }
+        reviewed.insert(change["path"].as_str().unwrap().to_owned(), bytes);
+    }
+    reviewed
+}
+
+#[test]
+fn heavy_diff_4_no_unreviewed_byte_lands_while_a_process_writes() {
+    for_both(|lab| {
+        let (applied, refused) = race(lab, if long() { 5000 } else { 100 });
+        println!("{applied} applied, {refused} refused");
+        assert!(refused > 0 && applied > 0, "one side always won: no race was run");
+    });
+}
+
+#[test]
+fn diff_4_what_is_shown_is_what_is_bound_without_a_digest() {
+    for_both(|lab| {
+        for name in ["a", "b", "sub/c"] {
+            lab.write(name, "0\n");
+        }
+        lab.tool("writer.py", WRITER);
+        lab.up("s");
+        lab.skep(["exec", "-d", "s", "--", "python3", "/tools/writer.py"]).run().ok();
+        for _ in 0..20 {
+            let before = lab.tree();
+            let ran = lab.skep(["approve", "s"]).run();
+            let after = lab.tree();
+            match ran.code() {
+                0 => {}
+                4 => after.assert_equals(&before, "refused, and yet something landed"),
+                _ => panic!("{}", ran.describe()),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_consistent_cut_is_shown_while_a_process_writes() {
+    for_both(|lab| {
+        for name in ["a", "b", "sub/c"] {
+            lab.write(name, "0\n");
+        }
+        lab.tool("writer.py", WRITER);
+        lab.up("s");
+        lab.skep(["exec", "-d", "s", "--", "python3", "/tools/writer.py"]).run().ok();
+        // `a` is written before `b`: a cut may be between them, but never has a newer `b`.
+        for _ in 0..30 {
+            let reviewed = reviewed_bytes(&lab.diff("s"));
+            let number = |name: &str| -> Option<u64> {
+                let text = String::from_utf8(reviewed.get(name)?.clone()).unwrap();
+                text.lines().next()?.parse().ok()
+            };
+            if let (Some(a), Some(b)) = (number("a"), number("b")) {
+                assert!(a == b || a == b + 1, "a {a}, b {b}");
+            }
+        }
+    });
+}
+
+#[test]
+fn diff_12_approve_twice_has_one_outcome() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        for name in ["f1", "f2", "f3"] {
+            lab.write(name, "old\n");
+        }
+        lab.worked("s", "for name in *; do echo new >> $name; done");
+        let reviewed = digest(lab);
+        let start = || lab.skep(["approve", "s", "--json", "--digest", &reviewed]).spawn();
+        let children: Vec<_> = (0..4).map(|_| start()).collect();
+        let mut codes: Vec<i32> = children
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap().status.code().unwrap())
+            .collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 4, 4, 4], "one applies, the others see another change set");
+        assert_eq!(lab.bytes("f"), b"old\nnew\n");
+        assert_eq!(lab.skep(["history", "--json"]).run().ok().json().as_array().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn diff_12_approve_against_reject_rm_and_undo_has_one_outcome() {
+    for_both(|lab| {
+        for round in 0..6 {
+            let name = format!("s{round}");
+            let file = format!("f{round}");
+            lab.write(&file, "old\n");
+            lab.worked(&name, &format!("echo new > {file}"));
+            let against: Vec<&str> = match round % 3 {
+                0 => vec!["reject", &name],
+                1 => vec!["rm", "--discard", &name],
+                _ => vec!["undo"],
+            };
+            let one = lab.skep(["approve", &name, "--json"]).spawn();
+            let other = lab.skep(&against).spawn();
+            let one = one.wait_with_output().unwrap();
+            let other = other.wait_with_output().unwrap();
+            let text = String::from_utf8(lab.bytes(&file)).unwrap();
+            println!("{against:?}: {:?} {:?} {text:?}", one.status.code(), other.status.code());
+            assert!(text == "old\n" || text == "new\n", "{text}");
+            let report: serde_json::Value = serde_json::from_slice(&one.stdout).unwrap_or_default();
+            // An approval of nothing is one too: the other was first.
+            let applied = report["applied"].as_array().is_some_and(|list| !list.is_empty());
+            if applied && round % 3 != 2 {
+                assert_eq!(text, "new\n", "success was reported");
+            }
+            if !applied {
+                assert_eq!(text, "old\n", "{}", String::from_utf8_lossy(&one.stderr));
+            }
+            let _ = lab.skep(["rm", "--discard", &name]).run();
+        }
+    });
+}
