@@ -324,6 +324,9 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     if let Some(ttl) = request.ttl {
         labels.insert("skep.ttl".into(), format!("{}", ttl.as_secs()));
     }
+    if let Some(key) = &request.idempotency_key {
+        labels.insert(crate::repeated::KEY_LABEL.into(), key.clone());
+    }
     labels
 }
 

@@ -16,6 +16,7 @@ impl Layout {
     /// Opens the directory, making it (mode 0700) if it is not there.
     pub fn open(root: &Path) -> io::Result<Self> {
         make_private(root)?;
+        crate::state_place::check(root)?;
         let layout = Self { root: fs::canonicalize(root)? };
         for name in ["sandboxes", "layers", "approvals", "trash", "locks"] {
             make_private(&layout.root.join(name))?;
@@ -26,6 +27,11 @@ impl Layout {
     /// The directory itself.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Space kept back, so that removing works on a full disk.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("reserve")
     }
 
     /// The database.
@@ -72,6 +78,11 @@ impl Layout {
     pub fn project_lock(&self, project: &ByteString) -> PathBuf {
         let name = ContentHash::of(project.as_bytes()).to_string();
         self.root.join("locks").join(format!("project-{name}"))
+    }
+
+    /// The lock under which a dead maker's idempotency key is taken over.
+    pub fn key_lock(&self) -> PathBuf {
+        self.root.join("locks").join("keys")
     }
 
     /// The lock under which a sandbox is changed.

@@ -42,9 +42,11 @@ mod problems;
 mod project;
 mod receipt;
 pub mod reconcile;
+mod repeated;
 mod review;
 mod serve_api;
 mod settings;
+mod state_place;
 mod submounts;
 mod trash;
 mod usage;
@@ -106,6 +108,7 @@ impl Engine {
     ) -> Result<Self, Problem> {
         let engine = Self { config, providers, store };
         engine.reconcile()?;
+        state_place::keep_reserve(engine.layout());
         Ok(engine)
     }
 

@@ -1,6 +1,7 @@
 //! Start, stop, freeze, thaw, remove.
 
 use crate::problems::{OrProblem, io_problem};
+use crate::state_place::spend_reserve;
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::Expect;
@@ -104,7 +105,13 @@ impl Engine {
         if !discard {
             self.refuse_unreviewed(&sandbox)?;
         }
-        self.delete(&sandbox)
+        match self.delete(&sandbox) {
+            // On a full disk not even a row can be written: what removing needs is kept back.
+            Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
+                self.delete(&sandbox)
+            }
+            other => other,
+        }
     }
 
     /// Unreviewed work goes only when somebody says so.

@@ -1,13 +1,10 @@
 //! Sandboxes as shown: with sizes, running execs and warnings.
 
-use crate::api::{CreateRequest, ListFilter, SandboxView};
+use crate::api::{ListFilter, SandboxView};
 use crate::problems::OrProblem;
 use crate::{Engine, usage};
-use skep_store::{KeyClaim, SandboxFilter};
-use skep_types::{ByteSize, ByteString, Code, ContentHash, Problem, Sandbox};
-
-/// How long a repeated request with the same key is answered with the first one's result.
-const KEY_LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
+use skep_store::SandboxFilter;
+use skep_types::{ByteSize, ByteString, Problem, Sandbox};
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
@@ -59,41 +56,5 @@ impl Engine {
         let mut sandboxes = self.store.list_sandboxes(&filter).or_problem()?;
         sandboxes.reverse();
         sandboxes.into_iter().map(|sandbox| self.view(sandbox)).collect()
-    }
-
-    /// The same key and the same request: the same sandbox, however often it is sent.
-    pub(crate) fn create_once(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
-        let Some(key) = &request.idempotency_key else { return self.create_sandbox(request) };
-        let body = serde_json::to_vec(request).unwrap_or_default();
-        let now = self.now();
-        let expires = now
-            .parse::<jiff::Timestamp>()
-            .and_then(|now| now.checked_add(KEY_LIFETIME))
-            .map_err(|error| Problem::new(Code::Internal, format!("the clock is off: {error}")))?;
-        match self
-            .store
-            .claim_key(key, &ContentHash::of(&body), &now, &expires.to_string())
-            .or_problem()?
-        {
-            KeyClaim::Done(id) => {
-                let id = id.as_str().unwrap_or_default();
-                self.store.find_sandbox(id).or_problem()
-            }
-            KeyClaim::InProgress => Err(Problem::new(
-                Code::Busy,
-                format!("a request with the key `{key}` is under way"),
-            )),
-            KeyClaim::New => match self.create_sandbox(request) {
-                Ok(sandbox) => {
-                    let id = serde_json::Value::String(sandbox.id.to_string());
-                    self.store.finish_key(key, &id).or_problem()?;
-                    Ok(sandbox)
-                }
-                Err(problem) => {
-                    self.store.drop_key(key).or_problem()?;
-                    Err(problem)
-                }
-            },
-        }
     }
 }
