@@ -1,5 +1,6 @@
 //! Calling the binary under a deadline.
 
+use super::who::Who;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{Read, Write as _};
@@ -15,12 +16,24 @@ pub(crate) struct Call {
     command: Command,
     input: Vec<u8>,
     deadline: Duration,
+    who: Option<Who>,
 }
 
 impl Call {
     /// Of a command that is ready but for its arguments.
     pub(crate) fn new(command: Command) -> Self {
-        Self { command, input: Vec::new(), deadline: Duration::from_secs(60) }
+        Self { command, input: Vec::new(), deadline: Duration::from_secs(60), who: None }
+    }
+
+    /// Says who makes the call; the command itself must be dressed already.
+    pub(crate) fn by(mut self, who: Who) -> Self {
+        self.who = Some(who);
+        self
+    }
+
+    /// Who makes the call, where that was said.
+    pub(crate) fn who(&self) -> Option<Who> {
+        self.who
     }
 
     /// One more argument.

@@ -90,14 +90,14 @@ impl Lab {
         let mut command = Command::new(&self.binary);
         self.dress(&mut command);
         command.args(arguments);
-        Call::new(command)
+        Call::new(command).by(self.who)
     }
 
     /// A call of another program by the lab's caller.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Call {
         let mut command = Command::new(program);
         self.dress(&mut command);
-        Call::new(command)
+        Call::new(command).by(self.who)
     }
 
     fn dress(&self, command: &mut Command) {
@@ -243,8 +243,9 @@ impl Lab {
         assert_eq!(outside::network(), self.network_before, "network namespaces or links");
         for name in ["sandboxes", "trash", "locks"] {
             let mut left = entries(&self.state.join(name));
-            // One lock per project stays: it has no sandbox it could go with.
-            left.retain(|path| !path.file_name().unwrap().as_bytes().starts_with(b"project-"));
+            // One lock per project, and that of all keys, stay: they have no sandbox to go with.
+            let stays = |name: &[u8]| name.starts_with(b"project-") || name == b"keys";
+            left.retain(|path| !stays(path.file_name().unwrap().as_bytes()));
             assert_eq!(left, Vec::<PathBuf>::new(), "left in {name}");
         }
         Tree::read(&self.home).assert_equals(&self.home_before, "the home was changed");

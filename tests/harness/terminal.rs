@@ -1,8 +1,6 @@
 //! A real terminal for skep: a pty whose other end the test reads and types on.
 
 use super::call::Call;
-use super::wait::wait_for;
-use super::who::Who;
 use rustix::fd::OwnedFd;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -23,7 +21,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts a call on a new terminal of this size. `setsid -c` makes it the controlling one, so
     /// that Ctrl-C and resizing reach the program as they would from a person.
-    pub(crate) fn start(who: Who, call: Call, rows: u16, columns: u16) -> Self {
+    pub(crate) fn start(call: Call, rows: u16, columns: u16) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -33,10 +31,13 @@ impl Terminal {
         let path = name.to_str().unwrap();
         let slave =
             || OpenOptions::new().read(true).write(true).custom_flags(NOCTTY).open(path).unwrap();
+        let who = call.who();
         let inner = call.into_command();
         let mut command = std::process::Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(inner.get_program()).args(inner.get_args());
-        who.dress(&mut command);
+        if let Some(who) = who {
+            who.dress(&mut command);
+        }
         command.env_clear().env("TERM", "xterm");
         for (name, value) in inner.get_envs() {
             if let Some(value) = value {
@@ -89,8 +90,14 @@ impl Terminal {
     /// Waits for the end.
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let child = &mut self.child;
-        wait_for("the program on the terminal to end", 20, || child.try_wait().unwrap())
+        let start = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed().as_secs() < 20, "does not end: {}", self.screen());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 }
 

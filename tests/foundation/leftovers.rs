@@ -1,0 +1,167 @@
+//! What is left after many sandboxes, after kills at any moment, and what of others is left alone.
+
+use crate::harness::{Lab, Who, for_both, for_each, long, outside, wait_for, wait_for_empty};
+use std::fs;
+use std::process::Stdio;
+
+/// Kills something of a live sandbox, another thing each time.
+fn kill_something(lab: &Lab, round: usize) {
+    let script = "echo x > x; (setsid sleep 31536000 > /dev/null 2>&1 &) ; sleep 31536000";
+    let mut client = lab.exec_script("s", script).spawn();
+    wait_for("the exec", 20, || {
+        (outside::processes_with("31536000").len() >= 2 || client.try_wait().unwrap().is_some())
+            .then_some(())
+    });
+    let keeper = lab.keepers();
+    assert_eq!(keeper.len(), 1, "{keeper:?}");
+    match round % 3 {
+        0 => outside::kill(keeper[0]),
+        1 => {
+            let child = format!("/proc/{0}/task/{0}/children", keeper[0]);
+            let init = fs::read_to_string(child).unwrap();
+            outside::kill(init.split(' ').next().unwrap().parse().unwrap());
+        }
+        _ => {
+            client.kill().unwrap();
+            let _ = client.wait();
+            outside::kill(keeper[0]);
+        }
+    }
+    let _ = client.kill();
+    let _ = client.wait();
+}
+
+#[test]
+fn heavy_clean_1_cycles_of_create_exec_kill_leave_nothing() {
+    let cycles = if long() { 500 } else { 50 };
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        let before = lab.tree();
+        for round in 0..cycles {
+            lab.create("s");
+            kill_something(lab, round);
+            wait_for_empty("processes", 20, || outside::processes_of(&lab.root));
+            assert_eq!(lab.sandbox("s")["state"], "stopped", "round {round}");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+        lab.audit_leftovers();
+        lab.tree().assert_equals(&before, "the project was changed");
+        // Nothing grows with the number of sandboxes but the database and its log of events.
+        for name in ["layers", "approvals", "sandboxes", "trash", "locks"] {
+            assert_eq!(fs::read_dir(lab.state.join(name)).unwrap().count(), 0, "{name}");
+        }
+    });
+}
+
+#[test]
+fn heavy_clean_1_create_killed_at_any_moment_leaves_nothing() {
+    let cycles = if long() { 200 } else { 20 };
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        for round in 0..cycles {
+            let mut child = lab.skep(["run", "--name", "s", "--", "sleep", "31536000"]).spawn();
+            // A moment that wanders over the whole of the start.
+            std::thread::sleep(std::time::Duration::from_millis(round * 7 % 97));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // The sandbox is there or not; if it is, it can be removed. A keeper that outlived the
+            // command line is the sandbox's own.
+            for sandbox in lab.sandboxes() {
+                lab.skep(["rm", "--discard", sandbox["id"].as_str().unwrap()]).run().ok();
+            }
+            wait_for_empty("processes", 20, || outside::processes_of(&lab.root));
+        }
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn a_killed_keeper_loses_the_exec_and_keeps_the_work() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "echo work > work").run().ok();
+        let exec = lab.skep(["exec", "-d", "s", "--", "sleep", "31536001"]).run().ok().text();
+        outside::kill(lab.keepers()[0]);
+        wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
+        let rows = lab.skep(["ps", "s", "--json"]).run().ok().json();
+        let row = rows.as_array().unwrap().iter().find(|row| row["exec"] == exec.as_str()).unwrap();
+        assert_eq!(row["reason"], "lost", "an end that nobody saw: {row}");
+        assert_eq!(lab.sandbox("s")["state"], "stopped");
+        assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 1);
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(lab.exec_script("s", "cat work").run().ok().text(), "work");
+    });
+}
+
+#[test]
+fn clean_4_leftovers_of_ours_go_and_of_others_stay() {
+    for_both(|lab| {
+        // Another instance, with a sandbox at work.
+        let other = Lab::new(lab.who);
+        other.create("s");
+        other.exec_script("s", "echo theirs > theirs").run().ok();
+        // A process that looks like a keeper.
+        let line = "exec -a 'skep keeper' sleep 31536002";
+        let mut look_alike = lab.program("bash").args(["-c", line]).into_command();
+        let mut look_alike = look_alike.stdin(Stdio::null()).spawn().unwrap();
+
+        lab.create("s");
+        lab.exec_script("s", "echo work > work").run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        // Ours: trash of an interrupted removal. Not ours to judge: directories without a row,
+        // which with a lost database may be the only copy of somebody's work.
+        lab.write(lab.state.join("trash/zzzzzzzzzzzzzzzz/upper/file"), "trash");
+        lab.write(lab.state.join("sandboxes/zzzzzzzzzzzzzzzz/upper/work"), "work");
+        lab.write(lab.state.join("sandboxes/skep-look-alike/upper/work"), "work");
+        for line in [&["ls"][..], &["gc"], &["show", "s"], &["ls", "--all"]] {
+            lab.skep(line).run().ok();
+        }
+        assert_eq!(fs::read_dir(lab.state.join("trash")).unwrap().count(), 0);
+        for name in ["zzzzzzzzzzzzzzzz", "skep-look-alike"] {
+            let path = lab.state.join("sandboxes").join(name);
+            assert_eq!(fs::read(path.join("upper/work")).unwrap(), b"work", "{name}");
+            fs::remove_dir_all(path).unwrap();
+        }
+        assert_eq!(
+            lab.diff("s")["changes"].as_array().unwrap().len(),
+            1,
+            "unreviewed work is kept"
+        );
+        assert!(look_alike.try_wait().unwrap().is_none(), "a look-alike was killed");
+        look_alike.kill().unwrap();
+        look_alike.wait().unwrap();
+        assert_eq!(other.exec_script("s", "cat theirs").run().ok().text(), "theirs");
+        other.audit();
+    });
+}
+
+#[test]
+fn clean_4_cgroups_of_others_stay() {
+    for_each([Who::root()], |lab| {
+        let parents: Vec<_> = outside::cgroups_named("skep")
+            .into_iter()
+            .filter(|path| path.file_name().is_some_and(|name| name == "skep"))
+            .collect();
+        lab.create("s");
+        let planted: Vec<_> =
+            parents.iter().map(|parent| parent.join("zzzz5555zzzz5555")).collect();
+        planted.iter().for_each(|path| drop(fs::create_dir(path)));
+        lab.skep(["gc"]).run().ok();
+        lab.skep(["rm", "s"]).run().ok();
+        lab.skep(["ls"]).run().ok();
+        let left: Vec<_> = planted.iter().map(|path| fs::remove_dir(path).is_ok()).collect();
+        assert!(left.iter().all(|still_there| *still_there), "{planted:?} {left:?}");
+    });
+}
+
+/// The harness itself: an audit does notice what is left.
+#[test]
+fn an_audit_notices_a_process_that_is_left() {
+    let Ok(who) = Who::user() else { return };
+    let lab = Lab::new(who);
+    lab.create("s");
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lab.audit_leftovers()));
+    assert!(found.is_err());
+    assert!(!outside::processes_of(&lab.root).is_empty());
+    lab.audit();
+}
