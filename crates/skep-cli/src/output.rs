@@ -137,6 +137,11 @@ impl Output {
         // Whoever made the text has escaped the names in it; this is the second look.
         let message = visible_text(problem.message.as_bytes());
         self.always(&format!("{} {message}", style.red("error:")));
+        // What a check printed: the reason itself is only its last line.
+        let output = problem.details.get("output").and_then(serde_json::Value::as_str);
+        for line in output.into_iter().flat_map(str::lines) {
+            self.always(&format!("  | {}", visible_text(line.as_bytes())));
+        }
         if let Some(hint) = &problem.hint {
             let hint = visible_text(hint.as_bytes());
             self.always(&format!("{} {hint}", style.cyan("hint:")));
