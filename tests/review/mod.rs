@@ -3,5 +3,11 @@
 mod desk;
 mod digest;
 mod drift;
+mod feedback;
 mod hunks;
+mod kinds;
+mod names;
+mod payload;
 mod rebase;
+mod risk;
+mod undo;

@@ -252,7 +252,8 @@ pub trait ApprovalStore: Send + Sync {
     /// The approvals a filter lets through, newest first.
     fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>>;
 
-    /// The newest approval of a project that is applied and whose backups are still there.
+    /// The newest approval of a project that is applied and whose backups are still there. The undo
+    /// of an undo counts as one: it has applied the approval again.
     fn newest_undoable(&self, project: &ByteString) -> Result<Option<Approval>>;
 
     /// Approvals whose backups may go: not among the newest `keep` of their project, older than

@@ -57,10 +57,9 @@ impl Engine {
             ..approval.clone()
         };
         let (undo, applied) = self.apply(undo, identity, targets, &note)?;
-        let remaining = match &sandbox {
-            Some(sandbox) => self.derive(sandbox)?.changes.len() as u64,
-            None => 0,
-        };
+        // The undo stands, whether or not the rest can be counted.
+        let remaining =
+            sandbox.as_ref().and_then(|sandbox| self.unreviewed(sandbox).ok()).unwrap_or(0);
         Ok(ApproveReport {
             approval: Some(undo.id),
             digest: approval.digest,

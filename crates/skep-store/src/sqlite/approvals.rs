@@ -98,7 +98,8 @@ impl ApprovalStore for SqliteStore {
 
     fn newest_undoable(&self, project: &ByteString) -> Result<Option<Approval>> {
         let sql = "SELECT id, value, sum FROM approvals
-                   WHERE project = ?1 AND kind = 'approve' AND state = 'applied' AND undo_kept
+                   WHERE project = ?1 AND kind IN ('approve', 'redo') AND state = 'applied'
+                     AND undo_kept
                    ORDER BY seq DESC LIMIT 1";
         self.read("find the newest approval", |tx| {
             first(tx, TABLE, sql, params![project.as_bytes()])
@@ -157,7 +158,8 @@ fn refuse_second_undo(tx: &Transaction<'_>, undo: &Approval) -> Outcome<()> {
         return Err(illegal(&reversed, reversed.state, ApprovalState::Undone));
     }
     let sql = "SELECT id, value, sum FROM approvals
-               WHERE project = ?1 AND kind = 'undo' AND state IN ('committed', 'needs_attention')";
+               WHERE project = ?1 AND kind IN ('undo', 'redo')
+                 AND state IN ('committed', 'needs_attention')";
     let begun: Vec<Approval> = rows(tx, TABLE, sql, params![undo.project.as_bytes()])?;
     match begun.iter().find(|other| other.kind == undo.kind) {
         Some(_) => Err(illegal(undo, undo.state, ApprovalState::Committed)),
@@ -177,12 +179,19 @@ fn settle_undone(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
     write_back(tx, &reversed)
 }
 
+/// `approve`, `undo`, or `redo`: the undo of an undo applies again, and can be undone like an
+/// approval.
+fn direction(tx: &Transaction<'_>, approval: &Approval) -> Outcome<&'static str> {
+    let ApprovalKind::Undo { of } = &approval.kind else { return Ok("approve") };
+    let mut statement = tx.prepare("SELECT kind FROM approvals WHERE id = ?1")?;
+    let reverses_undo = statement.exists(params![of.as_str()])?
+        && statement.query_row([of.as_str()], |row| row.get::<_, String>(0))? == "undo";
+    Ok(if reverses_undo { "redo" } else { "undo" })
+}
+
 fn insert(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
     let row = encode("approval", approval.id.as_str(), approval)?;
-    let kind = match approval.kind {
-        ApprovalKind::Approve => "approve",
-        ApprovalKind::Undo { .. } => "undo",
-    };
+    let kind = direction(tx, approval)?;
     tx.execute(
         "INSERT INTO approvals (id, sandbox, project, kind, state, at_us, value, sum)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",

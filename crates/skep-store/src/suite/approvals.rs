@@ -129,6 +129,15 @@ pub(super) fn undo(store: &dyn Store) {
     // A repeat changes nothing more, and `undo` does not reverse an undo.
     store.move_approval(&reverse.id, Applied, &[], &mut |_| ()).unwrap();
     assert_eq!(newest(), Some(first.id.clone()));
+    // Unless the undo itself was undone: then the second is applied again, and can be undone.
+    let mut again = approval(6, &home, &["y"]);
+    again.kind = ApprovalKind::Undo { of: reverse.id.clone() };
+    insert(store, &again, Applied);
+    assert_eq!(newest(), Some(again.id.clone()));
+    let mut back = approval(7, &home, &["y"]);
+    back.kind = ApprovalKind::Undo { of: again.id.clone() };
+    insert(store, &back, Applied);
+    assert_eq!(newest(), Some(first.id.clone()));
 
     store.drop_undo(&first.id).unwrap();
     store.drop_undo(&first.id).unwrap();

@@ -1,0 +1,238 @@
+//! What needs a word of its own: git's files, files that run when a directory is opened, links that
+//! leave the project.
+
+use super::desk::{change, paths};
+use crate::harness::{Kind, Lab, for_both};
+use std::fs;
+
+/// Things of git that an agent could leave behind, and how.
+const GIT: [(&str, &str); 18] = [
+    (".git/hooks/pre-commit", "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit"),
+    (".git/config", "mkdir -p .git; echo x > .git/config"),
+    (".git/config.worktree", "mkdir -p .git; echo x > .git/config.worktree"),
+    (".git/info/attributes", "mkdir -p .git/info; echo x > .git/info/attributes"),
+    (".git/modules/m/config", "mkdir -p .git/modules/m; echo x > .git/modules/m/config"),
+    (".git/worktrees/w/gitdir", "mkdir -p .git/worktrees/w; echo x > .git/worktrees/w/gitdir"),
+    (
+        ".git/objects/info/alternates",
+        "mkdir -p .git/objects/info; echo x > .git/objects/info/alternates",
+    ),
+    ("sub/.git", "mkdir -p sub; echo 'gitdir: ../elsewhere' > sub/.git"),
+    (
+        "a/b/c/d/e/.git/hooks/post-checkout",
+        "mkdir -p a/b/c/d/e/.git/hooks; echo x > a/b/c/d/e/.git/hooks/post-checkout",
+    ),
+    (".GIT/config", "mkdir -p .GIT; echo x > .GIT/config"),
+    (".Git/hooks/pre-push", "mkdir -p .Git/hooks; echo x > .Git/hooks/pre-push"),
+    (".git./config", "mkdir -p .git.; echo x > .git./config"),
+    (".git /config", "mkdir -p '.git '; echo x > '.git /config'"),
+    ("git~1/config", "mkdir -p git~1; echo x > git~1/config"),
+    (".g\u{200c}it/config", "mkdir -p .g\u{200c}it; echo x > .g\u{200c}it/config"),
+    (".gi\u{feff}t/config", "mkdir -p .gi\u{feff}t; echo x > .gi\u{feff}t/config"),
+    (".gitmodules", "echo '[submodule \"x\"]' > .gitmodules"),
+    (".gitattributes", "echo '* filter=x' > .gitattributes"),
+];
+
+/// Things that run, with the class each must have at least.
+const TOOLS: [(&str, &str); 20] = [
+    (".claude/settings.json", "ask"),
+    (".codex/config.toml", "ask"),
+    (".cursor/mcp.json", "ask"),
+    (".gemini/settings.json", "ask"),
+    (".mcp.json", "ask"),
+    ("CLAUDE.md", "note"),
+    ("AGENTS.md", "note"),
+    (".vscode/tasks.json", "ask"),
+    (".idea/workspace.xml", "ask"),
+    (".envrc", "ask"),
+    (".husky/pre-commit", "ask"),
+    (".githooks/pre-commit", "ask"),
+    ("venv/pyvenv.cfg", "ask"),
+    (".npmrc", "ask"),
+    (".cargo/config.toml", "ask"),
+    (".devcontainer/devcontainer.json", "ask"),
+    (".pre-commit-config.yaml", "note"),
+    ("build.rs", "note"),
+    ("Makefile", "note"),
+    (".github/workflows/ci.yml", "note"),
+];
+
+fn rank(risk: &str) -> usize {
+    ["none", "note", "ask", "block"].iter().position(|one| *one == risk).unwrap()
+}
+
+#[track_caller]
+fn refused(lab: &Lab, line: &[&str]) {
+    let ran = lab.without_effect(lab.skep(["approve", "s", "--json"]).args(line));
+    assert_eq!(ran.code(), 5, "{}", ran.describe());
+    assert_eq!(ran.problem()["code"], "risky", "{}", ran.describe());
+}
+
+#[test]
+fn diff_13_gits_own_files_need_a_word_of_their_own() {
+    for_both(|lab| {
+        for (path, work) in GIT {
+            fs::remove_dir_all(&lab.project).unwrap();
+            lab.write("plain", "old\n");
+            println!("{path:?}");
+            lab.worked("s", &format!("{work}; echo new > plain"));
+            let diff = lab.diff("s");
+            let found = change(&diff, path);
+            let least = if path.starts_with(".gitm") || path.starts_with(".gita") { 1 } else { 3 };
+            assert!(rank(found["risk"].as_str().unwrap()) >= least, "{found}");
+            assert!(!found["risk_reasons"].as_array().unwrap().is_empty(), "{found}");
+            if least == 3 {
+                // Listed before what is harmless.
+                let shown = lab.skep(["diff", "s", "--stat"]).run().ok().text();
+                let at = |name: &str| shown.find(name).unwrap_or_else(|| panic!("{name}: {shown}"));
+                let top = path.split('/').find(|part| part.to_lowercase().contains('g')).unwrap();
+                assert!(
+                    path.contains('\u{200c}') || path.contains('\u{feff}') || at(top) < at("plain")
+                );
+                refused(lab, &[]);
+                refused(lab, &["--", path]);
+                // A word for something else is none for this.
+                refused(lab, &["--allow-risky", "plain"]);
+                lab.approve(&["s", "--", "plain"]);
+                assert_eq!(lab.bytes("plain"), b"new\n");
+                lab.approve(&["s", "--allow-risky", path]);
+                assert!(lab.project.join(path).exists());
+            }
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn diff_13_a_repository_moved_edited_and_moved_back_is_seen() {
+    for_both(|lab| {
+        lab.write("f", "f\n");
+        lab.program("git").args(["init", "-q", "."]).run().ok();
+        let work = "mv .git x; printf '[core]\\n\\tfsmonitor = ./evil\\n' >> x/config; \
+                    echo evil > x/hooks/post-merge; mv x .git";
+        lab.worked("s", work);
+        let diff = lab.diff("s");
+        assert_eq!(change(&diff, ".git/config")["risk"], "block");
+        assert_eq!(change(&diff, ".git/hooks/post-merge")["risk"], "block");
+        refused(lab, &[]);
+    });
+}
+
+#[test]
+fn diff_14_files_that_run_are_classed_at_any_depth() {
+    for_both(|lab| {
+        let mut work = String::new();
+        for prefix in ["", "a/b/c/d/e/"] {
+            for (path, _) in TOOLS {
+                let path = format!("{prefix}{path}");
+                work += &format!("mkdir -p \"$(dirname {path})\"; echo x > {path}\n");
+            }
+        }
+        lab.worked("s", &work);
+        let diff = lab.diff("s");
+        let mut wrong = Vec::new();
+        for prefix in ["", "a/b/c/d/e/"] {
+            for (path, least) in TOOLS {
+                let found = change(&diff, &format!("{prefix}{path}"));
+                if rank(found["risk"].as_str().unwrap()) < rank(least) {
+                    wrong.push(format!("{prefix}{path} is {}, not {least}", found["risk"]));
+                }
+            }
+        }
+        // Continuous integration is read from the top of a repository only.
+        wrong.retain(|line| !line.starts_with("a/b/c/d/e/.github"));
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        refused(lab, &[]);
+        refused(lab, &["--", ".envrc"]);
+        lab.approve(&["s", "--", "Makefile", "build.rs"]);
+        lab.approve(&["s", "--allow-risky", ".envrc", "--", ".envrc"]);
+        assert!(!lab.project.join(".mcp.json").exists());
+    });
+}
+
+#[test]
+fn diff_10_links_are_applied_as_links_and_never_followed() {
+    for_both(|lab| {
+        lab.write("dir/inside", "inside\n");
+        let secret = lab.write(lab.root.join("secret"), "secret\n");
+        let links: [(&str, &str, bool); 7] = [
+            ("absolute", secret.to_str().unwrap(), true),
+            ("escaping", "../secret", true),
+            ("dir/deep", "../../secret", true),
+            ("winding", "dir/../../secret", true),
+            ("proc", "/proc/self/fd/0", true),
+            ("harmless", "dir/inside", false),
+            ("dangling", "no/where", false),
+        ];
+        let work: String =
+            links.iter().map(|(name, target, _)| format!("ln -s '{target}' {name}\n")).collect();
+        lab.worked("s", &(work + "ln -s .git/hooks into-git"));
+        let diff = lab.diff("s");
+        for (name, target, leaves) in links {
+            let found = change(&diff, name);
+            assert_eq!(found["risk"] == "ask", leaves, "{found}");
+            assert_eq!(found["new_target"], target, "{found}");
+        }
+        assert!(rank(change(&diff, "into-git")["risk"].as_str().unwrap()) >= 2, "{diff}");
+        assert!(!diff.to_string().contains("secret\\n"), "the target was read");
+        refused(lab, &[]);
+        let mut line = vec!["s"];
+        for (name, _, _) in links {
+            line.extend(["--allow-risky", name]);
+        }
+        line.extend(["--allow-risky", "into-git"]);
+        lab.approve(&line);
+        let tree = lab.tree();
+        for (name, target, _) in links {
+            let node = tree.get(name).unwrap();
+            assert_eq!((node.kind, &node.bytes[..]), (Kind::Link, target.as_bytes()));
+        }
+        assert_eq!(fs::read(&secret).unwrap(), b"secret\n");
+        // Later work through such a link stays inside, and is no write to its target.
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        lab.worked("t", "rm escaping; echo mine > escaping");
+        lab.approve(&["t"]);
+        assert_eq!(fs::read(&secret).unwrap(), b"secret\n");
+        assert_eq!(lab.bytes("escaping"), b"mine\n");
+    });
+}
+
+#[test]
+fn set_uid_bits_are_asked_for_and_dropped() {
+    for_both(|lab| {
+        lab.write("old", "#!/bin/sh\n");
+        lab.worked(
+            "s",
+            "cp old tool; chmod 6755 tool; chmod 4755 old; mkdir d; chmod 2755 d; echo x > d/x",
+        );
+        let diff = lab.diff("s");
+        println!("{}", diff["changes"]);
+        for line in [&["s"][..], &["s", "--allow-risky", "*", "--allow-risky", "d/*"]] {
+            let _ = lab.skep(["approve", "--json"]).args(line).run();
+        }
+        let tree = lab.tree();
+        for path in ["tool", "old"] {
+            let node = tree.get(path).unwrap();
+            assert_eq!(node.mode, 0o755, "{path:?}: {node:?}");
+        }
+    });
+}
+
+#[test]
+fn diff_17_invisible_and_turning_characters_are_noted() {
+    for_both(|lab| {
+        lab.write("f", "let a = 1;\n");
+        lab.tool(
+            "evil",
+            "let a = 1;\n/* \u{202e} } \u{2066}if admin\u{2069} \u{2066} */\nx\u{200b}y\n",
+        );
+        lab.worked("s", "cat /tools/evil > f; printf 'a\\033[2Jb\\n' > escapes");
+        let diff = lab.diff("s");
+        assert_ne!(change(&diff, "f")["risk"], "none", "{diff}");
+        let ran = lab.skep(["diff", "s"]).run().ok();
+        let shown = String::from_utf8(ran.stdout).unwrap();
+        let raw = ['\u{202e}', '\u{2066}', '\u{2069}', '\u{200b}', '\x1b'];
+        assert!(!shown.contains(raw), "{}", shown.escape_debug());
+        assert_eq!(paths(&diff), ["escapes", "f"]);
+    });
+}

@@ -1,0 +1,174 @@
+//! Undo: exactly, or not at all.
+
+use super::desk::paths;
+use crate::harness::{Lab, for_both};
+use std::fs;
+
+/// A tree with one of everything.
+fn furnish(lab: &Lab) {
+    lab.write("text", (0..40).map(|n| format!("{n}\n")).collect::<String>());
+    lab.write("binary", b"\0\x01\x02");
+    lab.write("deleted", "deleted\n");
+    lab.write("dir/deleted/a", "a\n");
+    lab.write("dir/deleted/b", "b\n");
+    lab.write("dir/kept", "kept\n");
+    lab.write("becomes-dir", "file\n");
+    lab.write("becomes-file/x", "x\n");
+    lab.write("becomes-link", "file\n");
+    lab.write("moved", (0..40).map(|n| format!("moved {n}\n")).collect::<String>());
+    lab.write("secret-mode", "x\n");
+    lab.directory("empty");
+    std::os::unix::fs::symlink("text", lab.project.join("link")).unwrap();
+    std::os::unix::fs::symlink("gone", lab.project.join("link-becomes-file")).unwrap();
+    lab.own_below(&lab.project);
+    lab.program("chmod").args(["600", "secret-mode"]).run().ok();
+}
+
+const WORK: &str = "sed -i 's/^5$/five/; s/^35$/x/' text; printf '\\000\\003' > binary; rm deleted; \
+    rm -r dir/deleted; rm becomes-dir; mkdir becomes-dir; echo y > becomes-dir/y; \
+    rm -r becomes-file; echo z > becomes-file; ln -sf text becomes-link; mv moved moved-away; \
+    chmod 755 secret-mode; rmdir empty; ln -sfn elsewhere link; rm link-becomes-file; \
+    echo q > link-becomes-file; mkdir -p new/deep; echo n > new/deep/n; mkdir new-empty; chmod 711 dir";
+
+#[test]
+fn undo_restores_everything_exactly_and_can_be_undone() {
+    for_both(|lab| {
+        furnish(lab);
+        let before = lab.tree();
+        lab.worked("s", WORK);
+        let (digest, changed) = (lab.diff("s")["digest"].clone(), paths(&lab.diff("s")));
+        lab.approve(&["s"]);
+        let after = lab.tree();
+        assert!(paths(&lab.diff("s")).is_empty());
+        let first = lab.skep(["undo", "--json"]).run().ok().json();
+        lab.tree().assert_equals(&before, "undone");
+        assert_eq!(paths(&lab.diff("s")), changed, "pending again");
+        assert_eq!(lab.diff("s")["digest"], digest, "the same change set");
+        lab.skep(["undo", first["approval"].as_str().unwrap()]).run().ok();
+        lab.tree().assert_equals(&after, "the undo undone");
+        assert!(paths(&lab.diff("s")).is_empty());
+        lab.skep(["undo"]).run().ok();
+        lab.tree().assert_equals(&before, "and again");
+        lab.approve(&["s"]);
+        lab.tree().assert_equals(&after, "approved again");
+    });
+}
+
+#[test]
+fn undo_works_when_the_sandbox_is_gone() {
+    for_both(|lab| {
+        furnish(lab);
+        let before = lab.tree();
+        lab.worked("s", WORK);
+        lab.approve(&["s"]);
+        lab.skep(["rm", "s"]).run().ok();
+        lab.skep(["undo"]).run().ok();
+        lab.tree().assert_equals(&before, "undone without the sandbox");
+    });
+}
+
+#[test]
+fn undo_refuses_and_names_what_the_user_changed_since() {
+    for_both(|lab| {
+        furnish(lab);
+        lab.worked("s", WORK);
+        lab.approve(&["s"]);
+        let after = lab.root.join("after");
+        lab.program("cp").args(["-a", "--"]).args([&lab.project, &after]).run().ok();
+        let edits: [(&str, &str); 11] = [
+            ("text", "echo more >> text"),
+            ("text", "rm text; mkdir text"),
+            ("binary", "rm binary"),
+            ("deleted", "echo mine > deleted"),
+            ("becomes-dir", "echo mine > becomes-dir/mine"),
+            ("becomes-file", "chmod 600 becomes-file"),
+            ("becomes-link", "ln -sfn other becomes-link"),
+            ("new/deep", "echo mine > new/deep/mine"),
+            ("new-empty", "echo mine > new-empty/mine"),
+            ("moved", "echo mine > moved"),
+            ("moved-away", "mv moved-away further"),
+        ];
+        for (name, edit) in edits {
+            println!("{edit}");
+            lab.program("sh").args(["-ec", edit]).run().ok();
+            let ran = lab.without_effect(lab.skep(["undo", "--json"]));
+            assert_eq!(ran.code(), 4, "{edit}: {}", ran.describe());
+            assert!(ran.errors().contains(name), "{edit}: {}", ran.describe());
+            // As it was: the refusal has left the approval as undoable as before.
+            let restore = "find . -mindepth 1 -delete; cp -a \"$0\"/. .";
+            lab.program("sh").args(["-ec", restore]).arg(&after).run().ok();
+        }
+        // A change elsewhere is in nobody's way.
+        lab.write("unrelated", "unrelated\n");
+        lab.write("dir/unrelated", "unrelated\n");
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("unrelated"), b"unrelated\n");
+        assert_eq!(lab.bytes("dir/unrelated"), b"unrelated\n");
+        assert_eq!(lab.bytes("deleted"), b"deleted\n");
+        fs::remove_dir_all(after).unwrap();
+    });
+}
+
+#[test]
+fn undo_of_an_older_approval_is_exact_or_refused() {
+    for_both(|lab| {
+        lab.write("a", "one\n");
+        lab.write("b", "one\n");
+        lab.up("s");
+        let step = |script: &str| {
+            lab.inside("s", script);
+            lab.approve(&["s"])["approval"].as_str().unwrap().to_owned()
+        };
+        let first = step("echo two > a");
+        let second = step("echo two > b");
+        let third = step("echo three > a");
+        let ran = lab.without_effect(lab.skep(["undo", &first]));
+        assert_eq!(ran.code(), 4, "{}", ran.describe());
+        lab.skep(["undo", &second]).run().ok();
+        assert_eq!((lab.bytes("a"), lab.bytes("b")), (b"three\n".to_vec(), b"one\n".to_vec()));
+        lab.skep(["undo", &third]).run().ok();
+        lab.skep(["undo", &first]).run().ok();
+        assert_eq!((lab.bytes("a"), lab.bytes("b")), (b"one\n".to_vec(), b"one\n".to_vec()));
+        // Done is done.
+        assert_eq!(lab.without_effect(lab.skep(["undo", &first])).code(), 4);
+        assert_eq!(lab.skep(["undo", "zzzz"]).run().code(), 3);
+        assert_eq!(paths(&lab.diff("s")), ["a", "b"], "all of it is pending again");
+    });
+}
+
+#[test]
+fn undo_of_a_partial_approval_makes_its_hunks_pending() {
+    for_both(|lab| {
+        let text: String = (0..100).map(|n| format!("{n}\n")).collect();
+        lab.write("f", &text);
+        lab.worked("s", "sed -i 's/^10$/a/; s/^50$/b/; s/^90$/c/' f");
+        let all = super::desk::hunks(&lab.diff("s"), None);
+        lab.approve(&["s", "--hunk", &all[1].id]);
+        lab.approve(&["s", "--hunk", &all[0].id]);
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), text.replace("\n50\n", "\nb\n").as_bytes());
+        let left: Vec<_> =
+            super::desk::hunks(&lab.diff("s"), None).into_iter().map(|hunk| hunk.id).collect();
+        assert_eq!(left, [all[0].id.clone(), all[2].id.clone()]);
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), text.as_bytes());
+        assert_eq!(super::desk::hunks(&lab.diff("s"), None), all);
+    });
+}
+
+#[test]
+fn an_approval_after_a_merge_is_undone_to_the_users_version() {
+    for_both(|lab| {
+        let text: String = (0..100).map(|n| format!("{n}\n")).collect();
+        lab.write("f", &text);
+        lab.worked("s", "sed -i 's/^10$/a/' f");
+        let users = text.replace("\n90\n", "\nuser\n");
+        lab.write("f", &users);
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), users.replace("\n10\n", "\na\n").as_bytes());
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), users.as_bytes());
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), users.replace("\n10\n", "\na\n").as_bytes());
+    });
+}
