@@ -63,7 +63,7 @@ fn a_full_disk_is_said_and_survived() {
         let before = lab.tree();
         let (skep, state) = (lab.binary.display(), lab.state.display());
         let script = format!(
-            "mkdir -p {state}; mount -t tmpfs -o size=4m none {state}
+            "mkdir -p {state}; mount -t tmpfs -o size=4m,mode=700 none {state}
              {skep} create s > /dev/null; echo created $?
              {skep} exec s -- dd if=/dev/zero of=big bs=64k count=1000 2> /dev/null; echo filled $?
              {skep} create t --json 2>&1; echo second $?

@@ -152,13 +152,19 @@ fn fs_12_a_mount_inside_the_project_is_not_crossed_and_is_said() {
         lab.directory("sub");
         let script = format!(
             "mount -t tmpfs none sub && echo secret > sub/inside && \
-             {skep} run --name s -- sh -c 'cat sub/inside; echo x > sub/y; echo b > a' && {skep} diff s --json",
+             {skep} run --name s -- sh -c 'cat sub/inside; echo x > sub/y; echo b > a; true' && \
+             {skep} diff s --json && {skep} approve s a >&2 && cat a >&2 && ls sub >&2",
             skep = lab.binary.display()
         );
         let line = ["--mount", "--propagation", "private", "sh", "-c", &script];
-        let ran = lab.program("unshare").args(line).run();
-        println!("{}", ran.describe());
+        let ran = lab.program("unshare").args(line).run().ok();
         assert!(!ran.text().contains("secret"), "{}", ran.describe());
+        // The path is a conflict with its reason; everything else can be reviewed and approved.
+        let diff = ran.json();
+        assert_eq!(diff["conflicts"][0]["path"], "sub/y", "{diff}");
+        let warnings = diff["warnings"].to_string();
+        assert!(warnings.contains("sub"), "the mount is not listed: {diff}");
+        assert!(ran.errors().contains("b\ninside\n"), "{}", ran.describe());
     });
 }
 
