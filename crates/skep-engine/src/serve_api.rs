@@ -8,6 +8,7 @@ use crate::api::{
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
+use skep_provider::Provider;
 use skep_store::{ApprovalFilter, EventFilter};
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Drift, Event, Exec, ExecId,
@@ -137,7 +138,9 @@ impl Api for Engine {
     }
 
     fn doctor(&self) -> Answer<Vec<Finding>> {
-        Ok(self.providers.iter().flat_map(|provider| provider.findings()).collect())
+        let asked = self.providers.iter().map(|provider| provider_finding(provider.as_ref()));
+        let found = self.providers.iter().flat_map(|provider| provider.findings());
+        Ok(asked.chain(found).collect())
     }
     fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>> {
         self.collect(request)
@@ -151,5 +154,23 @@ impl Api for Engine {
         let (settings, origins) = self.settings(project, None)?;
         let rows = settings.rows(&origins).into_iter();
         Ok(rows.map(|row| (row.key, Value::String(row.value), row.origin.to_string())).collect())
+    }
+}
+
+/// Whether a provider works here at all, tried.
+fn provider_finding(provider: &dyn Provider) -> Finding {
+    let (ok, reason, remedy) = match provider.probe() {
+        Ok(()) => (true, None, None),
+        Err(error) => {
+            let problem = error.problem();
+            (false, Some(problem.message), problem.hint)
+        }
+    };
+    Finding {
+        name: format!("provider {}", provider.name()),
+        ok,
+        how: "tried it".into(),
+        reason,
+        remedy,
     }
 }
