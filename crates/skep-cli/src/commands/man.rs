@@ -51,9 +51,8 @@ fn render(page: clap::Command) -> std::io::Result<Vec<u8>> {
 fn write_all(whole: &clap::Command, directory: &Path) -> Result<(), Problem> {
     write_page(whole.clone(), "skep", directory)?;
     for command in whole.get_subcommands().filter(|command| command.get_name() != "help") {
-        // A manual page is found under one word.
         let name = format!("skep-{}", command.get_name());
-        write_page(command.clone().name(name.clone()), &name, directory)?;
+        write_page(command.clone(), &name, directory)?;
     }
     Ok(())
 }
