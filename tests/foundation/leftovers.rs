@@ -113,10 +113,11 @@ fn clean_4_leftovers_of_ours_go_and_of_others_stay() {
         lab.write(lab.state.join("trash/zzzzzzzzzzzzzzzz/upper/file"), "trash");
         lab.write(lab.state.join("sandboxes/zzzzzzzzzzzzzzzz/upper/work"), "work");
         lab.write(lab.state.join("sandboxes/skep-look-alike/upper/work"), "work");
-        for line in [&["ls"][..], &["gc"], &["show", "s"], &["ls", "--all"]] {
+        lab.skep(["ls"]).run().ok();
+        assert_eq!(fs::read_dir(lab.state.join("trash")).unwrap().count(), 0);
+        for line in [&["gc"][..], &["show", "s"], &["ls", "--all"]] {
             lab.skep(line).run().ok();
         }
-        assert_eq!(fs::read_dir(lab.state.join("trash")).unwrap().count(), 0);
         for name in ["zzzzzzzzzzzzzzzz", "skep-look-alike"] {
             let path = lab.state.join("sandboxes").join(name);
             assert_eq!(fs::read(path.join("upper/work")).unwrap(), b"work", "{name}");
