@@ -5,7 +5,7 @@ use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
 use skep_provider_namespace::NamespaceProvider;
 use skep_store::{Access, NewInstance, SqliteStore};
-use skep_types::{Code, Problem, SandboxId};
+use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
 
 /// Opens the engine in this process.
 pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
@@ -25,11 +25,14 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
             }
         })?;
     let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let namespace = NamespaceProvider::new(
+    let mut namespace = NamespaceProvider::new(
         layout.root().to_owned(),
         programs.iter().map(Into::into).collect(),
         user.clone(),
     );
+    if let Some(driver) = forced_driver()? {
+        namespace = namespace.force_driver(driver);
+    }
     let config = EngineConfig {
         layout,
         user_config: global.user_config()?,
@@ -39,6 +42,24 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
         random,
     };
     Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], Box::new(store))?))
+}
+
+/// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.
+/// Builds for users do not read it.
+fn forced_driver() -> Result<Option<WorkspaceDriver>, Problem> {
+    let Some(word) = std::env::var_os("SKEP_DRIVER").filter(|_| cfg!(debug_assertions)) else {
+        return Ok(None);
+    };
+    let all = [
+        WorkspaceDriver::OverlayUserns,
+        WorkspaceDriver::OverlayRoot,
+        WorkspaceDriver::FuseOverlayfs,
+        WorkspaceDriver::Copy,
+    ];
+    match all.into_iter().find(|driver| word == driver.as_str()) {
+        Some(driver) => Ok(Some(driver)),
+        None => Err(Problem::new(Code::Usage, format!("unknown driver {word:?} in SKEP_DRIVER"))),
+    }
 }
 
 fn now() -> String {

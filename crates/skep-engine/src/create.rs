@@ -232,7 +232,8 @@ impl Engine {
         result
     }
 
-    /// Overlay first; where the kernel or the filesystem refuses it, what else there is, in order.
+    /// The best driver first; where the kernel or the filesystem refuses it, what else there is, in
+    /// order. Layers are written in one driver's marks, so that there is no choice with them.
     fn start_with(
         &self,
         sandbox: &Sandbox,
@@ -241,24 +242,32 @@ impl Engine {
     ) -> Result<(WorkspaceDriver, skep_provider::Started), Problem> {
         let mut spec = self.run_spec(sandbox);
         spec.asked = asked;
-        if spec.driver == WorkspaceDriver::Copy {
-            self.copy_project(sandbox)?;
-        }
-        match provider.start(&spec) {
-            Ok(started) => Ok((spec.driver, started)),
-            Err(ProviderError::Setup { operation, source })
-                if operation.contains("workspace overlay") && sandbox.layers.is_empty() =>
-            {
-                let reason = format!("cannot {operation}: {source}");
-                spec.driver = WorkspaceDriver::Copy;
+        let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
+        let mut others = choice.or_problem()?.drivers.into_iter();
+        others.by_ref().find(|driver| *driver == spec.driver);
+        let mut refusals = Vec::new();
+        loop {
+            if spec.driver == WorkspaceDriver::Copy {
                 self.copy_project(sandbox)?;
-                let mut started = provider.start(&spec).or_problem()?;
-                if let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem) {
-                    layer.reason = Some(format!("no overlay: {reason}"));
-                }
-                Ok((spec.driver, started))
             }
-            Err(error) => Err(error).or_problem(),
+            let error = match provider.start(&spec) {
+                Ok(mut started) => {
+                    note_refusals(&mut started.enforcement, refusals);
+                    return Ok((spec.driver, started));
+                }
+                Err(error) => error,
+            };
+            let next = others.next().filter(|_| sandbox.layers.is_empty());
+            match (&error, next) {
+                (ProviderError::Setup { operation, source }, Some(next))
+                    if operation.contains("workspace overlay") =>
+                {
+                    let refused = spec.driver.as_str();
+                    refusals.push(format!("{refused}: cannot {operation}: {source}"));
+                    spec.driver = next;
+                }
+                _ => return Err(error).or_problem(),
+            }
         }
     }
 
@@ -354,6 +363,13 @@ fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched
                     have missed with `--hide`";
         reason.get_or_insert_with(|| more.to_owned());
     }
+}
+
+/// The report says which drivers failed before the one in use.
+fn note_refusals(report: &mut EnforcementReport, refusals: Vec<String>) {
+    let Some(layer) = report.0.get_mut(&Layer::Filesystem) else { return };
+    let reasons: Vec<String> = layer.reason.take().into_iter().chain(refusals).collect();
+    layer.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
 }
 
 /// Who is creating this: a row left in `creating` by a dead process is found by it.

@@ -1,11 +1,11 @@
 //! How much lies in an upper, and copying a whole project where nothing better can be had.
 
-use rustix::fs::{FileType, Mode};
+use crate::layers::{Bytes, copy_entry, finish_directory};
+use rustix::fs::FileType;
 use skep_types::RelPath;
 use skep_workspace::tree::TreeRoot;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How many of the largest entries are named.
@@ -63,40 +63,26 @@ pub fn of(root: &Path) -> io::Result<Usage> {
     Ok(usage)
 }
 
-/// Copies a tree, without what is hidden and without special files; links stay links.
+/// Copies a project with its modes, times and (as root) owners into a directory that is there,
+/// without what is hidden and without special files; links stay links.
 pub fn copy_tree(from: &Path, to: &Path, hidden: &[RelPath]) -> io::Result<()> {
-    let source = TreeRoot::open(from)?;
+    let (source, target) = (TreeRoot::open(from)?, TreeRoot::open(to)?);
+    let copied = [FileType::Directory, FileType::Symlink, FileType::RegularFile];
     let mut directories = vec![RelPath::root()];
-    while let Some(directory) = directories.pop() {
+    let mut next = 0;
+    while next < directories.len() {
+        let directory = directories[next].clone();
+        next += 1;
         for (name, kind) in source.list(&directory)? {
-            let Ok(path) = directory.join(&name) else { continue };
-            if hidden.contains(&path) {
+            let path = directory.join(&name).map_err(io::Error::other)?;
+            if hidden.contains(&path) || !copied.contains(&kind) {
                 continue;
             }
-            let target = to.join(path.as_path());
-            if kind == FileType::Directory {
-                std::fs::create_dir(&target)?;
-                let mode = source.stat(&path)?.map_or(0o755, |stat| stat.st_mode & 0o7777);
-                std::fs::set_permissions(&target, PermissionsExt::from_mode(mode))?;
+            if copy_entry(&source, &path, &target, Bytes::Copied)? == FileType::Directory {
                 directories.push(path);
-            } else if kind == FileType::Symlink {
-                let points_to = source.read_link(&path)?;
-                std::os::unix::fs::symlink(std::ffi::OsStr::new(points_to.as_os_str()), &target)?;
-            } else if kind == FileType::RegularFile {
-                copy_file(&source, &path, &target)?;
             }
         }
     }
-    Ok(())
-}
-
-fn copy_file(source: &TreeRoot, path: &RelPath, target: &Path) -> io::Result<()> {
-    let (mut from, _) = source.open_file(path)?;
-    let mut to = File::options().write(true).create_new(true).open(target)?;
-    if rustix::fs::ioctl_ficlone(&to, &from).is_err() {
-        io::copy(&mut from, &mut to)?;
-    }
-    let mode = from.metadata()?.mode() & 0o7777;
-    rustix::fs::fchmod(&to, Mode::from_raw_mode(mode))?;
-    Ok(())
+    // Deepest first: a directory may lose the bits that working in it needs.
+    directories.iter().rev().try_for_each(|path| finish_directory(&source, path, &target))
 }

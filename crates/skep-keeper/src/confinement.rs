@@ -1,10 +1,12 @@
 //! The fences every process inside wears: prepared once by init, put on between fork and exec.
 
 use crate::failure::Failure;
+use crate::view::system;
+use rustix::thread::CapabilitySet;
 use skep_confine::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use skep_confine::privileges;
 use skep_confine::seccomp::{self, SeccompVariant};
-use skep_types::{Access, Policy};
+use skep_types::{Access, InsideUser, Policy, SystemView};
 use std::io;
 use std::path::Path;
 
@@ -13,6 +15,26 @@ use std::path::Path;
 pub struct Confinement {
     fence: Result<Fence, String>,
     variant: SeccompVariant,
+    kept: CapabilitySet,
+}
+
+/// What a package manager does as root: own, enter and change files of other ids, and become their
+/// users. All of it means the ids of the sandbox's user namespace only. Not among them: mounting,
+/// `chroot` (dpkg needs it for other roots than `/` only), devices, networks, tracing.
+const FOR_PACKAGES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
+/// Capabilities that processes inside keep: none, but for a root-looking user who was given a
+/// system to change.
+pub fn kept_capabilities(policy: &Policy) -> CapabilitySet {
+    match (policy.user, policy.system) {
+        (InsideUser::Root, SystemView::Cow) => FOR_PACKAGES,
+        _ => CapabilitySet::empty(),
+    }
 }
 
 impl Confinement {
@@ -24,12 +46,12 @@ impl Confinement {
             if policy.allow_ptrace { SeccompVariant::Debug } else { SeccompVariant::Default };
         let fence = Fence::prepare(&rules(policy, project, home), FenceScope::FilesOnly)
             .map_err(|error| skep_types::chain(&error));
-        Ok(Self { fence, variant })
+        Ok(Self { fence, variant, kept: kept_capabilities(policy) })
     }
 
-    /// Capabilities and the right to gain any.
+    /// Capabilities (but those that are kept) and the right to gain any.
     pub fn drop_privileges(&self) -> io::Result<()> {
-        privileges::drop_all().map_err(io::Error::other)
+        privileges::drop_all_but(self.kept).map_err(io::Error::other)
     }
 
     /// Landlock, where it can be had; the report says whether.
@@ -63,6 +85,11 @@ fn rules(policy: &Policy, project: &Path, home: &Path) -> Vec<FenceRule> {
     ];
     let writable = [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm"), home, project];
     rules.extend(writable.map(|path| FenceRule::new(path, FenceAccess::ReadWrite)));
+    if policy.system == SystemView::Cow {
+        rules.extend(
+            system::directories().into_iter().map(|p| FenceRule::new(p, FenceAccess::ReadWrite)),
+        );
+    }
     for mount in policy.mounts.iter().filter(|mount| mount.access == Access::Rw) {
         rules.push(FenceRule::new(mount.target.as_path(), FenceAccess::ReadWrite));
     }

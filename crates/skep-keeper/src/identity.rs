@@ -80,6 +80,16 @@ impl IdMap {
     }
 }
 
+/// Changes to the user that all processes inside are (the range's first id).
+pub fn become_inside_root() -> Result<(), Failure> {
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    let step = || "become the user inside".to_owned();
+    set_thread_groups(&[]).step(step)?;
+    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(step)?;
+    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
+}
+
 /// One write, because the kernel takes a map only whole.
 fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     use std::io::Write;

@@ -7,13 +7,14 @@
 use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
-use crate::identity::IdMap;
+use crate::identity::{self, IdMap};
 use crate::pause;
 use crate::probe;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
 use crate::spawn::{self, Stdio};
 use crate::view::apply::{self, WorkspaceParts};
-use crate::view::plan::{self, SYSTEM_PATHS, SystemEntry, ViewSpec};
+use crate::view::fuse::FuseOrder;
+use crate::view::plan::{self, CowDirectory, ViewSpec};
 use crate::view::sources::{self, SourceSpec};
 use crate::writer;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -41,6 +42,8 @@ pub struct InitSpec<'a> {
     pub places: Places,
     /// Home pieces that exist, relative to the home.
     pub home_pieces: &'a [PathBuf],
+    /// Directories of the system that can be written.
+    pub copy_on_write: &'a [CowDirectory],
     /// Size of each private filesystem in memory.
     pub scratch_size: u64,
 }
@@ -95,9 +98,9 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
             .collect::<Result<_, _>>()?,
     };
     if spec.map == IdMap::Range {
-        become_inside_root()?;
+        identity::become_inside_root()?;
     }
-    let project = build_view(spec, opened)?;
+    let project = build_view(spec, opened, channel)?;
     rustix::system::sethostname(spec.run.name.as_str().as_bytes())
         .step(|| "set the host name".into())?;
     if spec.run.policy.network == NetworkMode::None {
@@ -131,30 +134,26 @@ fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
     }
 }
 
-fn become_inside_root() -> Result<(), Failure> {
-    use rustix::process::{Gid, Uid};
-    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-    let step = || "become the user inside".to_owned();
-    set_thread_groups(&[]).step(step)?;
-    set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(step)?;
-    set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
-}
-
-fn build_view(spec: &InitSpec<'_>, opened: Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
-    let entries = system_entries();
+fn build_view(
+    spec: &InitSpec<'_>,
+    opened: Vec<OwnedFd>,
+    channel: &Channel,
+) -> Result<OwnedFd, Failure> {
+    let entries = sources::system_entries();
     let ops = plan::plan(&ViewSpec {
         project: &spec.run.project,
         scope: &spec.run.policy.scope,
         home: &spec.run.home,
         scratch_size: spec.scratch_size,
         system_entries: &entries,
+        copy_on_write: spec.copy_on_write,
         mounts: &spec.run.policy.mounts,
         mounts_from: spec.places.mounts,
         home_pieces: spec.home_pieces,
         home_from: spec.places.home,
         messages: spec.places.messages,
     });
-    apply::build(&ops, opened, &spec.parts)?;
+    apply::build(&ops, opened, &spec.parts, &|order| have_served(order, channel))?;
     let flags = rustix::fs::OFlags::PATH
         | rustix::fs::OFlags::DIRECTORY
         | rustix::fs::OFlags::NOFOLLOW
@@ -163,16 +162,23 @@ fn build_view(spec: &InitSpec<'_>, opened: Vec<OwnedFd>) -> Result<OwnedFd, Fail
         .step(|| format!("open the project `{}` inside", spec.run.project.display()))
 }
 
-fn system_entries() -> Vec<SystemEntry> {
-    let entry = |path: &&str| {
-        let path = Path::new(path);
-        match std::fs::read_link(path) {
-            Ok(points_to) => Some(SystemEntry::Link(path.into(), points_to)),
-            Err(_) if path.is_dir() => Some(SystemEntry::Directory(path.into())),
-            Err(_) => None,
-        }
-    };
-    SYSTEM_PATHS.iter().filter_map(entry).collect()
+/// Asks the keeper to start fuse-overlayfs, and waits until it answers.
+fn have_served(order: &FuseOrder, channel: &Channel) -> Result<OwnedFd, Failure> {
+    let step = || format!("mount the {} by fuse-overlayfs", order.what);
+    let own = |name| File::open(Path::new("/proc/self/ns").join(name)).step(step);
+    let (user, mount) = (own("user")?, own("mnt")?);
+    let order = FromInit::Serve(order.clone());
+    channel.send(&order, &[user.as_fd(), mount.as_fd()]).step(step)?;
+    let (answer, mut mount) = channel.receive().step(step)?;
+    match answer {
+        ToInit::Served(result) => result?,
+        other => return Err(Failure::invalid(format!("init was told {other:?} too early"))),
+    }
+    let mount = mount.pop().ok_or_else(|| Failure::invalid("a mount came without itself"))?;
+    // Waits for the program; an error means that it has ended.
+    rustix::fs::fstatfs(&mount).step(step)?;
+    rustix::fs::fstat(&mount).step(step)?;
+    Ok(mount)
 }
 
 struct Init {
@@ -235,7 +241,7 @@ impl Init {
                 channel.send(&FromInit::Done(result), &[])
             }
             ToInit::Pause => channel.send(&FromInit::Done(pause::pause_everyone()), &[]),
-            ToInit::Go | ToInit::Sources => Ok(()),
+            ToInit::Go | ToInit::Sources | ToInit::Served(_) => Ok(()),
         }
     }
 

@@ -2,12 +2,15 @@
 
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
-use crate::identity::IdMap;
+use crate::identity::{IdMap, RANGE_START};
 use crate::init::{self, InitSpec, Places};
 use crate::keeper::{Keeper, Membership};
 use crate::protocol::{FromInit, StartReport, ToInit, to_json};
 use crate::view::apply::WorkspaceParts;
+use crate::view::fuse::{self, SeenOwners, Served, Server};
+use crate::view::plan::{CowDirectory, CowMethod};
 use crate::view::sources::{self, Below, Owners, SourceSpec};
+use crate::view::{outside, system};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -19,7 +22,9 @@ use skep_sys::failpoint;
 use skep_sys::message::MAX_DESCRIPTORS;
 use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::signal::SignalFd;
-use skep_types::{EnforcementReport, KeeperIdentity, Layer, Limits, NetworkMode};
+use skep_types::{
+    EnforcementReport, KeeperIdentity, Layer, Limits, NetworkMode, SystemView, WorkspaceDriver,
+};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -63,8 +68,8 @@ fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
 fn run(spec: &RunSpec, report: OwnedFd) -> i32 {
     let up = detach(report.as_fd()).and_then(|umask| bring_up(spec, umask));
     let (message, keeper) = match up {
-        Ok((keeper, terminate, enforcement)) => {
-            (StartReport::Ready(enforcement), Some((keeper, terminate)))
+        Ok((keeper, terminate, enforcement, servers)) => {
+            (StartReport::Ready(enforcement), Some((keeper, terminate, servers)))
         }
         Err(failure) => (StartReport::Failed(failure), None),
     };
@@ -72,8 +77,9 @@ fn run(spec: &RunSpec, report: OwnedFd) -> i32 {
     let _ = rustix::io::write(&report, &to_json(&message));
     drop(report);
     match keeper {
-        Some((keeper, terminate)) => {
+        Some((keeper, terminate, servers)) => {
             keeper.serve(&terminate);
+            drop(servers);
             0
         }
         None => 1,
@@ -106,7 +112,7 @@ fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
 fn bring_up<'a>(
     spec: &'a RunSpec,
     umask: u32,
-) -> Result<(Keeper<'a>, SignalFd, EnforcementReport), Failure> {
+) -> Result<(Keeper<'a>, SignalFd, EnforcementReport, Vec<Server>), Failure> {
     failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
     let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
     let mut undo = Undo { spec, group: None, init: None, listening: false };
@@ -115,22 +121,22 @@ fn bring_up<'a>(
     failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
     undo.group = make_group(spec)?;
     failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
-    let plan = SourcePlan::new(spec, undo.group.is_some());
+    let plan = SourcePlan::new(spec, undo.group.is_some())?;
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     undo.init = Some(clone_init(spec, &plan, theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
     let strict = must_join_first(spec);
     let group = undo.group.as_ref().filter(|_| strict);
-    settle_init(init, plan.map, group, &plan.sources, &ours)?;
-    let mut report = wait_until_ready(&ours)?;
+    settle_init(init, &plan, group, &ours)?;
+    let (mut report, servers) = wait_until_ready(&ours, plan.map)?;
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
     report.0.extend(limits_report(spec, undo.group.as_ref()).0);
     refuse_what_is_missing(spec, &report)?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
     let group = group.map(|group| Membership::new(group, strict));
-    Ok((Keeper::new(spec, listener, ours, init, group, umask), terminate, report))
+    Ok((Keeper::new(spec, listener, ours, init, group, umask), terminate, report, servers))
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a
@@ -206,13 +212,14 @@ struct SourcePlan {
     map: IdMap,
     sources: Vec<SourceSpec>,
     home_pieces: Vec<PathBuf>,
+    copy_on_write: Vec<CowDirectory>,
     parts: WorkspaceParts,
     places: Places,
     scratch_size: u64,
 }
 
 impl SourcePlan {
-    fn new(spec: &RunSpec, counted: bool) -> Self {
+    fn new(spec: &RunSpec, counted: bool) -> Result<Self, Failure> {
         let plain = |path: PathBuf| SourceSpec {
             path,
             owners: Owners::Plain,
@@ -245,21 +252,64 @@ impl SourcePlan {
             ..plain(mount.source.as_path().to_owned())
         }));
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        Self {
-            map: IdMap::for_caller(uid.as_raw(), gid.as_raw(), spec.policy.user),
+        let map = IdMap::for_caller(uid.as_raw(), gid.as_raw(), spec.policy.user);
+        let copy_on_write = match spec.policy.system {
+            SystemView::Ro => Vec::new(),
+            SystemView::Cow => system_directories(spec, map, &mut sources)?,
+        };
+        if spec.driver == WorkspaceDriver::OverlayRoot && map != IdMap::Range {
+            return Err(Failure::missing(
+                "the workspace driver `overlay-root`",
+                "only root can mount it",
+                "start the sandbox as root, who made it",
+            ));
+        }
+        let ready = (spec.driver == WorkspaceDriver::OverlayRoot).then_some(sources.len());
+        Ok(Self {
+            map,
             sources,
             home_pieces,
+            copy_on_write,
             parts: WorkspaceParts {
                 driver: spec.driver,
                 project: 0,
                 directory: 1,
                 layers,
+                ready,
                 masked: !spec.hidden.is_empty(),
+                owners: match map {
+                    IdMap::Range => SeenOwners::AsStored,
+                    IdMap::Own { .. } => SeenOwners::Inside,
+                },
             },
             places: Places { messages: 2, home, mounts },
             scratch_size: scratch_size(&spec.policy.limits, counted),
-        }
+        })
     }
+}
+
+/// What `--system cow` makes writable, with its sources.
+fn system_directories(
+    spec: &RunSpec,
+    map: IdMap,
+    sources: &mut Vec<SourceSpec>,
+) -> Result<Vec<CowDirectory>, Failure> {
+    let how = system::method(map)?;
+    let mut directories = Vec::new();
+    for path in system::directories() {
+        system::prepare(&spec.directory, path, how, map)?;
+        let lower = sources.len();
+        let owners = match how {
+            CowMethod::Overlay => Owners::Mapped,
+            CowMethod::Fuse => Owners::Plain,
+        };
+        let below = Below::Excluded;
+        sources.push(SourceSpec { path: path.into(), owners, below, identity: None });
+        let area = system::area(&spec.directory, path);
+        sources.push(SourceSpec { path: area, owners: Owners::Plain, below, identity: None });
+        directories.push(CowDirectory { path, lower, area: lower + 1, how });
+    }
+    Ok(directories)
 }
 
 /// Bytes for each filesystem in memory. Where a cgroup counts, they are charged to the memory limit;
@@ -291,6 +341,7 @@ fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Chi
             parts: plan.parts.clone(),
             places: plan.places,
             home_pieces: &plan.home_pieces,
+            copy_on_write: &plan.copy_on_write,
             scratch_size: plan.scratch_size,
         };
         init::run(&init_spec, channel)
@@ -324,6 +375,9 @@ fn give_upper_to_inside(spec: &RunSpec, map: IdMap) -> Result<(), Failure> {
         let stat = rustix::fs::lstat(path)?;
         Ok(map.outside(stat.st_uid, stat.st_gid))
     };
+    if spec.driver == WorkspaceDriver::Copy {
+        give_tree(&spec.directory.join("upper"), map).step(step)?;
+    }
     for name in ["upper", "work", "mask"] {
         let (uid, gid) = owner(&spec.project).step(step)?;
         lchown(spec.directory.join(name), Some(uid), Some(gid)).step(step)?;
@@ -338,15 +392,35 @@ fn give_upper_to_inside(spec: &RunSpec, map: IdMap) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The owners in a copy are those of the project; here they become what the overlay would show.
+/// What is already so (all that was made inside) stays.
+fn give_tree(root: &std::path::Path, map: IdMap) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, lchown};
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            let (uid, gid) = map.outside(metadata.uid(), metadata.gid());
+            if metadata.uid() < RANGE_START {
+                lchown(entry.path(), Some(uid), Some(gid))?;
+            }
+            if metadata.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
 fn settle_init(
     init: &Child,
-    map: IdMap,
+    plan: &SourcePlan,
     group: Option<&Group>,
-    specs: &[SourceSpec],
     channel: &Channel,
 ) -> Result<(), Failure> {
     let pid = init.pid.as_raw_nonzero().get();
-    map.write_for(pid)?;
+    plan.map.write_for(pid)?;
     if let Some(group) = group {
         let files = group.procs_files().map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
         for file in files {
@@ -354,19 +428,24 @@ fn settle_init(
                 .step(|| "put init into its cgroup".into())?;
         }
     }
-    if map == IdMap::Range {
-        pass_sources(pid, specs, channel)?;
+    if plan.map == IdMap::Range {
+        pass_sources(pid, plan, channel)?;
     }
     channel.send(&ToInit::Go, &[]).step(|| "let init go on".into())
 }
 
-fn pass_sources(pid: i32, specs: &[SourceSpec], channel: &Channel) -> Result<(), Failure> {
+fn pass_sources(pid: i32, plan: &SourcePlan, channel: &Channel) -> Result<(), Failure> {
     let namespace = File::open(format!("/proc/{pid}/ns/user"))
         .step(|| "open the sandbox's user namespace".into())?;
-    let opened: Vec<OwnedFd> = specs
+    let mut opened: Vec<OwnedFd> = plan
+        .sources
         .iter()
         .map(|spec| sources::open(spec, Some(namespace.as_fd())))
         .collect::<Result<_, _>>()?;
+    if plan.parts.driver == WorkspaceDriver::OverlayRoot {
+        let workspace = outside::overlay(&opened, &plan.parts)?;
+        opened.push(workspace);
+    }
     for batch in opened.chunks(MAX_DESCRIPTORS) {
         let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
         channel.send(&ToInit::Sources, &batch).step(|| "pass the sources to init".into())?;
@@ -374,11 +453,43 @@ fn pass_sources(pid: i32, specs: &[SourceSpec], channel: &Channel) -> Result<(),
     Ok(())
 }
 
-fn wait_until_ready(channel: &Channel) -> Result<EnforcementReport, Failure> {
-    match channel.receive().step(|| "wait for init".into())?.0 {
-        FromInit::Ready(report) => Ok(report),
-        FromInit::Failed(failure) => Err(failure),
-        other => Err(Failure::invalid(format!("init said {other:?} too early"))),
+/// What init reports, and the programs it had started on the way.
+fn wait_until_ready(
+    channel: &Channel,
+    map: IdMap,
+) -> Result<(EnforcementReport, Vec<Server>), Failure> {
+    let step = || "wait for init".to_owned();
+    let mut served: Vec<Served> = Vec::new();
+    loop {
+        let (message, descriptors) = channel.receive().step(step)?;
+        match message {
+            FromInit::Ready(report) => {
+                return Ok((report, served.into_iter().map(|served| served.server).collect()));
+            }
+            FromInit::Serve(order) => match fuse::serve(&order, map, &descriptors) {
+                Ok(now) => {
+                    channel.send(&ToInit::Served(Ok(())), &[now.mount.as_fd()]).step(step)?;
+                    served.push(now);
+                }
+                Err(failure) => {
+                    channel.send(&ToInit::Served(Err(failure)), &[]).step(step)?;
+                }
+            },
+            FromInit::Failed(failure) => return Err(explain(failure, served.last())),
+            other => return Err(Failure::invalid(format!("init said {other:?} too early"))),
+        }
+    }
+}
+
+/// A program that ended instead of serving has usually said why.
+fn explain(failure: Failure, served: Option<&Served>) -> Failure {
+    match (failure, served.map(Served::said)) {
+        (Failure::Step { operation, errno }, Some(said))
+            if operation.contains("fuse-overlayfs") && !said.is_empty() =>
+        {
+            Failure::Step { operation: format!("{operation} (it said `{said}`)"), errno }
+        }
+        (failure, _) => failure,
     }
 }
 

@@ -45,6 +45,7 @@ pub use identity::IdMap;
 pub use keeper::{Usage, usage};
 pub use launch::{CGROUP_PARENT, start};
 pub use protocol::{Operation, Reply, VERSION};
+pub use view::fuse::unavailable as fuse_overlayfs_unavailable;
 
 use skep_provider::RunSpec;
 use skep_workspace::WorkspaceSpec;

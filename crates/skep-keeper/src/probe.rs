@@ -3,34 +3,42 @@
 //! A child puts on everything an exec wears and then tries what must fail. What it found, not what
 //! was intended, goes into the report.
 
-use crate::confinement::Confinement;
+use crate::confinement::{Confinement, kept_capabilities};
 use crate::failure::{Failure, Step};
-use rustix::fs::{Mode, OFlags};
+use crate::view::plan::{MASKED, MaskKind};
+use crate::view::system;
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrV4, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use skep_provider::RunSpec;
 use skep_sys::process::{Namespaces, clone_with};
-use skep_types::{EnforcementReport, Layer, NetworkMode, WorkspaceDriver};
+use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView, WorkspaceDriver};
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 /// `statfs` type of overlayfs.
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
+/// And of FUSE.
+const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// What the child found.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Findings {
     failed: Option<String>,
     system_writable: bool,
-    workspace_is_overlay: bool,
+    system_filesystems: Vec<(String, i64)>,
+    uncovered: Vec<String>,
+    covered: usize,
+    workspace_type: i64,
     other_interfaces: Vec<String>,
     reaches_outside: bool,
     first_process: bool,
     filter_active: bool,
     no_new_privileges: bool,
-    capabilities: bool,
+    capabilities: u64,
 }
 
 /// Asks, from a process that wears the fences.
@@ -49,14 +57,21 @@ pub fn from_inside(run: &RunSpec, confinement: &Confinement) -> Result<Enforceme
     skep_sys::process::wait_for(&child).step(step)?;
     let findings: Findings = serde_json::from_slice(&bytes)
         .map_err(|_| Failure::invalid("the probe inside the sandbox did not answer"))?;
-    match findings.failed {
-        Some(reason) => Err(Failure::missing(
+    if let Some(reason) = findings.failed {
+        return Err(Failure::missing(
             "confinement of processes",
             reason,
             "see `skep doctor` for what this host lacks",
-        )),
-        None => Ok(judge(run, confinement, &findings)),
+        ));
     }
+    let workspace = workspace_type(run.driver);
+    if workspace.is_some_and(|kind| kind != findings.workspace_type) {
+        return Err(Failure::invalid(format!(
+            "the workspace is not the one that {} makes: nothing is run in it",
+            run.driver.as_str()
+        )));
+    }
+    Ok(judge(run, confinement, &findings))
 }
 
 fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
@@ -73,11 +88,18 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         line.map(|rest| rest.trim_start_matches(':').trim().to_owned()).unwrap_or_default()
     };
     let denied = matches!(rustix::process::chroot("/"), Err(Errno::PERM | Errno::NOSYS));
+    let (covered, uncovered) = masks();
     Findings {
         failed: None,
-        system_writable: can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe"),
-        workspace_is_overlay: rustix::fs::statfs(&run.project)
-            .is_ok_and(|stat| stat.f_type == OVERLAY_MAGIC),
+        system_writable: run.policy.system == SystemView::Ro
+            && (can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe")),
+        system_filesystems: system::directories()
+            .into_iter()
+            .map(|path| (path.display().to_string(), filesystem_type(path)))
+            .collect(),
+        covered,
+        uncovered,
+        workspace_type: filesystem_type(&run.project),
         other_interfaces: other_interfaces(),
         reaches_outside: reaches_outside(),
         first_process: rustix::process::getppid().is_some_and(|parent| parent.is_init()),
@@ -85,8 +107,36 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         no_new_privileges: field("NoNewPrivs") == "1",
         capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
             .iter()
-            .any(|set| field(set).bytes().any(|digit| digit != b'0')),
+            .map(|set| u64::from_str_radix(&field(set), 16).unwrap_or(u64::MAX))
+            .fold(0, |all, set| all | set),
     }
+}
+
+fn filesystem_type(path: &Path) -> i64 {
+    rustix::fs::statfs(path).map_or(0, |stat| stat.f_type)
+}
+
+/// How many masked entries of `/proc` are covered, and which are not: a hidden file must be the
+/// very inode of `/dev/null`, a hidden directory must lie on another device than `/proc` and be
+/// empty, a read-only one must be mounted so.
+fn masks() -> (usize, Vec<String>) {
+    let proc_device = rustix::fs::stat("/proc").map(|stat| stat.st_dev);
+    let null = rustix::fs::stat("/dev/null").map(|stat| (stat.st_dev, stat.st_ino));
+    let is_covered = |path: &str, how: MaskKind| {
+        let Ok(stat) = rustix::fs::lstat(path) else { return false };
+        match how {
+            MaskKind::ReadOnly => rustix::fs::statvfs(path)
+                .is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY)),
+            MaskKind::Hide if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                proc_device.is_ok_and(|device| device != stat.st_dev)
+                    && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+            }
+            MaskKind::Hide => null == Ok((stat.st_dev, stat.st_ino)),
+        }
+    };
+    let there = MASKED.iter().filter(|(path, _)| rustix::fs::lstat(*path).is_ok());
+    let (covered, open): (Vec<_>, Vec<_>) = there.partition(|(path, how)| is_covered(path, *how));
+    (covered.len(), open.into_iter().map(|(path, _)| (*path).to_owned()).collect())
 }
 
 fn can_make(path: &str) -> bool {
@@ -115,16 +165,7 @@ fn reaches_outside() -> bool {
 
 fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> EnforcementReport {
     let mut report = EnforcementReport::default();
-    let overlay = match run.driver {
-        WorkspaceDriver::OverlayUserns | WorkspaceDriver::OverlayRoot => found.workspace_is_overlay,
-        WorkspaceDriver::FuseOverlayfs | WorkspaceDriver::Copy => true,
-    };
-    let how = format!("view of its own, workspace by {}", run.driver.as_str());
-    match (found.system_writable, overlay) {
-        (false, true) => report.on(Layer::Filesystem, how),
-        (true, _) => report.off(Layer::Filesystem, how, "a system directory could be written"),
-        (false, false) => report.off(Layer::Filesystem, how, "the workspace is not an overlay"),
-    }
+    judge_files(run, found, &mut report);
     match run.policy.network {
         NetworkMode::Host => {
             report.off(Layer::Network, "the host's network", "`--net host` was asked for");
@@ -136,11 +177,7 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
         }
         NetworkMode::None => report.on(Layer::Network, "network namespace with loopback only"),
     }
-    match (found.first_process, found.capabilities) {
-        (true, false) => report.on(Layer::Processes, "pid namespace, no capabilities"),
-        (false, _) => report.off(Layer::Processes, "none", "no pid namespace of its own"),
-        (true, true) => report.off(Layer::Processes, "pid namespace", "capabilities are left"),
-    }
+    judge_processes(run, found, &mut report);
     match found.filter_active && found.no_new_privileges {
         true => report.on(Layer::Syscalls, "seccomp filter, no_new_privs"),
         false => report.off(Layer::Syscalls, "none", "the filter did not refuse a forbidden call"),
@@ -155,4 +192,58 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
         "the host's kernel is shared; use a microVM or gVisor for hostile code",
     );
     report
+}
+
+/// What the project's filesystem must be inside; a copy is on whatever the state directory is on.
+fn workspace_type(driver: WorkspaceDriver) -> Option<i64> {
+    match driver {
+        WorkspaceDriver::OverlayUserns | WorkspaceDriver::OverlayRoot => Some(OVERLAY_MAGIC),
+        WorkspaceDriver::FuseOverlayfs => Some(FUSE_MAGIC),
+        WorkspaceDriver::Copy => None,
+    }
+}
+
+fn judge_files(run: &RunSpec, found: &Findings, report: &mut EnforcementReport) {
+    let mut how = format!(
+        "view of its own, workspace by {}, {} entries of /proc found covered",
+        run.driver.as_str(),
+        found.covered
+    );
+    let mut wrong = Vec::new();
+    if found.system_writable {
+        wrong.push("a system directory could be written".to_owned());
+    }
+    if !found.uncovered.is_empty() {
+        wrong.push(format!("not covered: {}", found.uncovered.join(", ")));
+    }
+    if run.policy.system == SystemView::Cow {
+        let by = match found.system_filesystems.first() {
+            Some((_, FUSE_MAGIC)) => "fuse-overlayfs",
+            _ => "overlay",
+        };
+        how.push_str(&format!(", system copy-on-write by {by}"));
+        let kinds = [OVERLAY_MAGIC, FUSE_MAGIC];
+        let plain = found.system_filesystems.iter().filter(|(_, kind)| !kinds.contains(kind));
+        wrong.extend(plain.map(|(path, _)| format!("`{path}` is not copy-on-write")));
+    }
+    match wrong.is_empty() {
+        true => report.on(Layer::Filesystem, how),
+        false => report.off(Layer::Filesystem, how, wrong.join("; ")),
+    }
+}
+
+fn judge_processes(run: &RunSpec, found: &Findings, report: &mut EnforcementReport) {
+    let kept = kept_capabilities(&run.policy);
+    if !found.first_process {
+        return report.off(Layer::Processes, "none", "no pid namespace of its own");
+    }
+    match found.capabilities {
+        0 => report.on(Layer::Processes, "pid namespace, no capabilities"),
+        held if held & !kept.bits() == 0 => report.on(
+            Layer::Processes,
+            "pid namespace; kept for `--user root --system cow`, over the sandbox's own ids only: \
+             CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETUID, CAP_SETGID",
+        ),
+        _ => report.off(Layer::Processes, "pid namespace", "capabilities are left"),
+    }
 }

@@ -7,6 +7,7 @@
 //! Between the keeper and init: one message per packet on a socket pair, descriptors attached.
 
 use crate::failure::Failure;
+use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
 use skep_types::{
     ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, TerminalSize,
@@ -150,6 +151,8 @@ pub enum ToInit {
     Sources,
     /// The ids are mapped and the cgroup is joined.
     Go,
+    /// The answer to `Serve`; descriptor: the mount.
+    Served(Result<(), Failure>),
     /// Start a process. Descriptors: the [`SpawnOrder`], the cgroup files to join (`joins` of
     /// them), then standard input, output and error unless it gets a terminal.
     Spawn {
@@ -189,6 +192,8 @@ pub enum FromInit {
     Ready(EnforcementReport),
     /// It does not.
     Failed(Failure),
+    /// Have this served by fuse-overlayfs; descriptors: init's user and mount namespace.
+    Serve(FuseOrder),
     /// A process runs; descriptors: a handle on it, and the terminal's other end if it has one.
     Spawned(ExecId),
     /// It does not run.

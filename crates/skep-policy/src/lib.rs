@@ -64,6 +64,7 @@ mod risk;
 mod rows;
 mod selector;
 mod settings;
+mod system_secrets;
 
 pub use acceptance::AcceptanceRules;
 pub use bare::{bare_repositories, in_bare_repository};
@@ -87,3 +88,4 @@ pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
 pub use risk::{ChangeFacts, RiskEntry, RiskTable};
 pub use selector::PathSelector;
 pub use settings::{Settings, SettingsError, Sources};
+pub use system_secrets::{NameMatch, SystemSecret, SystemSecretsError, system_secrets};

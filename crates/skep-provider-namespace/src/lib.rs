@@ -14,6 +14,8 @@
 //! assert_eq!(provider.name(), "namespace");
 //! ```
 
+mod drivers;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -21,17 +23,16 @@ use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::probe::ProbeContext;
 use skep_keeper::{CGROUP_PARENT, Client, Operation, Reply};
 use skep_provider::{
-    Attach, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
+    Attach, DriverChoice, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status,
+    ViewWrite,
 };
-use skep_types::{ExecId, ExecSpec, KeeperIdentity, SandboxId, WorkspaceDriver};
+use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// `statfs` types that cannot be the upper of an overlay, or must not hold state at all.
-const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
 /// Runs sandboxes in namespaces of this host.
 #[derive(Debug)]
@@ -39,13 +40,19 @@ pub struct NamespaceProvider {
     state_dir: PathBuf,
     program_directories: Vec<PathBuf>,
     user_name: String,
+    forced: Option<WorkspaceDriver>,
 }
 
 impl NamespaceProvider {
     /// A provider for sandboxes whose state lies in `state_dir`. The other two are for `doctor`:
     /// where programs are looked for, and whose subordinate ids count.
     pub fn new(state_dir: PathBuf, program_directories: Vec<PathBuf>, user_name: String) -> Self {
-        Self { state_dir, program_directories, user_name }
+        Self { state_dir, program_directories, user_name, forced: None }
+    }
+
+    /// Uses this copy-on-write driver and no other.
+    pub fn force_driver(self, driver: WorkspaceDriver) -> Self {
+        Self { forced: Some(driver), ..self }
     }
 }
 
@@ -90,25 +97,26 @@ impl Provider for NamespaceProvider {
         project: &Path,
         directory: &Path,
     ) -> Result<WorkspaceDriver, ProviderError> {
-        let filesystem = rustix::fs::statfs(directory).map_err(|error| ProviderError::Setup {
+        let choice = self.drivers(project, directory)?;
+        Ok(choice.drivers.first().copied().unwrap_or(WorkspaceDriver::Copy))
+    }
+
+    fn drivers(&self, project: &Path, directory: &Path) -> Result<DriverChoice, ProviderError> {
+        if let Some(driver) = self.forced {
+            return Ok(DriverChoice { drivers: vec![driver], passed_over: Vec::new() });
+        }
+        drivers::find(project, directory).map_err(|source| ProviderError::Setup {
             operation: format!("look at the filesystem of `{}`", directory.display()),
-            source: error.into(),
-        })?;
-        // An overlay cannot be the upper of another one: inside a container, a copy has to do.
-        if filesystem.f_type as i64 == OVERLAY_MAGIC {
-            return Ok(WorkspaceDriver::Copy);
-        }
-        if has_foreign_group(project) {
-            return Ok(WorkspaceDriver::Copy);
-        }
-        Ok(WorkspaceDriver::OverlayUserns)
+            source,
+        })
     }
 
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
         // The socket of a keeper that was killed is only a name.
         match Client::connect(&spec.id, &spec.directory) {
             Err(ProviderError::NotRunning(_)) => {
-                let _ = std::fs::remove_file(spec.directory.join("keeper.sock"));
+                // What its cgroup still holds would keep the new one from being made.
+                let _ = clear_leftovers(&spec.id, &spec.directory);
             }
             Err(error) => return Err(error),
             Ok(_) => {
@@ -118,8 +126,16 @@ impl Provider for NamespaceProvider {
                 )));
             }
         }
-        let _ = remove_group(&spec.id);
-        skep_keeper::start(spec)
+        let mut started = skep_keeper::start(spec)?;
+        if let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
+            && layer.reason.is_none()
+        {
+            layer.reason = drivers::why_not_better(
+                spec.driver,
+                &self.drivers(&spec.project, &spec.directory).unwrap_or_default(),
+            );
+        }
+        Ok(started)
     }
 
     fn exec(
@@ -193,8 +209,7 @@ impl Provider for NamespaceProvider {
         if let Some(process) = process {
             end_process(&process).map_err(failed)?;
         }
-        let _ = std::fs::remove_file(directory.join("keeper.sock"));
-        remove_group(id).map_err(failed)
+        clear_leftovers(id, directory).map_err(failed)
     }
 
     fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
@@ -204,18 +219,6 @@ impl Provider for NamespaceProvider {
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
         Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
     }
-}
-
-/// Whether an ordinary user's project belongs to a group that is not the user's own.
-///
-/// An overlay gives a copied-up file the group of the original, and a user namespace made without
-/// privilege knows one group only: every write would end in `EOVERFLOW`. The project's root is
-/// asked for all of it, because asking every file would be a walk.
-fn has_foreign_group(project: &Path) -> bool {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    !uid.is_root()
-        && rustix::fs::stat(project)
-            .is_ok_and(|stat| stat.st_uid == uid.as_raw() && stat.st_gid != gid.as_raw())
 }
 
 fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply, ProviderError> {
@@ -266,6 +269,16 @@ fn reap(process: &OwnedFd) {
 
 fn cgroups() -> Option<CgroupHost> {
     ParentName::parse(CGROUP_PARENT).ok().map(CgroupHost::locate)
+}
+
+/// A keeper makes its socket before its cgroup and removes it after: where there is no socket,
+/// nothing was left.
+fn clear_leftovers(id: &SandboxId, directory: &Path) -> io::Result<()> {
+    match std::fs::remove_file(directory.join("keeper.sock")) {
+        Ok(()) => remove_group(id),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn remove_group(id: &SandboxId) -> io::Result<()> {

@@ -124,6 +124,15 @@ pub struct ViewWrite {
     pub content: Option<File>,
 }
 
+/// Which copy-on-write drivers can be used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverChoice {
+    /// Best first.
+    pub drivers: Vec<WorkspaceDriver>,
+    /// Why others are not among them.
+    pub passed_over: Vec<String>,
+}
+
 /// One finding about this host, for `skep doctor`.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Finding {
@@ -226,6 +235,16 @@ pub trait Provider {
         project: &std::path::Path,
         directory: &std::path::Path,
     ) -> Result<WorkspaceDriver, ProviderError>;
+
+    /// All drivers that may work for it, best first, each worth a try where the one before fails.
+    fn drivers(
+        &self,
+        project: &std::path::Path,
+        directory: &std::path::Path,
+    ) -> Result<DriverChoice, ProviderError> {
+        let drivers = vec![self.choose_driver(project, directory)?];
+        Ok(DriverChoice { drivers, passed_over: Vec::new() })
+    }
 
     /// Starts a sandbox: its namespaces, view and limits are up and probed when this returns.
     ///

@@ -84,6 +84,17 @@ pub fn clone_with(namespaces: Namespaces, body: impl FnOnce() -> i32) -> io::Res
     }
 }
 
+/// Leaves the namespaces this process shares with others for ones of its own, copied or empty.
+pub fn unshare(namespaces: Namespaces) -> io::Result<()> {
+    let flags = libc::c_int::try_from(namespaces.bits()).map_err(io::Error::other)?;
+    // SAFETY: takes an integer; of what it can unshare, `Namespaces` names only namespaces, which
+    // memory safety does not depend on.
+    match unsafe { libc::unshare(flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A panic must not unwind into the copy of the caller's stack: the child would go on as if it
 /// were the parent.
 fn run_guarded(body: impl FnOnce() -> i32) -> i32 {

@@ -26,7 +26,7 @@ const CHUNK: u64 = 1 << 30;
 
 /// Whether the bytes of files are shared with the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bytes {
+pub(crate) enum Bytes {
     /// A copy (sharing blocks where the filesystem can): the source goes on being written.
     Copied,
     /// A second link to the same file: the source never changes.
@@ -62,7 +62,7 @@ fn named(path: &RelPath, error: io::Error) -> io::Error {
 }
 
 /// Makes one entry of `source` in `target`; a directory is made empty, see [`finish_directory`].
-pub(super) fn entry(
+pub(crate) fn entry(
     source: &TreeRoot,
     path: &RelPath,
     target: &TreeRoot,
@@ -156,7 +156,7 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
 }
 
 /// Gives a directory its attributes, owner, mode and times, once its entries are there.
-pub(super) fn finish_directory(
+pub(crate) fn finish_directory(
     source: &TreeRoot,
     path: &RelPath,
     target: &TreeRoot,

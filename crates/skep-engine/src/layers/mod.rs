@@ -23,7 +23,7 @@ mod snapshot;
 mod sweep;
 mod templates;
 
-pub(crate) use copy::copy_tree;
+pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 
 use crate::problems::{OrProblem, io_problem};
 use crate::{Engine, layout, lock};

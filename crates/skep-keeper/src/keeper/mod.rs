@@ -226,7 +226,7 @@ impl<'a> Keeper<'a> {
                 }
             }
             // Said once, before the loop.
-            FromInit::Ready(_) | FromInit::Failed(_) => {}
+            FromInit::Ready(_) | FromInit::Failed(_) | FromInit::Serve(_) => {}
         }
     }
 

@@ -3,12 +3,12 @@
 //! Every target is reached from the new root's descriptor without following a symlink, because a
 //! mount may lie inside the workspace, whose content is not ours.
 
-use super::overlay::{self, Markers, OverlayParts};
+use super::fuse::{FuseOrder, SeenOwners};
 use super::plan::{MaskKind, Source, ViewOp};
 use super::sources::is_directory;
 use crate::failure::{Failure, Step};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
@@ -16,8 +16,7 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
-use skep_types::{Access, RelPath, WorkspaceDriver};
-use std::os::unix::ffi::OsStrExt;
+use skep_types::{Access, WorkspaceDriver};
 use std::path::Path;
 
 /// A directory of the host that certainly exists and that nobody misses in a mount namespace
@@ -35,8 +34,12 @@ pub struct WorkspaceParts {
     pub directory: usize,
     /// Frozen layers, topmost first.
     pub layers: Vec<usize>,
+    /// The finished overlay, where root has mounted it outside; it follows the opened sources.
+    pub ready: Option<usize>,
     /// Whether `mask` holds whiteouts.
     pub masked: bool,
+    /// Whose files they seem to be, where fuse-overlayfs shows them.
+    pub owners: SeenOwners,
 }
 
 /// Builds the view and makes it the root of this process.
@@ -45,20 +48,38 @@ pub struct WorkspaceParts {
 /// 2. Land a fresh root somewhere out of the way.
 /// 3. Follow the plan.
 /// 4. `pivot_root`, and let go of the old root: from here on the host's tree is unreachable.
-pub fn build(ops: &[ViewOp], opened: Vec<OwnedFd>, parts: &WorkspaceParts) -> Result<(), Failure> {
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .step(|| "make the mounts private".into())?;
-    let root = land_root()?;
-    let mut builder = Builder { root, opened: opened.into_iter().map(Some).collect(), parts };
+pub fn build(
+    ops: &[ViewOp],
+    opened: Vec<OwnedFd>,
+    parts: &WorkspaceParts,
+    serve: &ServeFuse<'_>,
+) -> Result<(), Failure> {
+    let mut builder = Builder::land(opened, parts, serve)?;
     for op in ops {
         builder.apply(op)?;
     }
     builder.pivot()
 }
 
-fn land_root() -> Result<OwnedFd, Failure> {
+/// Builds a view without a workspace, and makes it the root of this process.
+pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> {
+    let parts = WorkspaceParts {
+        driver: WorkspaceDriver::Copy,
+        project: usize::MAX,
+        directory: usize::MAX,
+        layers: Vec::new(),
+        ready: None,
+        masked: false,
+        owners: SeenOwners::AsStored,
+    };
+    build(ops, opened, &parts, &|_| Err(Failure::invalid("nothing is served here")))
+}
+
+/// Has a filesystem served by fuse-overlayfs, and returns its mount, detached.
+pub type ServeFuse<'a> = dyn Fn(&FuseOrder) -> Result<OwnedFd, Failure> + 'a;
+
+fn land_root(landing: &str) -> Result<OwnedFd, Failure> {
     let tmpfs = tmpfs(0o755, 16 << 20)?;
-    let landing = LANDING.iter().find(|path| Path::new(path).is_dir()).copied().unwrap_or("/");
     let land = || format!("put the new root at `{landing}`");
     move_mount(&tmpfs, "", CWD, landing, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(land)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -75,13 +96,30 @@ fn tmpfs(mode: u32, size: u64) -> Result<OwnedFd, Failure> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
 }
 
-struct Builder<'a> {
-    root: OwnedFd,
+/// A view in the making.
+pub(super) struct Builder<'a> {
+    pub(super) root: OwnedFd,
+    /// Where the root is, as a path, until it becomes the root.
+    pub(super) landing: &'static str,
     opened: Vec<Option<OwnedFd>>,
-    parts: &'a WorkspaceParts,
+    pub(super) parts: &'a WorkspaceParts,
+    pub(super) serve: &'a ServeFuse<'a>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    /// A fresh, empty root in this process's own mount namespace.
+    pub(super) fn land(
+        opened: Vec<OwnedFd>,
+        parts: &'a WorkspaceParts,
+        serve: &'a ServeFuse<'a>,
+    ) -> Result<Self, Failure> {
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .step(|| "make the mounts private".into())?;
+        let landing = LANDING.iter().find(|path| Path::new(path).is_dir()).copied().unwrap_or("/");
+        let root = land_root(landing)?;
+        Ok(Self { root, landing, opened: opened.into_iter().map(Some).collect(), parts, serve })
+    }
+
     fn apply(&mut self, op: &ViewOp) -> Result<(), Failure> {
         match op {
             ViewOp::Directory { target, mode } => self.directory(target, *mode).map(drop),
@@ -97,11 +135,14 @@ impl Builder<'_> {
             ViewOp::Mask { target, how } => self.mask(Path::new(target), *how),
             ViewOp::Workspace { target, scope } => self.workspace(target, scope),
             ViewOp::ReadOnly { target } => self.read_only(target),
+            ViewOp::CopyOnWrite { target, lower, area, how } => {
+                self.copy_on_write(target, *lower, *area, *how)
+            }
         }
     }
 
     /// Opens what stands at a target, without following any link.
-    fn open(&self, target: &Path) -> Result<OwnedFd, Errno> {
+    pub(super) fn open(&self, target: &Path) -> Result<OwnedFd, Errno> {
         let relative = target.strip_prefix("/").unwrap_or(target);
         let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         openat2(
@@ -114,7 +155,7 @@ impl Builder<'_> {
     }
 
     /// Makes a directory with its parents, and opens it.
-    fn directory(&self, target: &Path, mode: u32) -> Result<OwnedFd, Failure> {
+    pub(super) fn directory(&self, target: &Path, mode: u32) -> Result<OwnedFd, Failure> {
         let step = || format!("make directory `{}` inside", target.display());
         let names: Vec<_> = target.strip_prefix("/").unwrap_or(target).components().collect();
         let mut at = self.open(Path::new("/")).step(step)?;
@@ -155,7 +196,7 @@ impl Builder<'_> {
         self.open(target).step(step)
     }
 
-    fn attach(
+    pub(super) fn attach(
         &self,
         mount: BorrowedFd<'_>,
         at: BorrowedFd<'_>,
@@ -201,7 +242,7 @@ impl Builder<'_> {
         self.attach(tree.as_fd(), at.as_fd(), target)
     }
 
-    fn take(&mut self, index: usize) -> Result<OwnedFd, Failure> {
+    pub(super) fn take(&mut self, index: usize) -> Result<OwnedFd, Failure> {
         self.opened
             .get_mut(index)
             .and_then(Option::take)
@@ -277,122 +318,10 @@ impl Builder<'_> {
         self.attach(cover.as_fd(), at.as_fd(), target)
     }
 
-    fn read_only(&self, target: &Path) -> Result<(), Failure> {
+    pub(super) fn read_only(&self, target: &Path) -> Result<(), Failure> {
         let step = || format!("make `{}` read-only inside", target.display());
         let at = self.open(target).step(step)?;
         mount_setattr(&at, Depth::One, MountAttributes::READ_ONLY).step(step)
-    }
-
-    fn workspace(&mut self, target: &Path, scope: &[RelPath]) -> Result<(), Failure> {
-        let mount = match self.parts.driver {
-            WorkspaceDriver::OverlayUserns => self.overlay(Markers::User)?,
-            WorkspaceDriver::OverlayRoot => self.overlay(Markers::Trusted)?,
-            WorkspaceDriver::Copy | WorkspaceDriver::FuseOverlayfs => self.copied()?,
-        };
-        let at = self.directory(target, 0o755)?;
-        let step = || format!("limit the scope in `{}`", target.display());
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        self.attach(mount.as_fd(), at.as_fd(), target)?;
-        let mut parts = Vec::new();
-        for part in scope.iter().filter(|part| !part.is_root()) {
-            let inside = target.join(part.as_path());
-            let place = self.open(&inside).map_err(|error| match error {
-                Errno::NOENT => {
-                    Failure::invalid(format!("scope `{part}` does not exist in the project"))
-                }
-                error => Failure::Step { operation: step(), errno: error.raw_os_error() },
-            })?;
-            let tree = open_tree(&place, "", flags | OpenTreeFlags::AT_EMPTY_PATH).step(step)?;
-            parts.push((tree, inside));
-        }
-        if parts.is_empty() {
-            return Ok(());
-        }
-        self.read_only(target)?;
-        for (tree, inside) in &parts {
-            let at = self.open(inside).step(step)?;
-            self.attach(tree.as_fd(), at.as_fd(), inside)?;
-        }
-        Ok(())
-    }
-
-    /// An overlay's directories must be mounted in this namespace: they are put aside in the new
-    /// root for as long as the mount takes, which keeps its own references.
-    fn overlay(&mut self, markers: Markers) -> Result<OwnedFd, Failure> {
-        let project = self.set_aside(self.parts.project)?;
-        let directory = self.set_aside(self.parts.directory)?;
-        let layers = self.parts.layers.clone();
-        let layers: Vec<_> =
-            layers.into_iter().map(|index| self.set_aside(index)).collect::<Result<_, _>>()?;
-        let below = |name: &str| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(&directory, name, flags, Mode::empty())
-                .step(|| format!("open `{name}` of the sandbox"))
-        };
-        let (upper, work) = (below("upper")?, below("work")?);
-        let mask = if self.parts.masked { Some(below("mask")?) } else { None };
-        let lowers = layers.iter().chain(mask.iter()).chain([&project]).map(AsFd::as_fd).collect();
-        let parts = OverlayParts { lowers, upper: upper.as_fd(), work: work.as_fd(), markers };
-        let mount = overlay::mount(&parts)?;
-        self.clear_aside()?;
-        Ok(mount)
-    }
-
-    /// The whole copy stands in `upper`.
-    fn copied(&mut self) -> Result<OwnedFd, Failure> {
-        let directory = self.set_aside(self.parts.directory)?;
-        let step = || "open the copy of the project".to_owned();
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let upper = openat(&directory, "upper", flags, Mode::empty()).step(step)?;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_EMPTY_PATH;
-        let tree = open_tree(&upper, "", flags).step(step)?;
-        mount_setattr(
-            &tree,
-            Depth::One,
-            MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
-        )
-        .step(step)?;
-        self.clear_aside()?;
-        Ok(tree)
-    }
-
-    fn set_aside(&mut self, index: usize) -> Result<OwnedFd, Failure> {
-        let source = self.take(index)?;
-        let place = Path::new("/.skep").join(index.to_string());
-        let at = self.directory(&place, 0o700)?;
-        self.attach(source.as_fd(), at.as_fd(), &place)?;
-        self.open(&place).step(|| format!("open `{}` inside", place.display()))
-    }
-
-    fn clear_aside(&self) -> Result<(), Failure> {
-        let step = || "take the workspace's parts out of the view".to_owned();
-        let aside = self.open(Path::new("/.skep")).step(step)?;
-        let mut names = Vec::new();
-        let directory = openat(
-            &aside,
-            ".",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .step(step)?;
-        for entry in rustix::fs::Dir::read_from(&directory).step(step)? {
-            let entry = entry.step(step)?;
-            if entry.file_name().to_bytes().iter().all(u8::is_ascii_digit)
-                && entry.file_type() == FileType::Directory
-            {
-                names.push(entry.file_name().to_owned());
-            }
-        }
-        for name in names {
-            let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&directory));
-            let path = Path::new(&path).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
-            unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).step(step)?;
-            rustix::fs::unlinkat(&directory, name.as_c_str(), rustix::fs::AtFlags::REMOVEDIR)
-                .step(step)?;
-        }
-        rustix::fs::unlinkat(&self.root, ".skep", rustix::fs::AtFlags::REMOVEDIR).step(step)
     }
 
     /// `pivot_root` of a directory onto itself stacks the old root over the new one; detaching the

@@ -33,8 +33,32 @@ pub enum ViewOp {
     Mask { target: &'static str, how: MaskKind },
     /// The workspace at the project's path; `scope` is what can be written (all, if empty).
     Workspace { target: PathBuf, scope: Vec<RelPath> },
+    /// A directory of the system with writes going to an area of the sandbox's.
+    CopyOnWrite { target: PathBuf, lower: usize, area: usize, how: CowMethod },
     /// Nothing below here can be written any more, except what is mounted on it.
     ReadOnly { target: PathBuf },
+}
+
+/// How a directory of the system becomes copy-on-write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CowMethod {
+    /// By the kernel, owners mapped.
+    Overlay,
+    /// By fuse-overlayfs, everything shown as the user's own.
+    Fuse,
+}
+
+/// A directory of the system that is copy-on-write: indices into the opened sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CowDirectory {
+    /// Where it is, outside and inside.
+    pub path: &'static Path,
+    /// The host's.
+    pub lower: usize,
+    /// With `upper`, `work` and `mask` in it.
+    pub area: usize,
+    /// How.
+    pub how: CowMethod,
 }
 
 /// How an entry of `/proc` is masked.
@@ -68,6 +92,8 @@ pub struct ViewSpec<'a> {
     pub scratch_size: u64,
     /// What stands at the system paths of this host.
     pub system_entries: &'a [SystemEntry],
+    /// Those of them that can be written, and `/var`.
+    pub copy_on_write: &'a [CowDirectory],
     /// Extra mounts; the nth is source `mounts_from + n`.
     pub mounts: &'a [Mount],
     /// Index of the first extra mount among the opened sources.
@@ -141,30 +167,65 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
     ops
 }
 
+/// A root with programs and nothing else, for one that serves a filesystem: the host's processes
+/// (it names its descriptors by `/proc/self`), and what it serves, which is source 0.
+pub fn server(system_entries: &[SystemEntry], parts: &Path) -> Vec<ViewOp> {
+    let bind =
+        |source, target: &Path, access| ViewOp::Bind { source, target: target.into(), access };
+    let mut ops: Vec<ViewOp> = system_entries
+        .iter()
+        .map(|entry| match entry {
+            SystemEntry::Link(target, points_to) => {
+                ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
+            }
+            SystemEntry::Directory(path) => bind(Source::System(path.clone()), path, Access::Ro),
+        })
+        .collect();
+    let processes = Path::new("/proc");
+    ops.push(bind(Source::System(processes.into()), processes, Access::Ro));
+    ops.push(bind(Source::Opened(0), parts, Access::Rw));
+    ops.push(ViewOp::ReadOnly { target: "/".into() });
+    ops
+}
+
 fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     for entry in spec.system_entries {
         ops.push(match entry {
             SystemEntry::Link(target, points_to) => {
                 ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
             }
-            SystemEntry::Directory(path) => ViewOp::Bind {
-                source: Source::System(path.clone()),
-                target: path.clone(),
-                access: Access::Ro,
+            SystemEntry::Directory(path) => match copy_on_write(spec, path) {
+                Some(op) => op,
+                None => ViewOp::Bind {
+                    source: Source::System(path.clone()),
+                    target: path.clone(),
+                    access: Access::Ro,
+                },
             },
         });
     }
 }
 
+fn copy_on_write(spec: &ViewSpec<'_>, path: &Path) -> Option<ViewOp> {
+    let directory = spec.copy_on_write.iter().find(|directory| directory.path == path)?;
+    let CowDirectory { lower, area, how, .. } = *directory;
+    Some(ViewOp::CopyOnWrite { target: path.into(), lower, area, how })
+}
+
 fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     let tmpfs =
         |target: &str, mode| ViewOp::Tmpfs { target: target.into(), mode, size: spec.scratch_size };
+    ops.extend([tmpfs("/tmp", 0o1777), tmpfs("/run", 0o755)]);
+    // The host's `/var` brings its own links; it would also bring the host's `/var/tmp`.
+    match copy_on_write(spec, Path::new("/var")) {
+        Some(op) => ops.extend([op, tmpfs("/var/tmp", 0o1777)]),
+        None => ops.extend([
+            tmpfs("/var", 0o755),
+            ViewOp::Directory { target: "/var/tmp".into(), mode: 0o1777 },
+            ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
+        ]),
+    }
     ops.extend([
-        tmpfs("/tmp", 0o1777),
-        tmpfs("/run", 0o755),
-        tmpfs("/var", 0o755),
-        ViewOp::Directory { target: "/var/tmp".into(), mode: 0o1777 },
-        ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
         ViewOp::Bind {
             source: Source::Opened(spec.messages),
             target: "/run/skep".into(),
@@ -216,6 +277,7 @@ mod tests {
             home: Path::new("/home/user"),
             scratch_size: 1 << 20,
             system_entries: &[SystemEntry::Directory("/usr".into())],
+            copy_on_write: &[],
             mounts: &[],
             mounts_from: 2,
             home_pieces: &[".cargo/bin".into()],

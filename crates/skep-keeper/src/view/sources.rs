@@ -5,6 +5,7 @@
 //! home; so the keeper, which still has, opens them and passes them in. There the project also
 //! gets an id map, so that its owner on disk appears as the unprivileged user inside.
 
+use super::plan::{SYSTEM_PATHS, SystemEntry};
 use crate::failure::{Failure, Step};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -89,4 +90,17 @@ pub fn is_directory(source: BorrowedFd<'_>) -> bool {
 /// Whether something stands at a path.
 pub fn exists(path: &Path) -> bool {
     rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+/// What stands at the system paths of this host.
+pub fn system_entries() -> Vec<SystemEntry> {
+    let entry = |path: &&str| {
+        let path = Path::new(path);
+        match std::fs::read_link(path) {
+            Ok(points_to) => Some(SystemEntry::Link(path.into(), points_to)),
+            Err(_) if path.is_dir() => Some(SystemEntry::Directory(path.into())),
+            Err(_) => None,
+        }
+    };
+    SYSTEM_PATHS.iter().filter_map(entry).collect()
 }

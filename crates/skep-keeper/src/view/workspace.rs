@@ -1,0 +1,218 @@
+//! The writable parts of a view: the workspace by each driver, and copy-on-write system
+//! directories.
+
+use super::apply::Builder;
+use super::fuse::{FuseOrder, SeenOwners};
+use super::overlay::{self, Markers, OverlayParts};
+use super::plan::CowMethod;
+use crate::failure::{Failure, Step};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, UnmountFlags, open_tree, unmount};
+use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
+use skep_types::{RelPath, WorkspaceDriver};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Where the parts of a mount are put for as long as mounting takes, in the new root.
+pub(super) const ASIDE: &str = "/.skep";
+
+impl Builder<'_> {
+    pub(super) fn workspace(&mut self, target: &Path, scope: &[RelPath]) -> Result<(), Failure> {
+        let mount = match self.parts.driver {
+            WorkspaceDriver::OverlayUserns => self.overlay(Markers::User)?,
+            // Made outside, by the keeper. Without it there is no workspace: the project itself
+            // must never stand in.
+            WorkspaceDriver::OverlayRoot => match self.parts.ready {
+                Some(ready) => self.take(ready)?,
+                None => return Err(Failure::invalid("the workspace overlay was not made by root")),
+            },
+            WorkspaceDriver::FuseOverlayfs => self.fused()?,
+            WorkspaceDriver::Copy => self.copied()?,
+        };
+        let at = self.directory(target, 0o755)?;
+        let step = || format!("limit the scope in `{}`", target.display());
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        self.attach(mount.as_fd(), at.as_fd(), target)?;
+        let mut parts = Vec::new();
+        for part in scope.iter().filter(|part| !part.is_root()) {
+            let inside = target.join(part.as_path());
+            let place = self.open(&inside).map_err(|error| match error {
+                Errno::NOENT => {
+                    Failure::invalid(format!("scope `{part}` does not exist in the project"))
+                }
+                error => Failure::Step { operation: step(), errno: error.raw_os_error() },
+            })?;
+            let tree = open_tree(&place, "", flags | OpenTreeFlags::AT_EMPTY_PATH).step(step)?;
+            parts.push((tree, inside));
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.read_only(target)?;
+        for (tree, inside) in &parts {
+            let at = self.open(inside).step(step)?;
+            self.attach(tree.as_fd(), at.as_fd(), inside)?;
+        }
+        Ok(())
+    }
+
+    /// An overlay's directories must be mounted in this namespace: they are put aside in the new
+    /// root for as long as the mount takes, which keeps its own references.
+    pub(super) fn overlay(&mut self, markers: Markers) -> Result<OwnedFd, Failure> {
+        let project = self.set_aside(self.parts.project)?;
+        let directory = self.set_aside(self.parts.directory)?;
+        let layers = self.parts.layers.clone();
+        let layers: Vec<_> =
+            layers.into_iter().map(|index| self.set_aside(index)).collect::<Result<_, _>>()?;
+        let below = |name: &str| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(&directory, name, flags, Mode::empty())
+                .step(|| format!("open `{name}` of the sandbox"))
+        };
+        let (upper, work) = (below("upper")?, below("work")?);
+        let mask = if self.parts.masked { Some(below("mask")?) } else { None };
+        let lowers = layers.iter().chain(mask.iter()).chain([&project]).map(AsFd::as_fd).collect();
+        let parts = OverlayParts { lowers, upper: upper.as_fd(), work: work.as_fd(), markers };
+        let mount = overlay::mount(&parts)?;
+        self.clear_aside()?;
+        Ok(mount)
+    }
+
+    /// The whole copy stands in `upper`.
+    fn copied(&mut self) -> Result<OwnedFd, Failure> {
+        let directory = self.set_aside(self.parts.directory)?;
+        let step = || "open the copy of the project".to_owned();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let upper = openat(&directory, "upper", flags, Mode::empty()).step(step)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(&upper, "", flags).step(step)?;
+        mount_setattr(
+            &tree,
+            Depth::One,
+            MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
+        )
+        .step(step)?;
+        self.clear_aside()?;
+        Ok(tree)
+    }
+
+    /// The same parts, by a program instead of the kernel. Its files are named below the landing
+    /// place: plain short paths of ours, because its options are parsed.
+    fn fused(&mut self) -> Result<OwnedFd, Failure> {
+        let (project, directory) = (self.parts.project, self.parts.directory);
+        let mask = self.parts.masked.then_some(directory);
+        let layers = self.parts.layers.clone();
+        for index in layers.iter().chain([&project, &directory]) {
+            self.set_aside(*index)?;
+        }
+        let mut lowers: Vec<String> = layers.iter().map(|index| Self::aside(*index, "")).collect();
+        lowers.extend(mask.map(|index| Self::aside(index, "/mask")));
+        lowers.push(Self::aside(project, ""));
+        self.served(FuseOrder {
+            what: "workspace overlay".into(),
+            parts: format!("{}{ASIDE}", self.landing),
+            lowers,
+            upper: Self::aside(directory, "/upper"),
+            work: Self::aside(directory, "/work"),
+            owners: self.parts.owners,
+        })
+    }
+
+    fn served(&self, order: FuseOrder) -> Result<OwnedFd, Failure> {
+        let mount = (self.serve)(&order)?;
+        self.clear_aside()?;
+        Ok(mount)
+    }
+
+    fn aside(index: usize, below: &str) -> String {
+        format!("{ASIDE}/{index}{below}")
+    }
+
+    /// A directory of the system that can be written: what is written goes to `area`.
+    pub(super) fn copy_on_write(
+        &mut self,
+        target: &Path,
+        lower: usize,
+        area: usize,
+        how: CowMethod,
+    ) -> Result<(), Failure> {
+        let step = || format!("make `{}` copy-on-write", target.display());
+        let system = self.set_aside(lower)?;
+        let own = self.set_aside(area)?;
+        let mount = match how {
+            CowMethod::Fuse => self.served(FuseOrder {
+                what: format!("copy-on-write `{}`", target.display()),
+                parts: format!("{}{ASIDE}", self.landing),
+                lowers: vec![Self::aside(area, "/mask"), Self::aside(lower, "")],
+                upper: Self::aside(area, "/upper"),
+                work: Self::aside(area, "/work"),
+                owners: SeenOwners::Inside,
+            })?,
+            CowMethod::Overlay => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let below = |name| openat(&own, name, flags, Mode::empty()).step(step);
+                let (upper, work, mask) = (below("upper")?, below("work")?, below("mask")?);
+                let mount = overlay::mount(&OverlayParts {
+                    lowers: vec![mask.as_fd(), system.as_fd()],
+                    upper: upper.as_fd(),
+                    work: work.as_fd(),
+                    markers: Markers::User,
+                })
+                .map_err(|failure| match failure {
+                    Failure::Step { errno, .. } => Failure::Step { operation: step(), errno },
+                    other => other,
+                })?;
+                self.clear_aside()?;
+                mount
+            }
+        };
+        let at = self.directory(target, 0o755)?;
+        self.attach(mount.as_fd(), at.as_fd(), target)
+    }
+
+    fn set_aside(&mut self, index: usize) -> Result<OwnedFd, Failure> {
+        let source = self.take(index)?;
+        let place = Path::new(ASIDE).join(index.to_string());
+        let at = self.directory(&place, 0o700)?;
+        self.attach(source.as_fd(), at.as_fd(), &place)?;
+        self.open(&place).step(|| format!("open `{}` inside", place.display()))
+    }
+
+    fn clear_aside(&self) -> Result<(), Failure> {
+        let step = || "take the workspace's parts out of the view".to_owned();
+        let aside = self.open(Path::new(ASIDE)).step(step)?;
+        let mut names = Vec::new();
+        let directory = openat(
+            &aside,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .step(step)?;
+        for entry in rustix::fs::Dir::read_from(&directory).step(step)? {
+            let entry = entry.step(step)?;
+            if entry.file_name().to_bytes().iter().all(u8::is_ascii_digit)
+                && entry.file_type() == FileType::Directory
+            {
+                names.push(entry.file_name().to_owned());
+            }
+        }
+        for name in names {
+            let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&directory));
+            let path = Path::new(&path).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
+            unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).step(step)?;
+            rustix::fs::unlinkat(&directory, name.as_c_str(), rustix::fs::AtFlags::REMOVEDIR)
+                .step(step)?;
+        }
+        rustix::fs::unlinkat(
+            &self.root,
+            ASIDE.trim_start_matches('/'),
+            rustix::fs::AtFlags::REMOVEDIR,
+        )
+        .step(step)
+    }
+}
