@@ -17,6 +17,7 @@
 pub(crate) mod attack;
 mod call;
 mod canary;
+mod fuse;
 mod lab;
 pub(crate) mod outside;
 mod skip;

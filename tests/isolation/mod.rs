@@ -3,10 +3,12 @@
 mod away;
 mod daemons;
 mod disk;
+mod drivers;
 mod escape;
 mod hidden;
 mod limits;
 mod output;
 mod privileges;
 mod refused;
+mod system_cow;
 mod workloads;

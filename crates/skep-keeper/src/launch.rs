@@ -506,6 +506,11 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
         ),
         None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
     }
+    if spec.policy.system == SystemView::Cow
+        && let Some(disk) = report.0.get_mut(&Layer::Disk).filter(|disk| disk.enforced)
+    {
+        disk.reason = Some("what is written to system directories is not counted".into());
+    }
     report
 }
 

@@ -1,0 +1,53 @@
+//! Callers with and without fuse-overlayfs at hand, whatever the host's `/dev/fuse` lets them do.
+//!
+//! The host's device is left as it is: a call gets a mount namespace of its own, with a node of the
+//! wished mode bound over it.
+
+use super::call::Call;
+use super::lab::Lab;
+use super::who::running_as_root;
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// Makes the node, then becomes the caller. `$1` is the mode, `$2` and `$3` are the ids.
+const PRELUDE: &str = "set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mknod -m \"$1\" /mnt/fuse c 10 229
+mount --bind /mnt/fuse /dev/fuse
+umount -l /mnt
+uid=$2 gid=$3
+shift 3
+exec setpriv --reuid \"$uid\" --regid \"$gid\" --clear-groups \"$@\"";
+
+impl Lab {
+    /// A call of skep whose caller may open `/dev/fuse`; `None` (with the reason) where that cannot
+    /// be arranged.
+    pub(crate) fn skep_with_fuse(&self, arguments: &[&str]) -> Result<Call, String> {
+        if !std::path::Path::new("/usr/bin/fuse-overlayfs").exists() {
+            return Err("fuse-overlayfs is not installed".to_owned());
+        }
+        self.with_device("666", arguments)
+    }
+
+    /// A call of skep whose caller may not.
+    pub(crate) fn skep_without_fuse(&self, arguments: &[&str]) -> Result<Call, String> {
+        self.with_device("000", arguments)
+    }
+
+    fn with_device(&self, mode: &str, arguments: &[&str]) -> Result<Call, String> {
+        if !running_as_root() {
+            return Err("only root can lend an ordinary user another /dev/fuse".to_owned());
+        }
+        let mut command = Command::new("unshare");
+        self.dress(&mut command);
+        // Root until the namespace stands.
+        std::os::unix::process::CommandExt::uid(&mut command, 0);
+        std::os::unix::process::CommandExt::gid(&mut command, 0);
+        let (uid, gid) = self.who.ids();
+        command.args(["-m", "sh", "-c", PRELUDE, "sh", mode]);
+        command.args([uid.to_string(), gid.to_string()]).arg(&self.binary);
+        command.args(arguments.iter().map(OsStr::new));
+        Ok(Call::new(command).by(self.who))
+    }
+}

@@ -1,0 +1,183 @@
+//! `--system cow`: a system that can be changed inside, while nothing reaches the host and nothing
+//! that only root may read is read.
+
+use crate::harness::{Call, Canary, Lab, Who, for_both, for_each, skip};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+/// CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SETGID and SETUID.
+const FOR_PACKAGES: &str = "00000000000000db";
+
+fn call(lab: &Lab, arguments: &[&str]) -> Option<Call> {
+    match lab.who.is_root() {
+        true => Some(lab.skep(arguments)),
+        false => lab.skep_with_fuse(arguments).map_err(|reason| skip(&reason)).ok(),
+    }
+    .map(|call| call.within(180))
+}
+
+fn create(lab: &Lab, name: &str, more: &[&str]) -> bool {
+    let arguments: Vec<&str> =
+        ["create", name, "--system", "cow"].iter().chain(more).copied().collect();
+    call(lab, &arguments).map(|call| call.run().ok()).is_some()
+}
+
+/// Files of the host that a test puts there and takes away again.
+struct Planted(Vec<PathBuf>);
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_to_the_system_stays_inside_and_is_no_change_of_the_project() {
+    for_both(|lab| {
+        lab.write("a", "1\n");
+        let look = || {
+            let hosts = fs::read("/etc/hosts").unwrap();
+            let made = ["/usr/skep-made", "/etc/skep-made", "/var/lib/skep-made"];
+            (
+                hosts,
+                made.map(|path| fs::symlink_metadata(path).is_ok()),
+                fs::metadata("/usr/bin/env").is_ok(),
+            )
+        };
+        let before = look();
+        assert_eq!(before.1, [false; 3]);
+        if !create(lab, "cow", &[]) {
+            return;
+        }
+        let script = "echo changed >> /etc/hosts; rm /usr/bin/env; echo z > a
+for d in /usr /etc /var/lib; do echo made > $d/skep-made; done; cat /usr/skep-made; tail -1 /etc/hosts";
+        let ran = lab.exec_script("cow", script).run().ok();
+        assert_eq!(ran.text(), "made\nchanged");
+        assert_eq!(look(), before, "the host was changed");
+        let diff = lab.diff("cow");
+        assert_eq!(diff["changes"].as_array().unwrap().len(), 1, "{diff}");
+        // It is kept as long as the sandbox is.
+        lab.skep(["stop", "cow"]).run().ok();
+        let Some(start) = call(lab, &["start", "cow"]) else { return };
+        start.run().ok();
+        let kept = "cat /var/lib/skep-made; test ! -e /usr/bin/env && echo gone";
+        assert_eq!(lab.exec_script("cow", kept).run().ok().text(), "made\ngone");
+        assert_eq!(look(), before, "the host was changed");
+        // The control: without it, the system is read-only.
+        lab.create("plain");
+        let ran =
+            lab.exec_script("plain", "echo x > /usr/skep-made || echo x > /etc/skep-made").run();
+        assert_ne!(ran.code(), 0);
+    });
+}
+
+#[test]
+fn nothing_that_only_root_may_read_is_read_inside() {
+    for_both(|lab| {
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root can plant secrets in /etc");
+        }
+        let (secret, open) = (Canary::new(), Canary::new());
+        let name = &secret.text[..16];
+        let at = |place: &str| PathBuf::from(format!("{place}/skep-test-{name}"));
+        let (file, group, folder, public) =
+            (at("/etc"), at("/var/lib"), at("/usr/share"), at("/etc/default"));
+        let _planted = Planted(vec![file.clone(), group.clone(), folder.clone(), public.clone()]);
+        let plant = |path: &PathBuf, text: &str, mode: u32| {
+            fs::write(path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        plant(&file, &secret.text, 0o600);
+        plant(&group, &secret.text, 0o640);
+        fs::create_dir(&folder).unwrap();
+        plant(&folder.join("in"), &secret.text, 0o644);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        plant(&public, &open.text, 0o644);
+        if !create(lab, "cow", &["--user", "root"]) {
+            return;
+        }
+        let paths =
+            [&file, &group, &folder.join("in"), &public].map(|path| path.display().to_string());
+        let script = format!(
+            "cat {} /etc/shadow /etc/gshadow /etc/sudoers 2>/dev/null; cat {} > copy; \
+             chmod 777 {} 2>/dev/null; cat {} 2>/dev/null; true",
+            paths.join(" "),
+            paths[0],
+            paths[0],
+            paths[0]
+        );
+        let ran = lab.exec_script("cow", &script).run();
+        let told = [&ran.stdout[..], &ran.stderr[..]].concat();
+        assert!(!secret.is_in(&told), "{}", ran.describe());
+        assert!(!ran.text().contains("root:"), "{}", ran.describe());
+        // The control: what everybody may read is read, by the same command.
+        assert!(open.is_in(&ran.stdout), "{}", ran.describe());
+        assert!(secret.found_below(&lab.state).is_empty());
+    });
+}
+
+#[test]
+fn a_package_is_installed_inside_and_not_on_the_host() {
+    for_both(|lab| {
+        if !std::path::Path::new("/usr/bin/dpkg-deb").exists() {
+            return skip("dpkg is not installed");
+        }
+        let control = "Package: skep-test-package\nVersion: 1\nArchitecture: all\n\
+                       Maintainer: Nobody <nobody@example.org>\nDescription: a test\n";
+        lab.write("package/DEBIAN/control", control);
+        let tool = lab.write("package/usr/bin/skep-test-tool", "#!/bin/sh\necho installed\n");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        let build = ["--root-owner-group", "-b", "package", "test.deb"];
+        lab.program("dpkg-deb").args(build).run().ok();
+        let status = fs::read("/var/lib/dpkg/status").unwrap();
+        if !create(lab, "cow", &["--user", "root"]) {
+            return;
+        }
+        let script = "dpkg -i test.deb >&2 && skep-test-tool";
+        let ran = lab.exec_script("cow", script).within(180).run().ok();
+        assert_eq!(ran.text(), "installed");
+        assert!(!std::path::Path::new("/usr/bin/skep-test-tool").exists());
+        assert_eq!(fs::read("/var/lib/dpkg/status").unwrap(), status);
+    });
+}
+
+#[test]
+fn capabilities_are_kept_for_a_root_with_a_system_to_change_and_for_nobody_else() {
+    for_both(|lab| {
+        let effective = |name: &str| {
+            let ran = lab.exec_script(name, "grep CapEff /proc/self/status").run().ok();
+            ran.text().split_whitespace().last().unwrap().to_owned()
+        };
+        let processes = |name: &str| {
+            let shown = lab.skep(["show", name, "--json"]).run().ok().json();
+            shown["enforcement"]["processes"]["how"].as_str().unwrap().to_owned()
+        };
+        lab.skep(["create", "root", "--user", "root"]).run().ok();
+        assert_eq!(effective("root"), "0000000000000000");
+        if !create(lab, "cow", &[]) || !create(lab, "both", &["--user", "root"]) {
+            return;
+        }
+        assert_eq!(effective("cow"), "0000000000000000");
+        assert_eq!(effective("both"), FOR_PACKAGES);
+        assert!(processes("cow").contains("no capabilities"));
+        assert!(processes("both").contains("CAP_DAC_OVERRIDE"));
+    });
+}
+
+#[test]
+fn an_ordinary_user_without_fuse_overlayfs_is_refused_with_the_remedy() {
+    for_each([Who::user()], |lab| {
+        let arguments = ["run", "--system", "cow", "--", "true"];
+        match lab.skep_without_fuse(&arguments) {
+            Ok(call) => {
+                let ran = lab.without_effect(call).exits(5);
+                ran.says("`--system cow` cannot be enforced here").says("/dev/fuse");
+            }
+            Err(reason) => skip(&reason),
+        }
+    });
+}
