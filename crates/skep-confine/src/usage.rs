@@ -39,6 +39,11 @@ pub fn poll_usage(pids: &[Pid]) -> Usage {
 /// A process and everything it has started, as far as parents tell: with the pid 1 of a sandbox,
 /// who adopts every orphan, that is the whole sandbox.
 pub fn family_of(first: Pid) -> Vec<Pid> {
+    families_of(&[first])
+}
+
+/// Several processes and everything they have started, each once, from one look at `/proc`.
+pub fn families_of(first: &[Pid]) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
@@ -47,8 +52,8 @@ pub fn family_of(first: Pid) -> Vec<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut seen = HashSet::from([first]);
-    let mut family = vec![first];
+    let mut seen = HashSet::new();
+    let mut family: Vec<Pid> = first.iter().copied().filter(|pid| seen.insert(*pid)).collect();
     let mut next = 0;
     while let Some(pid) = family.get(next) {
         next += 1;
@@ -94,6 +99,7 @@ mod tests {
         assert!(usage.resident > 0 && usage.threads >= 1);
         assert_eq!(usage.processes, 1);
         assert!(family_of(own).contains(&own));
+        assert_eq!(families_of(&[own, own]).iter().filter(|pid| **pid == own).count(), 1);
     }
 
     #[test]

@@ -81,10 +81,18 @@ impl Keeper<'_> {
             running.feel("cpu_time");
             return self.kill(exec, EndReason::CpuLimit);
         }
-        if let Some(group) = &running.group {
+        if running.verdict.is_none() && self.has_starved(exec) {
             // Half a build is worth nothing: when the kernel killed one, all go.
-            let _ = group.end_after_oom(0);
+            self.kill(exec, EndReason::Oom);
         }
+    }
+
+    /// Whether the kernel has killed one of an exec for want of memory. It may have done so before
+    /// the exec was in a group of its own; then it was this one if there is no other.
+    fn has_starved(&self, exec: &ExecId) -> bool {
+        let Some(running) = self.state.execs.get(exec) else { return false };
+        let own = running.group.as_ref().and_then(|group| group.oom_kills()).unwrap_or(0);
+        own > 0 || (self.state.execs.len() == 1 && self.memory_kills() > running.starved_before)
     }
 
     /// The upper has been counted.

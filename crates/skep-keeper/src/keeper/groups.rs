@@ -12,13 +12,19 @@ use crate::failure::Failure;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
-use skep_confine::usage::family_of;
+use skep_confine::usage::families_of;
 use skep_types::{ExecId, Limits};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How long after its start something is moved.
 const SOON: Duration = Duration::from_millis(30);
+/// How long is moved at once: who forks faster than we move must not keep us from our deadlines.
+const BUDGET: Duration = Duration::from_millis(200);
+/// How often that is done for an operation that needs everybody moved.
+const MANY_TIMES: u32 = 50;
+/// When to go on after that.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// The sandbox's group, and whether the sandbox is in it yet.
 #[derive(Debug)]
@@ -49,13 +55,15 @@ impl Keeper<'_> {
         }
     }
 
-    /// Moves everybody who is not where they belong.
+    /// Moves everybody who is not where they belong, as many as can be in a short time. Who is left
+    /// is moved a moment later; a limit on the process holds their number meanwhile.
     pub(super) fn join_all(&mut self) -> Result<(), Failure> {
         let failed = |error: CgroupError| Failure::invalid(skep_types::chain(&error));
         if let Some(membership) = &mut self.group
-            && membership.join_at.take().is_some()
+            && membership.join_at.is_some()
         {
-            move_family(&membership.group, &[self.init.pid]).map_err(failed)?;
+            let moved = move_family(&membership.group, &[self.init.pid]).map_err(failed)?;
+            membership.join_at = moved.next();
         }
         let waiting: Vec<ExecId> = self
             .state
@@ -70,11 +78,25 @@ impl Keeper<'_> {
         Ok(())
     }
 
+    /// Moves until nobody is left: who is not in a group is not frozen with it.
+    pub(super) fn join_completely(&mut self) -> Result<(), Failure> {
+        for _ in 0..MANY_TIMES {
+            self.join_all()?;
+            if self.next_join().is_none() {
+                return Ok(());
+            }
+        }
+        Err(Failure::invalid("processes are started faster than they can be moved into a cgroup"))
+    }
+
     fn join_exec(&mut self, exec: &ExecId) -> Result<(), CgroupError> {
         let Some(membership) = &self.group else { return Ok(()) };
         let Some(running) = self.state.execs.get_mut(exec) else { return Ok(()) };
         running.join_at = None;
-        let group = membership.group.child(exec, &GroupLimits::default())?;
+        let group = match running.group.take() {
+            Some(group) => group,
+            None => membership.group.child(exec, &GroupLimits::default())?,
+        };
         let born = running.born;
         let main = running.process.as_ref().and_then(pid_of);
         let mut first = self.orphans_since(born);
@@ -82,8 +104,9 @@ impl Keeper<'_> {
         let moved = move_family(&group, &first);
         if let Some(running) = self.state.execs.get_mut(exec) {
             running.group = Some(group);
+            running.join_at = moved.as_ref().ok().and_then(Moved::next);
         }
-        moved
+        moved.map(drop)
     }
 
     /// Processes that have detached from their exec before it had a group: init has adopted them,
@@ -152,18 +175,36 @@ fn pid_of(process: &OwnedFd) -> Option<Pid> {
     Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
+/// Whether all have been moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    All,
+    Some,
+}
+
+impl Moved {
+    /// When to go on.
+    fn next(&self) -> Option<Instant> {
+        (*self == Self::Some).then(|| Instant::now() + AGAIN)
+    }
+}
+
 /// Moves some processes and all they have started. One may fork while we look: its child is then
-/// in the old group and is found by looking again, until a look finds nobody new.
-fn move_family(group: &Group, first: &[Pid]) -> Result<(), CgroupError> {
+/// in the old group and is found by looking again, until a look finds nobody new or time is up.
+fn move_family(group: &Group, first: &[Pid]) -> Result<Moved, CgroupError> {
+    let start = Instant::now();
     let files = group.procs_files()?;
-    let mut moved: HashSet<Pid> = HashSet::new();
+    let mut moved: HashSet<Pid> = group.pids().into_iter().collect();
     loop {
-        let mut all: Vec<Pid> = first.iter().flat_map(|pid| family_of(*pid)).collect();
+        let mut all = families_of(first);
         all.retain(|pid| moved.insert(*pid));
         if all.is_empty() {
-            return Ok(());
+            return Ok(Moved::All);
         }
         for pid in all {
+            if start.elapsed() > BUDGET {
+                return Ok(Moved::Some);
+            }
             for file in &files {
                 // Gone meanwhile is as good as moved.
                 let _ = rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes());

@@ -112,6 +112,7 @@ impl Keeper<'_> {
             kill_at: None,
             limits_hit: Vec::new(),
             refused_before: self.refused_forks(),
+            starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
             end: None,
         };
@@ -183,12 +184,12 @@ impl Keeper<'_> {
 
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: MainEnd) {
         self.drain(exec);
-        let refused = self.refused_forks();
+        let (refused, kills) = (self.refused_forks(), self.memory_kills());
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         if refused > running.refused_before {
             running.feel("pids");
         }
-        let end = running.conclude(main);
+        let end = running.conclude(main, kills > running.starved_before);
         if running.verdict.is_some() {
             // It was ended, and so are those that its end was not told to.
             self.kill(exec, end.reason);
@@ -253,16 +254,20 @@ impl Keeper<'_> {
         }
         self.drain(exec);
         // Files in memory cannot be freed by killing an exec: the kernel then takes number 1.
-        let kills = self.group.as_ref().and_then(|membership| membership.group.oom_kills());
-        let starved = self.state.init_ended && kills.is_some_and(|kills| kills > 0);
+        let starved = self.state.init_ended && self.memory_kills() > 0;
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         if starved {
             running.feel("memory");
         }
         running.verdict.get_or_insert(if starved { EndReason::Oom } else { EndReason::Killed });
         let main = MainEnd { code: None, signal: Some(libc::SIGKILL), cpu_ms: 0, memory_peak: 0 };
-        let end = running.conclude(main);
+        let end = running.conclude(main, starved);
         self.finish(exec, end);
+    }
+
+    /// Processes of the sandbox that the kernel has killed for want of memory.
+    pub(super) fn memory_kills(&self) -> u64 {
+        self.group.as_ref().and_then(|membership| membership.group.oom_kills()).unwrap_or(0)
     }
 
     /// Forks refused by the limit on tasks, which is the sandbox's and not the exec's.
@@ -288,14 +293,15 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         running.verdict.get_or_insert(reason);
         running.kill_at = None;
-        match &running.group {
-            Some(group) => drop(group.kill()),
-            None => {
-                // Without a cgroup a process that left the group cannot be told from another
-                // exec's; if there is no other exec, everyone is meant.
-                let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
-                let _ = self.channel.send(&ToInit::Signal { whom, signal: libc::SIGKILL }, &[]);
-            }
+        let all_in = running.group.is_some() && running.join_at.is_none();
+        if let Some(group) = &running.group {
+            let _ = group.kill();
+        }
+        if !all_in {
+            // Without a cgroup a process that left the group cannot be told from another
+            // exec's; if there is no other exec, everyone is meant.
+            let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
+            let _ = self.channel.send(&ToInit::Signal { whom, signal: libc::SIGKILL }, &[]);
         }
     }
 
@@ -323,7 +329,7 @@ impl Keeper<'_> {
 
     /// Freezes or thaws every exec; init stays awake, it has work to do.
     pub(super) fn set_frozen_groups(&mut self, freeze: bool) -> Option<Failure> {
-        if freeze && let Err(failure) = self.join_all() {
+        if freeze && let Err(failure) = self.join_completely() {
             return Some(failure);
         }
         if self.group.is_none() {

@@ -72,6 +72,8 @@ pub struct Running {
     pub limits_hit: Vec<String>,
     /// Forks that the sandbox's limit had refused before it started.
     pub refused_before: u64,
+    /// Processes of the sandbox killed for want of memory before it started.
+    pub starved_before: u64,
     /// Processor time the sandbox had used before it started, where it is polled.
     pub cpu_before: Duration,
     /// How its main process ended.
@@ -151,8 +153,11 @@ impl Running {
     }
 
     /// The end, from what init saw, what we did and what the kernel counted.
-    pub fn conclude(&mut self, main: MainEnd) -> ExecEnd {
-        let oom = self.group.as_ref().and_then(Group::oom_kills).unwrap_or(0) > 0;
+    /// `starved`: the kernel killed somebody in the sandbox for want of memory meanwhile, which may
+    /// have been before this exec was in a group of its own.
+    pub fn conclude(&mut self, main: MainEnd, starved: bool) -> ExecEnd {
+        let own = self.group.as_ref().and_then(Group::oom_kills).unwrap_or(0) > 0;
+        let oom = own || starved;
         if oom {
             self.feel("memory");
         }
@@ -170,8 +175,10 @@ impl Running {
             (_, None, None) => 125,
         };
         let (stdout_bytes, stderr_bytes) = self.log.written();
-        let group_cpu = self.group.as_ref().and_then(Group::cpu_time);
-        let group_peak = self.group.as_ref().and_then(Group::memory_peak);
+        // The group knows all processes, but not what they did before they were in it; init knows
+        // the main process and the children it waited for, from their start on.
+        let group_cpu = self.group.as_ref().and_then(Group::cpu_time).unwrap_or_default();
+        let group_peak = self.group.as_ref().and_then(Group::memory_peak).unwrap_or_default();
         ExecEnd {
             exit_code,
             signal: main.signal,
@@ -181,8 +188,8 @@ impl Running {
             truncated: self.log.truncated(),
             stats: ExecStats {
                 duration_ms: self.started.elapsed().as_millis() as u64,
-                cpu_ms: group_cpu.map_or(main.cpu_ms, |cpu| cpu.as_millis() as u64),
-                memory_peak_bytes: group_peak.unwrap_or(main.memory_peak),
+                cpu_ms: main.cpu_ms.max(group_cpu.as_millis() as u64),
+                memory_peak_bytes: main.memory_peak.max(group_peak),
                 stdout_bytes,
                 stderr_bytes,
             },

@@ -263,7 +263,7 @@ impl<'a> Builder<'a> {
     fn proc(&self) -> Result<(), Failure> {
         let step = || "mount a private /proc".to_owned();
         let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
-        fsconfig_create(&context).step(step).map_err(|failure| match failure {
+        let covered = |failure| match failure {
             // The kernel refuses a fresh /proc where the visible one has parts covered, as it has
             // in most containers: it would show what was covered.
             Failure::Step { errno, .. } if errno == Errno::PERM.raw_os_error() => Failure::missing(
@@ -272,11 +272,13 @@ impl<'a> Builder<'a> {
                 "run skep outside the container, or start the container with an unmasked /proc",
             ),
             other => other,
-        })?;
+        };
+        fsconfig_create(&context).step(step).map_err(covered)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)?;
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = fsmount(&context, flags, attributes).step(step).map_err(covered)?;
         let target = Path::new("/proc");
         let at = self.directory(target, 0o555)?;
         self.attach(mount.as_fd(), at.as_fd(), target)

@@ -1,0 +1,128 @@
+//! What may be written: the upper is counted, however the bytes are put away.
+
+use crate::harness::{Lab, for_both, outside};
+use serde_json::Value;
+use std::path::Path;
+
+/// More than the limit by this much is the stated overshoot: what a disk takes while skep looks.
+const OVERSHOOT: u64 = 400 << 20;
+
+fn fill(lab: &Lab, program: &str) -> Value {
+    lab.write("keep.txt", "kept\n");
+    lab.skep(["run", "--json", "--name", "s", "--keep", "--disk", "16M", "--timeout", "30s", "--"])
+        .args(["/usr/bin/python3", "-c", program])
+        .run()
+        .json()
+}
+
+/// Bytes below a directory, by plain means.
+fn size(path: &Path) -> u64 {
+    let ran = std::process::Command::new("du").args(["-s", "-B1"]).arg(path).output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn ended_by_the_disk(lab: &Lab, end: &Value) {
+    assert_eq!(end["reason"], "disk_limit", "{end}");
+    assert_eq!(end["limits_hit"], serde_json::json!(["disk"]), "{end}");
+    assert_eq!(end["exit_code"], 137, "{end}");
+    let written = size(&lab.state);
+    assert!(written < (16 << 20) + OVERSHOOT, "{written} bytes were written");
+    assert_eq!(std::fs::read(lab.project.join("keep.txt")).unwrap(), b"kept\n");
+    // The data base works on.
+    assert_eq!(lab.sandbox("s")["state"], "stopped");
+    lab.skep(["rm", "--discard", "s"]).run().ok();
+    assert!(outside::processes_of(&lab.root).is_empty());
+}
+
+#[test]
+fn res_5_many_files_are_a_sum() {
+    for_both(|lab| {
+        let program = "i = 0\nwhile True:\n  open(f'f{i}', 'wb').write(bytes(4 << 20)); i += 1";
+        ended_by_the_disk(lab, &fill(lab, program));
+        // Control: below the limit nobody is ended.
+        let end = fill(lab, "open('f', 'wb').write(bytes(8 << 20)); import time; time.sleep(0.3)");
+        assert_eq!(end["reason"], "exited", "{end}");
+    });
+}
+
+#[test]
+fn res_5_tiny_files_are_counted_by_what_they_take() {
+    for_both(|lab| {
+        let program = "import os\ni = 0\nwhile True:\n  os.makedirs(f'd{i >> 8}', exist_ok=True)\n  \
+            open(f'd{i >> 8}/f{i}', 'w').write('x'); i += 1";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// Below a path that is longer than the kernel follows in one piece.
+#[test]
+fn res_5_bytes_hidden_deep_are_counted() {
+    for_both(|lab| {
+        let program = "import os\nn = 'd' * 250\nfor i in range(20): os.mkdir(n); os.chdir(n)\n\
+            for i in range(200): open(f'f{i}', 'wb').write(bytes(4 << 20))\nprint('wrote')";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// In a directory that its owner may not read.
+#[test]
+fn res_5_bytes_in_a_closed_directory_are_counted() {
+    for_both(|lab| {
+        let program = "import os\nos.mkdir('c'); os.chdir('c'); os.chmod('.', 0o300)\n\
+            for i in range(200): open(f'f{i}', 'wb').write(bytes(4 << 20))\nprint('wrote')";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// In files that have no name any more.
+#[test]
+fn res_5_bytes_of_deleted_open_files_are_counted() {
+    for_both(|lab| {
+        let program = "import os\nkept = []\nfor i in range(200):\n  f = open('f', 'wb'); os.unlink('f')\n  \
+            f.write(bytes(4 << 20)); f.flush(); kept.append(f)\nprint('wrote')";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// Copied up from the project: a file of which one byte is changed takes its whole size.
+#[test]
+fn res_5_files_of_the_project_count_when_they_are_changed() {
+    for_both(|lab| {
+        for number in 0..12 {
+            lab.write(format!("big{number}"), vec![1; 4 << 20]);
+        }
+        let before = lab.tree();
+        let program = "for i in range(12):\n  f = open(f'big{i}', 'r+b'); f.write(b'x'); f.close()\n\
+            import time; time.sleep(5); print('changed')";
+        let end = fill(lab, program);
+        ended_by_the_disk(lab, &end);
+        lab.tree().without("keep.txt").assert_equals(&before, "the project was changed");
+    });
+}
+
+#[test]
+fn res_7_a_huge_hole_is_refused_at_the_limit() {
+    for_both(|lab| {
+        let program = "import os\ntry: os.truncate(os.open('s', os.O_CREAT | os.O_RDWR), 8 << 40); print('made')\n\
+            except OSError as e: print('refused', e.errno)";
+        // The signal comes first unless it is ignored, as Python does.
+        let end = fill(lab, program);
+        assert_eq!(end["stdout"], "refused 27\n", "{end}");
+        // A hole below the limit costs nothing and is kept.
+        let end = lab.exec_script("s", "truncate -s 15M hole && stat -c '%s %b' hole").run().ok();
+        assert_eq!(end.text(), "15728640 0");
+    });
+}
+
+/// Two sandboxes have a limit each.
+#[test]
+fn res_5_one_full_sandbox_does_not_end_another() {
+    for_both(|lab| {
+        lab.create("other");
+        let end =
+            fill(lab, "i = 0\nwhile True:\n  open(f'f{i}', 'wb').write(bytes(4 << 20)); i += 1");
+        assert_eq!(end["reason"], "disk_limit", "{end}");
+        lab.exec_script("other", "echo fine > f && cat f").run().ok();
+    });
+}

@@ -1,0 +1,47 @@
+//! Secrets in the project: shown as absent, whatever is tried.
+
+use crate::harness::{Lab, for_both};
+
+fn plant(lab: &Lab) {
+    let secret = format!("TOKEN={}\n", lab.canary.text);
+    for path in [".env", "deep/below/.env.local", "keys/server.pem", "keys/note.txt", "id_rsa"] {
+        lab.write(path, if path == "keys/note.txt" { "plain\n" } else { secret.as_str() });
+    }
+}
+
+#[test]
+fn hidden_files_are_absent_and_cannot_be_brought_back() {
+    for_both(|lab| {
+        plant(lab);
+        let before = lab.tree();
+        let script = "grep -r canary . ; cat .env id_rsa deep/below/.env.local; ln .env a; ln -s .env b; cat b; \
+            mv keys moved; ls -A moved; cat moved/server.pem; cp -r deep copy; ls -A copy/below; \
+            rm -rf deep; mkdir -p deep/below; ls -A deep/below; \
+            mkdir x; mv x .env 2>&1; rmdir .env; ls -A; \
+            for p in /proc/[0-9]*; do cat $p/root$PWD/.env $p/cwd/.env; done; \
+            setfattr -n user.overlay.opaque -v n . ; exec 9<. ; cat /proc/self/fd/9/.env; true";
+        let ran = lab.skep(["run", "--name", "s", "--", "sh", "-c", script]).run().ok();
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        assert!(!lab.canary.is_in(&ran.stderr), "{}", ran.describe());
+        assert!(ran.text().contains("note.txt"), "{}", ran.describe());
+        let diff = lab.skep(["diff", "s", "--json"]).run();
+        assert!(!lab.canary.is_in(&diff.stdout), "the diff shows a hidden file");
+        lab.tree().assert_equals(&before, "the project was changed");
+        // Control: shown on request, so it was the hiding that hid it.
+        let ran = lab.skep(["run", "--show", ".env", "--", "cat", ".env"]).run().ok();
+        assert!(lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+    });
+}
+
+/// A file that hides in the name of another case, or is made between create and exec.
+#[test]
+fn hidden_by_a_pattern_of_the_caller_too() {
+    for_both(|lab| {
+        lab.write("data/customers.csv", &lab.canary.text);
+        let ran = lab.skep(["run", "--hide", "*.csv", "--", "cat", "data/customers.csv"]).run();
+        assert_ne!(ran.code(), 0);
+        assert!(!lab.canary.is_in(&ran.stdout));
+        let ran = lab.skep(["run", "--", "cat", "data/customers.csv"]).run().ok();
+        assert!(lab.canary.is_in(&ran.stdout));
+    });
+}

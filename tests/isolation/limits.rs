@@ -1,0 +1,244 @@
+//! Memory, processor time, tasks and time: what is over is ended, and the end says which it was.
+
+use crate::harness::{Lab, Ran, for_both, for_each, outside, wait_for};
+use serde_json::Value;
+use std::time::Instant;
+
+/// `skep run --json --best-effort FLAGS -- python3 -c PROGRAM`: with a cgroup the limit is held,
+/// without one it is guarded; the end must be the same.
+fn python(lab: &Lab, flags: &[&str], program: &str) -> Ran {
+    lab.skep(["run", "--json", "--best-effort"])
+        .args(flags)
+        .args(["--", "/usr/bin/python3", "-c", program])
+        .run()
+}
+
+fn felt(end: &Value) -> Vec<&str> {
+    end["limits_hit"].as_array().unwrap().iter().map(|limit| limit.as_str().unwrap()).collect()
+}
+
+const MEMORY: &str = "x = bytearray(300 << 20)\nimport time; time.sleep(20)";
+
+#[test]
+fn res_2_a_memory_bomb_ends_as_out_of_memory() {
+    for_both(|lab| {
+        let end =
+            python(lab, &["--memory", "64M", "--name", "s", "--keep"], MEMORY).exits(137).json();
+        assert_eq!(end["reason"], "oom", "{end}");
+        assert_eq!(felt(&end), ["memory"]);
+        // The sandbox is there and can be used again.
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+        // Control: with room for it the same program runs.
+        let end = python(lab, &["--memory", "600M"], "x = bytearray(300 << 20)").ok().json();
+        assert_eq!(end["reason"], "exited", "{end}");
+    });
+}
+
+#[test]
+fn res_2_many_small_processes_are_one_sum() {
+    for_both(|lab| {
+        let program = "import os, time\nfor i in range(30):\n  if os.fork() == 0:\n    \
+            x = bytearray(10 << 20); time.sleep(20); os._exit(0)\ntime.sleep(20)";
+        let end = python(lab, &["--memory", "96M", "--timeout", "15s"], program).json();
+        // With a cgroup the kernel kills one and skep the rest, without one all at once.
+        assert_eq!(felt(&end), ["memory"], "{end}");
+        assert_eq!(end["reason"], "oom", "{end}");
+    });
+}
+
+/// Pages that a hundred processes share are not a hundred times used.
+#[test]
+fn res_2_shared_pages_count_once() {
+    for_both(|lab| {
+        let program = "import os, time\nx = bytearray(30 << 20)\nfor i in range(20):\n  \
+            if os.fork() == 0:\n    time.sleep(1); os._exit(0)\n\
+            time.sleep(0.6)\nprint('fine')";
+        let end = python(lab, &["--memory", "200M"], program).ok().json();
+        assert_eq!(end["stdout"], "fine\n", "{end}");
+        assert_eq!(felt(&end), Vec::<&str>::new(), "{end}");
+    });
+}
+
+#[test]
+fn res_3_files_in_memory_are_charged() {
+    for_both(|lab| {
+        for place in ["/tmp", "/dev/shm", "$HOME", "/var/tmp"] {
+            // In small files, so that no limit on one of them helps.
+            let script = format!(
+                "for i in $(seq 60); do head -c 5M /dev/zero > {place}/f$i || break; done; sleep 5"
+            );
+            let flags = ["run", "--json", "--best-effort", "--memory", "64M", "--", "sh", "-c"];
+            let end = lab.skep(flags).arg(&script).run().json();
+            let full = end["stderr"].as_str().unwrap().contains("No space left");
+            let ended = end["reason"] == "oom" && felt(&end) == ["memory"];
+            assert!(full || ended, "{place}: {end}");
+        }
+    });
+}
+
+#[test]
+fn res_3_a_memfd_is_charged() {
+    for_each([crate::harness::Who::root()], |lab| {
+        let program = "import os\nf = os.memfd_create('x')\nfor i in range(300): os.write(f, bytes(1 << 20))\n\
+            print('wrote')";
+        let end = python(lab, &["--memory", "64M"], program).json();
+        assert_ne!(end["stdout"], "wrote\n", "{end}");
+        assert_eq!(end["reason"], "oom", "{end}");
+    });
+}
+
+#[test]
+fn res_1_a_fork_bomb_stops_at_the_limit() {
+    for_both(|lab| {
+        let program = "import os, time\nn = 0\ntry:\n  while n < 500:\n    if os.fork() == 0: time.sleep(20); os._exit(0)\n    n += 1\n\
+            except BlockingIOError: pass\nprint(n)\ntime.sleep(0.2)";
+        let flags = ["run", "--json", "--pids", "40", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(flags).arg(program).run().ok().json();
+        let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!((10..40).contains(&made), "{end}");
+        assert_eq!(felt(&end), ["pids"], "{end}");
+        // Control: with more allowed, more are made.
+        let flags = ["run", "--json", "--pids", "700", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(flags).arg(program).run().ok().json();
+        assert_eq!(end["stdout"], "500\n", "{end}");
+    });
+}
+
+#[test]
+fn res_1_threads_count_as_tasks() {
+    for_both(|lab| {
+        let program = "import threading, time\nn = 0\ntry:\n  while n < 200:\n    \
+            threading.Thread(target=time.sleep, args=(1,), daemon=True).start(); n += 1\n\
+            except RuntimeError: pass\nprint(n)";
+        let flags = ["run", "--json", "--pids", "30", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(flags).arg(program).run().ok().json();
+        let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!(made < 30, "{end}");
+    });
+}
+
+/// The limit nobody typed holds too, from the first moment on, and what it stopped can be ended.
+#[test]
+fn res_1_an_unlimited_bomb_meets_the_default_and_is_ended() {
+    for_both(|lab| {
+        let script = "f() { f | f & }; f; sleep 60";
+        let flags = ["run", "--json", "--timeout", "2s", "--grace", "500ms", "--", "bash", "-c"];
+        let start = Instant::now();
+        let end = lab.skep(flags).arg(script).run().exits(124).json();
+        assert_eq!(end["reason"], "timeout", "{}", end["reason"]);
+        assert!(start.elapsed().as_secs() < 20, "it took {:?}", start.elapsed());
+        wait_for("the bomb to be gone", 10, || {
+            outside::processes_of(&lab.root).is_empty().then_some(())
+        });
+    });
+}
+
+const SPIN: &str = "import os\nos.fork()\nwhile True: pass";
+
+#[test]
+fn res_4_processor_time_is_a_total_not_a_rate() {
+    for_both(|lab| {
+        let end = python(lab, &["--cpu-time", "1s", "--timeout", "30s"], SPIN).exits(137).json();
+        assert_eq!(end["reason"], "cpu_limit", "{end}");
+        assert_eq!(felt(&end), ["cpu_time"]);
+        // Many short processes, none of which uses much.
+        let program = "import subprocess\nwhile True: subprocess.run(['/usr/bin/python3', '-c', \
+            'import time\\nwhile time.process_time() < 0.1: pass'])";
+        let end = python(lab, &["--cpu-time", "1s", "--timeout", "30s"], program).exits(137).json();
+        assert_eq!(end["reason"], "cpu_limit", "{end}");
+    });
+}
+
+#[test]
+fn res_4_a_rate_slows_down_and_priority_cannot_be_raised() {
+    for_each([crate::harness::Who::root()], |lab| {
+        let program = "import os, time\nt = time.time()\nwhile time.process_time() < 0.3: pass\n\
+            print(time.time() - t)\n\
+            try: os.nice(-5); print('nice')\nexcept PermissionError: pass\n\
+            try: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)); print('fifo')\n\
+            except PermissionError: pass";
+        let end = lab.skep(["run", "--json", "--cpus", "0.2", "--", "/usr/bin/python3", "-c"]);
+        let end = end.arg(program).run().ok().json();
+        let text = end["stdout"].as_str().unwrap();
+        let took: f64 = text.lines().next().unwrap().parse().unwrap();
+        assert!(took > 1.0, "0.3 s at a fifth took {took} s");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    });
+}
+
+#[test]
+fn res_10_what_ignores_signals_stands_still_or_forks_is_ended_in_time() {
+    for_both(|lab| {
+        let scripts = [
+            "trap '' TERM INT HUP; echo begun; while :; do sleep 1; done",
+            "echo begun; kill -STOP $$; echo never",
+            "echo begun; sleep 300 & kill -STOP $!; wait",
+            "echo begun; trap '' TERM; (trap '' TERM; sleep 300) & (trap '' TERM; sleep 300) & wait",
+            "echo begun; setsid sh -c 'trap \"\" TERM; sleep 300' & sleep 300",
+        ];
+        for script in scripts {
+            let flags = ["run", "--json", "--timeout", "400ms", "--grace", "300ms", "--"];
+            let start = Instant::now();
+            let end = lab.skep(flags).args(["sh", "-c", script]).run().exits(124).json();
+            assert_eq!(end["reason"], "timeout", "{script}: {end}");
+            assert_eq!(end["stdout"], "begun\n", "{script}: {end}");
+            assert!(start.elapsed().as_millis() < 5000, "{script} took {:?}", start.elapsed());
+        }
+    });
+}
+
+#[test]
+fn res_10_a_millisecond_is_a_timeout_and_the_grace_is_used() {
+    for_both(|lab| {
+        let flags = ["run", "--json", "--timeout", "1ms", "--", "sleep", "60"];
+        assert_eq!(lab.skep(flags).run().exits(124).json()["reason"], "timeout");
+        // Asked first: what cleans up in its grace has its last words kept.
+        let script = "trap 'echo cleaned; exit 0' TERM; while :; do sleep 0.05; done";
+        let flags = ["run", "--json", "--timeout", "300ms", "--grace", "10s", "--", "sh", "-c"];
+        let end = lab.skep(flags).arg(script).run().exits(124).json();
+        assert_eq!(end["stdout"], "cleaned\n", "{end}");
+        assert!(end["stats"]["duration_ms"].as_u64().unwrap() < 5000, "{end}");
+    });
+}
+
+#[test]
+fn res_10_zombies_and_orphans_are_reaped() {
+    for_both(|lab| {
+        let program = "import os\nfor i in range(600):\n  if os.fork() == 0:\n    \
+            if os.fork() == 0: os._exit(0)\n    os._exit(0)\n  os.wait()\n\
+            n = 0\nfor p in os.listdir('/proc'):\n  \
+            try: n += p.isdigit() and open(f'/proc/{p}/stat').read().split()[2] == 'Z'\n  \
+            except OSError: pass\nprint(n)";
+        lab.create("s");
+        let flags = ["exec", "--json", "s", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(flags).arg(program).run().ok().json();
+        let zombies: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!(zombies < 50, "{end}");
+    });
+}
+
+#[test]
+fn res_12_descriptors_and_watches_run_out_inside_only() {
+    for_both(|lab| {
+        let program = "import os, resource\nlimit = resource.getrlimit(resource.RLIMIT_NOFILE)\n\
+            n = 0\ntry:\n  while n < 200000: os.open('/dev/null', os.O_RDONLY); n += 1\n\
+            except OSError: pass\nprint(limit[0], limit[1], n)";
+        let end = python(lab, &[], program).ok().json();
+        let text = end["stdout"].as_str().unwrap();
+        let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        assert!(numbers[0] <= 65_536 && numbers[1] <= 65_536 && numbers[2] < 65_536, "{text}");
+        // Nothing of it is left: the next one has all of them again.
+        assert_eq!(python(lab, &[], program).ok().json()["stdout"], text);
+    });
+}
+
+/// A crash leaves no core in the project.
+#[test]
+fn a_crash_leaves_no_core() {
+    for_both(|lab| {
+        let program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)";
+        let end = python(lab, &["--name", "s", "--keep"], program).exits(139).json();
+        assert_eq!((&end["reason"], &end["signal"]), (&"signal".into(), &11.into()), "{end}");
+        assert_eq!(lab.diff("s")["changes"], Value::Array(vec![]));
+    });
+}
