@@ -1,6 +1,6 @@
 //! What makes no sense is refused with a typed error and a code, and changes nothing.
 
-use crate::harness::{Lab, for_both};
+use crate::harness::{Lab, for_both, outside};
 
 /// Lines that must fail, with the exit code of the contract and the stable error code.
 const LINES: [(&str, i32, &str); 40] = [
@@ -52,12 +52,12 @@ fn fails(lab: &Lab, words: &[&str], exit: i32, code: &str) {
     let at = words.iter().position(|word| *word == "--").unwrap_or(words.len());
     let mut words = words.to_vec();
     words.insert(at, "--json");
-    let ran = lab.without_effect(lab.skep(&words));
-    let ran = ran.exits(exit);
+    let ran = lab.skep(&words).run().exits(exit);
     let problem = ran.problem();
     assert_eq!(problem["code"], code, "{}", ran.describe());
     assert!(ran.stdout.is_empty(), "{}", ran.describe());
     assert!(!problem["message"].as_str().unwrap().is_empty());
+    assert_eq!(lab.sandboxes().len(), 1, "a sandbox was made: {}", ran.describe());
 }
 
 #[test]
@@ -65,13 +65,16 @@ fn bad_lines_are_refused_and_change_nothing() {
     for_both(|lab| {
         lab.write("a", "a");
         lab.create("s");
+        let look = || (lab.tree(), lab.sandboxes(), outside::processes_of(&lab.root).len());
+        let before = look();
         for (line, exit, code) in LINES {
             if line == "run --json" {
-                lab.without_effect(lab.skep(["run", "--json"])).exits(2);
+                lab.skep(["run", "--json"]).run().exits(2);
                 continue;
             }
             fails(lab, &line.split(' ').collect::<Vec<_>>(), exit, code);
         }
+        assert_eq!(look(), before);
     });
 }
 

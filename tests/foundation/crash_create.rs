@@ -37,9 +37,8 @@ fn settles(lab: &Lab, what: &str) {
             wait_for_empty(what, 10, || outside::processes_of(&lab.root));
             let left = std::fs::read_dir(lab.state.join("sandboxes")).unwrap().count();
             assert_eq!(left, 0, "{what}: directories are left");
-            for id in lab.ids_ever() {
-                wait_for_empty(what, 10, || outside::cgroups_named(&id));
-            }
+            let ids = lab.ids_ever();
+            wait_for_empty(what, 10, || outside::cgroups_of(&ids));
         }
         Some(sandbox) => {
             // Ready and usable, or at rest with a reason and a way out.
@@ -90,9 +89,8 @@ fn settles_with(lab: &Lab, what: &str, key: &str) {
     wait_for_empty(what, 10, || outside::processes_of(&lab.root));
     let left = std::fs::read_dir(lab.state.join("sandboxes")).unwrap().count();
     assert_eq!(left, 0, "{what}: directories are left");
-    for id in lab.ids_ever() {
-        wait_for_empty(what, 10, || outside::cgroups_named(&id));
-    }
+    let ids = lab.ids_ever();
+    wait_for_empty(what, 10, || outside::cgroups_of(&ids));
 }
 
 /// Everything at once, as when the machine's memory runs out: maker, keeper and init.

@@ -237,9 +237,8 @@ impl Lab {
         assert_eq!(self.sandboxes(), Vec::<Value>::new(), "sandboxes are left");
         super::wait_for_empty("processes", 10, || outside::processes_of(&self.root));
         assert_eq!(outside::mounts_of(&self.root), Vec::<String>::new(), "mounts are left");
-        for id in self.ids_ever() {
-            super::wait_for_empty("cgroups", 10, || outside::cgroups_named(&id));
-        }
+        let ids = self.ids_ever();
+        super::wait_for_empty("cgroups", 10, || outside::cgroups_of(&ids));
         assert_eq!(outside::network(), self.network_before, "network namespaces or links");
         for name in ["sandboxes", "trash", "locks"] {
             let mut left = entries(&self.state.join(name));

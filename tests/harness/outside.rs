@@ -1,6 +1,8 @@
 //! What the kernel says is there, asked without skep.
 
 use super::canary::contains;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,14 +20,21 @@ pub(crate) struct Process {
 /// too when a test is run by hand; they share our mount namespace and run none of its programs.
 pub(crate) fn processes_of(directory: &Path) -> Vec<Process> {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
+    // A namespace with thousands of processes has one mount table.
+    let known: RefCell<BTreeMap<PathBuf, bool>> = RefCell::default();
     processes(|at| {
         let exe = fs::read_link(at.join("exe")).unwrap_or_default();
         if exe.starts_with(directory) {
             return true;
         }
-        let elsewhere = fs::read_link(at.join("ns/mnt")).is_ok_and(|ns| Some(ns) != own);
-        let mounts = || fs::read(at.join("mountinfo")).unwrap_or_default();
-        elsewhere && contains(&mounts(), directory.as_os_str().as_bytes())
+        let Ok(namespace) = fs::read_link(at.join("ns/mnt")) else { return false };
+        if Some(&namespace) == own.as_ref() {
+            return false;
+        }
+        *known.borrow_mut().entry(namespace).or_insert_with(|| {
+            let mounts = fs::read(at.join("mountinfo")).unwrap_or_default();
+            contains(&mounts, directory.as_os_str().as_bytes())
+        })
     })
 }
 
@@ -71,12 +80,21 @@ pub(crate) fn mounts_of(directory: &Path) -> Vec<String> {
 
 /// cgroup directories whose name is or contains a string.
 pub(crate) fn cgroups_named(name: &str) -> Vec<PathBuf> {
+    cgroups(|found| found.contains(name))
+}
+
+/// cgroup directories called by one of these names.
+pub(crate) fn cgroups_of(names: &BTreeSet<String>) -> Vec<PathBuf> {
+    cgroups(|found| names.contains(found))
+}
+
+fn cgroups(wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(path) = open.pop() {
         for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name().to_string_lossy().contains(name) {
+                if wanted(&entry.file_name().to_string_lossy()) {
                     found.push(entry.path());
                 }
                 open.push(entry.path());
