@@ -509,6 +509,8 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
     if spec.policy.system == SystemView::Cow
         && let Some(disk) = report.0.get_mut(&Layer::Disk).filter(|disk| disk.enforced)
     {
+        // So a typed limit is refused: it would hold for a part only.
+        disk.enforced = false;
         disk.reason = Some("what is written to system directories is not counted".into());
     }
     report

@@ -260,10 +260,11 @@ impl<'a> Keeper<'a> {
                 let _ = group.remove();
             }
         }
-        if let Some(membership) = self.group.take() {
-            let _ = membership.group.remove();
+        let left = self.group.take().is_some_and(|membership| membership.group.remove().is_err());
+        // The socket shows that something may be left (see the provider's clean-up).
+        if !left {
+            let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
         }
-        let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
     }
 
     fn reply(&mut self, client: u64, answer: &Result<Reply, Failure>) {
