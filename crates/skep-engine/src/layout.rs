@@ -49,6 +49,11 @@ impl Layout {
         self.sandboxes().join(id.as_str())
     }
 
+    /// Is there while the processes of a sandbox are paused for a look.
+    pub fn stilled(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("stilled")
+    }
+
     /// All frozen layers.
     pub fn layers(&self) -> PathBuf {
         self.root.join("layers")

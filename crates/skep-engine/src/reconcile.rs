@@ -27,7 +27,7 @@ impl Engine {
         };
         let alive = sandbox.keeper.as_ref().is_some_and(|keeper| provider.is_alive(keeper));
         if alive {
-            return Ok(());
+            return self.wake_forgotten(sandbox);
         }
         if sandbox.state == SandboxState::Creating {
             // The row was read before we looked for its maker, who may have finished and gone in

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use skep_store::ApprovalFilter;
 use skep_sys::failpoint;
 use skep_types::{
-    Approval, ApprovalId, ApprovalState, Code, EntryState, Problem, Sandbox, SandboxState,
+    Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem, Sandbox,
+    SandboxState,
 };
 use skep_workspace::Settlement;
 use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
@@ -59,6 +60,7 @@ impl Engine {
         targets: Vec<Target>,
         note: &Note,
     ) -> Result<(Approval, Applied), Problem> {
+        self.settle_project(&approval.project)?;
         let directory = self.layout().approval(&approval.id);
         approval.state = ApprovalState::Applying;
         open_closed_files(&targets);
@@ -191,16 +193,31 @@ impl Engine {
 
     /// Finishes or takes back what a crash interrupted. An apply that is going on right now holds
     /// its project's lock and is left alone.
+    ///
+    /// One that cannot be settled now (its disk is away, its journal is damaged) does not keep skep
+    /// from working elsewhere: its row stays, and nothing more is applied to that project before it.
     pub(crate) fn reconcile_approvals(&self) -> Result<(), Problem> {
-        let states = vec![ApprovalState::Applying, ApprovalState::Committed];
-        let filter = ApprovalFilter { states, ..ApprovalFilter::default() };
-        for approval in self.store.list_approvals(&filter).or_problem()? {
+        for approval in self.interrupted(None)? {
             let path = self.layout().project_lock(&approval.project);
             let Ok(_lock) = crate::lock::take(&path, "project", Duration::ZERO) else { continue };
             let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
-            self.recover_approval(&approval)?;
+            let _ = self.recover_approval(&approval);
         }
         Ok(())
+    }
+
+    fn interrupted(&self, project: Option<&ByteString>) -> Result<Vec<Approval>, Problem> {
+        let states = vec![ApprovalState::Applying, ApprovalState::Committed];
+        let filter =
+            ApprovalFilter { states, project: project.cloned(), ..ApprovalFilter::default() };
+        self.store.list_approvals(&filter).or_problem()
+    }
+
+    /// Whoever holds the project's lock and finds an unfinished approval there finishes it first.
+    fn settle_project(&self, project: &ByteString) -> Result<(), Problem> {
+        self.interrupted(Some(project))?
+            .iter()
+            .try_for_each(|approval| self.recover_approval(approval))
     }
 
     fn recover_approval(&self, approval: &Approval) -> Result<(), Problem> {
@@ -210,9 +227,19 @@ impl Engine {
             _ => return Ok(()),
         };
         let directory = self.layout().approval(&approval.id);
-        let recovered =
-            apply::recover(&directory, committed).map_err(|error| apply_problem(&error))?;
-        self.record_recovery(approval, recovered)
+        match apply::recover(&directory, committed) {
+            Ok(recovered) => self.record_recovery(approval, recovered),
+            Err(error @ ApplyError::Journal { .. }) => {
+                self.needs_attention(approval, json!([{ "reason": skep_types::chain(&error) }]))
+            }
+            Err(error) => Err(apply_problem(&error)),
+        }
+    }
+
+    fn needs_attention(&self, approval: &Approval, reasons: Value) -> Result<(), Problem> {
+        let event = self.event("approval.needs_attention", &approval.sandbox, None, reasons);
+        let state = ApprovalState::NeedsAttention;
+        self.store.move_approval(&approval.id, state, &[event], &mut |_| {}).map(drop).or_problem()
     }
 
     /// Brings the row and the bases in line with what a recovery did.
@@ -242,17 +269,7 @@ impl Engine {
                     .iter()
                     .map(|path| json!({ "path": path.path, "reason": path.reason }))
                     .collect();
-                let event =
-                    self.event("approval.needs_attention", &approval.sandbox, None, json!(reasons));
-                self.store
-                    .move_approval(
-                        &approval.id,
-                        ApprovalState::NeedsAttention,
-                        &[event],
-                        &mut |_| {},
-                    )
-                    .map(drop)
-                    .or_problem()
+                self.needs_attention(approval, json!(reasons))
             }
         }
     }

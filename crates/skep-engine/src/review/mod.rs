@@ -31,11 +31,36 @@ impl Engine {
         }
         let provider = self.provider(&sandbox.provider)?;
         let spec = self.run_spec(sandbox);
-        provider.freeze(&spec).or_problem()?;
-        let result = look();
+        // If we die in between, the next command finds the mark and lets them go on.
+        let mark = self.layout().stilled(&sandbox.id);
+        std::fs::write(&mark, b"")
+            .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
+        let result = provider.freeze(&spec).or_problem().and_then(|()| look());
         let thawed = provider.thaw(&spec).or_problem();
+        if thawed.is_ok() {
+            let _ = std::fs::remove_file(&mark);
+        }
         let value = result?;
         thawed.map(|()| value)
+    }
+
+    /// Processes that were paused for a look by a command that died go on.
+    pub(crate) fn wake_forgotten(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let mark = self.layout().stilled(&sandbox.id);
+        if !mark.exists() {
+            return Ok(());
+        }
+        let path = self.layout().sandbox_lock(&sandbox.id);
+        let Ok(_lock) = lock::take(&path, "sandbox", std::time::Duration::ZERO) else {
+            // Whoever pauses them is alive.
+            return Ok(());
+        };
+        let sandbox = self.load(&sandbox.id)?;
+        if mark.exists() && sandbox.state != SandboxState::Frozen && self.is_running(&sandbox) {
+            self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
+        }
+        let _ = std::fs::remove_file(&mark);
+        Ok(())
     }
 
     /// Derives the change set.
