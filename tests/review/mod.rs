@@ -11,4 +11,5 @@ mod names;
 mod payload;
 mod rebase;
 mod risk;
+mod syscalls;
 mod undo;
