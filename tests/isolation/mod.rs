@@ -7,6 +7,7 @@ mod drivers;
 mod escape;
 mod hidden;
 mod limits;
+mod mounts;
 mod output;
 mod privileges;
 mod refused;

@@ -50,6 +50,9 @@ pub enum FenceScope {
     /// Not restricted. For a fence that every exec puts on by itself: two of them would otherwise
     /// be strangers and could not signal each other.
     FilesOnly,
+    /// Abstract sockets of others cannot be connected to, where the kernel has that (version 6).
+    /// For execs that share the host's network, and with it the sockets of its session.
+    FilesSockets,
     /// Only what is inside the same fence can be signalled or connected to by an abstract socket,
     /// where the kernel has that (version 6). For a fence that pid 1 puts on once, before it
     /// starts anything.
@@ -107,7 +110,7 @@ pub enum FenceError {
 pub struct Fence {
     rules: RulesetCreated,
     version: i32,
-    scoped: bool,
+    scope: FenceScope,
 }
 
 fn refused(what: &'static str) -> impl Fn(RulesetError) -> FenceError {
@@ -123,13 +126,18 @@ impl Fence {
         if abi < ABI::V2 {
             return Err(FenceError::NoRefer { version });
         }
-        let scoped = scope == FenceScope::FilesSignalsSockets && abi >= ABI::V6;
+        let scope = if abi >= ABI::V6 { scope } else { FenceScope::FilesOnly };
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(abi))
             .map_err(refused("make"))?;
-        if scoped {
-            ruleset = ruleset.scope(Scope::from_all(abi)).map_err(refused("make"))?;
+        let scopes = match scope {
+            FenceScope::FilesOnly => BitFlags::EMPTY,
+            FenceScope::FilesSockets => Scope::AbstractUnixSocket.into(),
+            FenceScope::FilesSignalsSockets => Scope::from_all(abi),
+        };
+        if !scopes.is_empty() {
+            ruleset = ruleset.scope(scopes).map_err(refused("make"))?;
         }
         let mut created = ruleset.create().map_err(refused("make"))?;
         for rule in rules {
@@ -138,7 +146,7 @@ impl Fence {
                 .set_compatibility(CompatLevel::HardRequirement);
             created = created.add_rule(beneath).map_err(refused("make"))?;
         }
-        Ok(Self { rules: created, version, scoped })
+        Ok(Self { rules: created, version, scope })
     }
 
     /// Puts the fence on this process and all it starts, for good. Sets `no_new_privs`.
@@ -155,7 +163,11 @@ impl Fence {
 
     /// For the report: `Landlock version 7, with signals and abstract sockets`.
     pub fn describe(&self) -> String {
-        let scoped = if self.scoped { ", with signals and abstract sockets" } else { "" };
+        let scoped = match self.scope {
+            FenceScope::FilesOnly => "",
+            FenceScope::FilesSockets => ", with abstract sockets",
+            FenceScope::FilesSignalsSockets => ", with signals and abstract sockets",
+        };
         format!("Landlock version {}{scoped}", self.version)
     }
 }

@@ -49,6 +49,7 @@ impl Engine {
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (settings, _) = self.settings(Some(&project), Some(&typed))?;
+        settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
         let provider = self.choose_provider(&settings)?;
         if request.fresh {
             self.make_room(request)?;

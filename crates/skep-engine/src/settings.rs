@@ -146,6 +146,27 @@ fn mounts(request: &CreateRequest) -> Result<Vec<Mount>, Problem> {
     Ok(mounts)
 }
 
+/// A mount that can be written and overlaps the project would let changes past the review; one of
+/// our own state would show the other sandboxes. (A directory around the state may be mounted: the
+/// state is then covered.)
+pub(crate) fn check_mounts(mounts: &[Mount], project: &Path, state: &Path) -> Result<(), Problem> {
+    for mount in mounts {
+        let source = mount.source.as_path();
+        let overlaps = source.starts_with(project) || project.starts_with(source);
+        let reason = if source.starts_with(state) {
+            "it is part of skep's own state"
+        } else if mount.access == skep_types::Access::Rw && overlaps {
+            "it can be written and overlaps the project, whose changes are to be reviewed"
+        } else {
+            continue;
+        };
+        let message = format!("cannot mount `{}`: {reason}", source.display());
+        return Err(Problem::new(Code::Refused, message)
+            .hint("mount it read-only, or a directory beside it"));
+    }
+    Ok(())
+}
+
 fn mount_of(
     source: &Path,
     target: &Path,

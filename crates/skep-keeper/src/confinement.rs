@@ -6,7 +6,7 @@ use rustix::thread::CapabilitySet;
 use skep_confine::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use skep_confine::privileges;
 use skep_confine::seccomp::{self, SeccompVariant};
-use skep_types::{Access, InsideUser, Policy, SystemView};
+use skep_types::{Access, InsideUser, NetworkMode, Policy, SystemView};
 use std::io;
 use std::path::Path;
 
@@ -44,7 +44,12 @@ impl Confinement {
         let _ = privileges::leave_keyring();
         let variant =
             if policy.allow_ptrace { SeccompVariant::Debug } else { SeccompVariant::Default };
-        let fence = Fence::prepare(&rules(policy, project, home), FenceScope::FilesOnly)
+        // With a network namespace of their own, abstract sockets of the host are not there.
+        let scope = match policy.network {
+            NetworkMode::Host => FenceScope::FilesSockets,
+            _ => FenceScope::FilesOnly,
+        };
+        let fence = Fence::prepare(&rules(policy, project, home), scope)
             .map_err(|error| skep_types::chain(&error));
         Ok(Self { fence, variant, kept: kept_capabilities(policy) })
     }

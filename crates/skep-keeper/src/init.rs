@@ -152,6 +152,8 @@ fn build_view(
         home_pieces: spec.home_pieces,
         home_from: spec.places.home,
         messages: spec.places.messages,
+        // The sandbox's directory is `sandboxes/ID` there.
+        state: spec.run.directory.ancestors().nth(2).unwrap_or(&spec.run.directory),
     });
     apply::build(&ops, opened, &spec.parts, &|order| have_served(order, channel))?;
     let flags = rustix::fs::OFlags::PATH

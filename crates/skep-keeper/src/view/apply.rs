@@ -133,6 +133,9 @@ impl<'a> Builder<'a> {
             ViewOp::Proc => self.proc(),
             ViewOp::Terminals => self.terminals(),
             ViewOp::Mask { target, how } => self.mask(Path::new(target), *how),
+            // What even number 1 cannot reach needs no cover.
+            ViewOp::Cover { target } if matches!(self.open(target), Err(Errno::ACCESS)) => Ok(()),
+            ViewOp::Cover { target } => self.mask(target, MaskKind::Hide),
             ViewOp::Workspace { target, scope } => self.workspace(target, scope),
             ViewOp::ReadOnly { target } => self.read_only(target),
             ViewOp::CopyOnWrite { target, lower, area, how } => {

@@ -31,6 +31,8 @@ pub enum ViewOp {
     Terminals,
     /// An entry of `/proc` made unreadable (or read-only), if it exists.
     Mask { target: &'static str, how: MaskKind },
+    /// A directory that must not be seen though it lies in one that is shown, if it can be.
+    Cover { target: PathBuf },
     /// The workspace at the project's path; `scope` is what can be written (all, if empty).
     Workspace { target: PathBuf, scope: Vec<RelPath> },
     /// A directory of the system with writes going to an area of the sandbox's.
@@ -104,6 +106,8 @@ pub struct ViewSpec<'a> {
     pub home_from: usize,
     /// Index of the directory shown at `/run/skep`.
     pub messages: usize,
+    /// Where skep keeps its own state: the other sandboxes, what was approved, the data base.
+    pub state: &'a Path,
 }
 
 /// A top-level entry of the host that belongs to the system.
@@ -162,9 +166,23 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
             access: mount.access,
         });
     }
+    ops.extend(state_in_view(spec).map(|target| ViewOp::Cover { target }));
     // Last: until here directories had to be made in the root.
     ops.push(ViewOp::ReadOnly { target: "/".into() });
     ops
+}
+
+/// Every place where the state directory would be seen: in a system directory, or in a mount.
+fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 'a {
+    let system = spec.system_entries.iter().filter_map(|entry| match entry {
+        SystemEntry::Directory(path) if spec.state.starts_with(path) => Some(spec.state.into()),
+        _ => None,
+    });
+    let mounts = spec.mounts.iter().filter_map(|mount| {
+        let below = spec.state.strip_prefix(mount.source.as_path()).ok()?;
+        Some(mount.target.as_path().join(below))
+    });
+    system.chain(mounts)
 }
 
 /// A root with programs and nothing else, for one that serves a filesystem: the host's processes
@@ -283,6 +301,7 @@ mod tests {
             home_pieces: &[".cargo/bin".into()],
             home_from: 2,
             messages: 1,
+            state: Path::new("/usr/state"),
         });
         let tmp = position(
             &ops,
@@ -294,6 +313,8 @@ mod tests {
         );
         let workspace = position(&ops, |op| matches!(op, ViewOp::Workspace { .. }));
         assert!(tmp < workspace && home < workspace);
+        let covered = ViewOp::Cover { target: "/usr/state".into() };
+        assert!(position(&ops, |op| *op == covered) > workspace);
         assert_eq!(ops.last(), Some(&ViewOp::ReadOnly { target: "/".into() }));
     }
 }

@@ -1,0 +1,101 @@
+//! What a mount must not hand over: the project past its review, and skep's own state.
+
+use crate::harness::{Lab, for_both, for_each, skip};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+
+fn mount(source: &Path, rest: &str) -> String {
+    format!("{}:/mnt/there{rest}", source.display())
+}
+
+#[test]
+fn fs_7_a_writable_mount_may_not_overlap_the_project() {
+    for_both(|lab| {
+        lab.write("src/a", "one\n");
+        for source in [lab.project.clone(), lab.root.clone(), lab.project.join("src")] {
+            let words = ["run", "--json", "--mount", &mount(&source, ":rw")];
+            let call = lab.skep(words).args(["--", "sh", "-c", "echo two > /mnt/there/a"]);
+            let ran = lab.without_effect(call);
+            assert_eq!(ran.code(), 5, "{}", ran.describe());
+            assert_eq!(ran.problem()["code"], "refused");
+        }
+        // Control: beside the project it can be written, and around it read.
+        let beside = lab.root.join("beside");
+        std::fs::create_dir(&beside).unwrap();
+        lab.who.own(&beside);
+        let words = ["run", "--mount", &mount(&beside, ":rw"), "--", "sh", "-c"];
+        lab.skep(words).arg("echo two > /mnt/there/a").run().ok();
+        assert_eq!(std::fs::read(beside.join("a")).unwrap(), b"two\n");
+        lab.skep(["run", "--mount", &mount(&lab.root, ":ro"), "--", "ls", "/mnt/there"]).run().ok();
+    });
+}
+
+#[test]
+fn fs_6_the_state_directory_cannot_be_mounted_and_is_covered_in_what_is() {
+    for_both(|lab| {
+        lab.create("other");
+        lab.exec_script("other", "echo precious > work").run().ok();
+        for source in [lab.state.clone(), lab.state.join("sandboxes")] {
+            let ran = lab.skep(["run", "--mount", &mount(&source, ":ro"), "--", "true"]).run();
+            assert_eq!(ran.code(), 5, "{}", ran.describe());
+        }
+        let words = ["run", "--mount", &mount(&lab.root, ":ro"), "--", "sh", "-c"];
+        let script =
+            "ls /mnt/there; echo -; ls -A /mnt/there/state; grep -r precious /mnt/there/state";
+        let text = lab.skep(words).arg(script).run().text();
+        assert!(text.contains("project") && text.ends_with('-'), "{text}");
+    });
+}
+
+/// A directory below `/opt`, which is shown inside; removed at the end.
+struct Below(PathBuf);
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn fs_6_a_state_directory_in_a_system_directory_is_covered() {
+    for_both(|lab: &Lab| {
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root can make a directory in /opt");
+        }
+        let name = lab.root.file_name().unwrap().display().to_string();
+        let below = Below(PathBuf::from("/opt").join(name));
+        std::fs::create_dir(&below.0).unwrap();
+        lab.who.own(&below.0);
+        std::fs::write(below.0.join("public"), "").unwrap();
+        let state = below.0.join("state");
+        let script = format!("ls {0}; echo -; ls -A {0}/state", below.0.display());
+        let call = lab.skep(["run", "--rm", "--", "sh", "-c", &script]).env("SKEP_HOME", &state);
+        let text = call.run().ok().text();
+        assert_eq!(text, "public\nstate\n-");
+        assert!(state.join("skep.db").exists());
+    });
+}
+
+/// The host's network is asked for by name; the session's sockets are not.
+#[test]
+fn proc_10_the_hosts_network_does_not_bring_its_abstract_sockets() {
+    for_each([crate::harness::Who::user()], |lab| {
+        let name = lab.root.file_name().unwrap().display().to_string();
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        let program = format!(
+            "import socket\ns = socket.socket(socket.AF_UNIX)\ntry: s.connect('\\0{name}'); print('reached')\n\
+             except OSError as e: print(e.errno)"
+        );
+        let inside = lab.skep(["run", "--json", "--net", "host", "--", "/usr/bin/python3", "-c"]);
+        let end = inside.arg(&program).run().ok().json();
+        let fence = end["enforcement"]["landlock"]["how"].as_str().unwrap().to_owned();
+        if !fence.contains("abstract sockets") {
+            return skip("this Landlock has no scopes");
+        }
+        assert_eq!(end["stdout"], "1\n", "{end}");
+        let outside = lab.program("/usr/bin/python3").args(["-c", &program]).run().ok();
+        assert_eq!(outside.text(), "reached");
+    });
+}
