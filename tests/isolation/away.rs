@@ -43,6 +43,10 @@ fn proc_14_without_landlock_the_report_says_so_and_require_refuses() {
         // Control: with the call, the layer is on.
         let report = lab.skep(["run", "--json", "--", "true"]).run().ok().json();
         assert_eq!(report["enforcement"]["landlock"]["enforced"], true, "{report}");
+        // And the fence is what it is called: `/run` is writable in the view, and fenced.
+        lab.run_script("echo x > /run/x").run().exits(2);
+        let bare = lab.program(&without).arg(LANDLOCK_CREATE_RULESET).arg(&lab.binary);
+        bare.args(["run", "--", "sh", "-c", "echo x > /run/x"]).run().ok();
     });
 }
 
@@ -99,8 +103,11 @@ fn proc_14_without_user_namespaces_it_is_refused_with_the_remedy() {
         assert!(lab.sandboxes().is_empty());
         // The doctor finds the same, by trying.
         let ran = call(&["doctor"]).run();
-        let line =
-            ran.text().lines().find(|line| line.contains("user namespace")).map(str::to_owned);
+        let line = ran
+            .text()
+            .lines()
+            .find(|line| line.starts_with("missing  user namespace"))
+            .map(str::to_owned);
         assert!(line.is_some_and(|line| line.starts_with("missing")), "{}", ran.describe());
     });
 }

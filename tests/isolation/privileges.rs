@@ -1,6 +1,6 @@
 //! What a process inside is: ids, capabilities, masks, terminals.
 
-use crate::harness::{Lab, Terminal, for_both, outside};
+use crate::harness::{Kind, Lab, Terminal, for_both, outside};
 
 /// One field of `/proc/self/status` inside.
 fn status(text: &str, field: &str) -> String {
@@ -38,7 +38,7 @@ fn proc_5_no_capability_no_new_privileges_a_filter_and_mapped_ids() {
 }
 
 #[test]
-fn proc_6_a_setuid_program_gains_nothing() {
+fn proc_6_a_setuid_program_gains_nothing_inside() {
     for_both(|lab| {
         lab.write("x", "");
         let script = "cp /usr/bin/id mine && chmod 4755 mine && ./mine -u; id -u; \
@@ -49,14 +49,37 @@ fn proc_6_a_setuid_program_gains_nothing() {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], lines[1], "a setuid copy has another user: {}", ran.describe());
         assert!(!text.contains("became"), "{}", ran.describe());
-        // The bit is shown in the review and does not come out.
+        // The bit is shown in the review.
         let diff = lab.diff("s");
         let change = diff["changes"].as_array().unwrap().iter().find(|one| one["path"] == "mine");
         assert_ne!(change.unwrap()["risk"], "none", "{diff}");
-        let approved = lab.skep(["approve", "s", "--allow-risky", "mine"]).run();
-        if approved.code() == 0 {
-            assert_eq!(lab.tree().get("mine").unwrap().mode & 0o6000, 0, "fs-8: setuid came out");
+    });
+}
+
+#[test]
+fn fs_8_special_bits_are_shown_and_do_not_come_out() {
+    for_both(|lab| {
+        lab.write("tool", "#!/bin/sh\nid -u\n");
+        let script = "cp /usr/bin/id user && chmod 4755 user && cp /usr/bin/id group && \
+            chmod 2755 group && mkdir sticky && chmod 3777 sticky && touch sticky/f && chmod 4755 tool";
+        lab.skep(["run", "--name", "s", "--", "sh", "-c", script]).run().ok();
+        let diff = lab.diff("s");
+        for path in ["user", "group", "tool"] {
+            let change = diff["changes"].as_array().unwrap().iter().find(|one| one["path"] == path);
+            let change = change.unwrap_or_else(|| panic!("{path} is not in {diff}"));
+            assert!(["ask", "block"].contains(&change["risk"].as_str().unwrap()), "{change}");
         }
+        let words = ["approve", "s", "--allow-risky", "user", "--allow-risky", "group"];
+        lab.skep(words).args(["--allow-risky", "tool"]).run().ok();
+        // (On a directory, the bit only says whose group new files have.)
+        for (path, node) in lab.tree().nodes.iter().filter(|(_, node)| node.kind == Kind::File) {
+            assert_eq!(node.mode & 0o6000, 0, "{path:?} came out with {:o}", node.mode);
+        }
+        assert!(lab.tree().get("user").is_some(), "nothing was applied");
+        // Control: a plain copy keeps the bit.
+        lab.program("sh").args(["-c", "cp /usr/bin/id ../kept && chmod 4755 ../kept"]).run().ok();
+        let kept = std::fs::metadata(lab.root.join("kept")).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&kept.permissions()) & 0o4000, 0o4000);
     });
 }
 

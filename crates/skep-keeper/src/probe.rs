@@ -24,11 +24,15 @@ const OVERLAY_MAGIC: i64 = 0x794c_7630;
 /// And of FUSE.
 const FUSE_MAGIC: i64 = 0x6573_5546;
 
+/// A file that the view would let be made and the fence does not.
+const FENCED: &str = "/run/.skep-probe";
+
 /// What the child found.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Findings {
     failed: Option<String>,
     system_writable: bool,
+    unfenced: bool,
     system_filesystems: Vec<(String, i64)>,
     uncovered: Vec<String>,
     covered: usize,
@@ -91,6 +95,7 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
     let (covered, uncovered) = masks();
     Findings {
         failed: None,
+        unfenced: is_unfenced(run),
         system_writable: run.policy.system == SystemView::Ro
             && (can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe")),
         system_filesystems: system::directories()
@@ -144,6 +149,17 @@ fn can_make(path: &str) -> bool {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).is_ok()
 }
 
+/// Whether Landlock is not there: `/run` can be written in the view, and only the fence forbids it.
+fn is_unfenced(run: &RunSpec) -> bool {
+    let mut mounts = run.policy.mounts.iter();
+    if mounts.any(|mount| std::path::Path::new(FENCED).starts_with(mount.target.as_path())) {
+        return false;
+    }
+    let made = can_make(FENCED);
+    let _ = std::fs::remove_file(FENCED);
+    made
+}
+
 fn other_interfaces() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|line| line.split(':').next());
@@ -183,6 +199,9 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
         false => report.off(Layer::Syscalls, "none", "the filter did not refuse a forbidden call"),
     }
     match confinement.fence() {
+        Ok(how) if found.unfenced => {
+            report.off(Layer::Landlock, how, "a fenced directory could be written");
+        }
         Ok(how) => report.on(Layer::Landlock, how),
         Err(reason) => report.off(Layer::Landlock, "none", reason),
     }
