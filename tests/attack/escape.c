@@ -235,6 +235,15 @@ static int is_root_of_the_host(void)
 	return geteuid() == 0 && (read != 3 || (inside == 0 && outside == 0 && length == 4294967295u));
 }
 
+/* Makes a file and takes it away again: where this works it must not stay. */
+static int touch(const char *path)
+{
+	int fd = open(path, O_CREAT | O_WRONLY, 0600);
+	if (fd >= 0)
+		unlink(path);
+	return fd;
+}
+
 int main(int count, char **words)
 {
 	/* First of all, before anything of ours is open. */
@@ -364,11 +373,11 @@ int main(int count, char **words)
 
 	/* proc-12: cgroups */
 	TRY("cgroup-list", open("/sys/fs/cgroup", O_RDONLY));
-	TRY("write-system", open("/usr/bin/.skep-attack", O_CREAT | O_WRONLY, 0600));
-	TRY("write-etc", open("/etc/.skep-attack", O_CREAT | O_WRONLY, 0600));
-	TRY("write-root", open("/.skep-attack", O_CREAT | O_WRONLY, 0600));
-	TRY("write-messages", open("/run/skep/.skep-attack", O_CREAT | O_WRONLY, 0600));
-	TRY("write-dev", open("/dev/.skep-attack", O_CREAT | O_WRONLY, 0600));
+	TRY("write-system", touch("/usr/bin/.skep-attack"));
+	TRY("write-etc", touch("/etc/.skep-attack"));
+	TRY("write-root", touch("/.skep-attack"));
+	TRY("write-messages", touch("/run/skep/.skep-attack"));
+	TRY("write-dev", touch("/dev/.skep-attack"));
 	TRY("shadow", open_and_read("/etc/shadow", O_RDONLY));
 	TRY("kill-init", target == 1 ? (kill(1, SIGKILL), usleep(20000), kill(1, 0) ? 0 : (errno = EPERM, -1)) : 0);
 	printf("end\n");
