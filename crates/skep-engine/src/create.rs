@@ -56,18 +56,13 @@ impl Engine {
         }
         let start = self.start_from(request, &project)?;
         let memory = start.memory.clone();
-        let found = find_hidden(&project, &settings.policy)?;
-        let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
+        let (hidden, searched) = find_hidden(&project, &settings.policy)?;
         let base = match start.base.clone() {
             Some(base) => base,
             None => base_of(&project, began)?,
         };
-        let draft = self.draft(
-            request,
-            &settings,
-            provider,
-            Ground { project, base, start, hidden: found.hidden },
-        )?;
+        let draft =
+            self.draft(request, &settings, provider, Ground { project, base, start, hidden })?;
         let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
         let sandbox = self.insert(draft, request.name.is_none(), scope)?;
         let asked = settings::asked_layers(&request.limits);
@@ -340,21 +335,28 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     labels
 }
 
-fn find_hidden(project: &Path, policy: &Policy) -> Result<hidden::Found, Problem> {
+/// The files of a project that are not to be seen inside.
+pub(crate) fn find_hidden(
+    project: &Path,
+    policy: &Policy,
+) -> Result<(Vec<RelPath>, Searched), Problem> {
     let failed = |error| io_problem("search for secrets in", project, &error);
     let rules = HideRules::of(policy).map_err(|error| Problem::from_error(Code::Usage, &error))?;
-    hidden::search(&TreeRoot::open(project).map_err(failed)?, &rules).map_err(failed)
+    let root = TreeRoot::open(project).map_err(failed)?;
+    let found = hidden::search(&root, &rules).map_err(failed)?;
+    let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
+    Ok((found.hidden, searched))
 }
 
 /// Whether the search for files to hide saw everything it meant to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Searched {
+pub(crate) enum Searched {
     Whole,
     InPart,
 }
 
 /// The report says how much is hidden, and whether more could have been.
-fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched) {
+pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched) {
     let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
         return;
     };

@@ -67,7 +67,10 @@ pub fn make_mask(mask: &Path, project: &Path, hidden: &[RelPath]) -> io::Result<
         if let Some(parent) = path.parent() {
             make_parents(mask, project, &parent)?;
         }
-        mknodat(CWD, mask.join(path.as_path()), FileType::CharacterDevice, Mode::empty(), 0)?;
+        let place = mask.join(path.as_path());
+        // Something below it was hidden before; now all of it is.
+        let _ = std::fs::remove_dir_all(&place);
+        mknodat(CWD, place, FileType::CharacterDevice, Mode::empty(), 0)?;
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! Start, stop, freeze, thaw, remove.
 
+use crate::create::{Searched, find_hidden, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
-use crate::{Engine, trash};
+use crate::{Engine, hidden, trash};
 use serde_json::{Value, json};
 use skep_store::Expect;
 use skep_sys::failpoint;
-use skep_types::{Code, Problem, Sandbox, SandboxId, SandboxState};
+use skep_types::{Code, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
 
 impl Engine {
     /// Changes a sandbox's row.
@@ -39,14 +40,37 @@ impl Engine {
             return Ok(sandbox);
         }
         self.bury_execs(&sandbox)?;
+        let (sandbox, searched) = self.hide_more(sandbox)?;
         let provider = self.provider(&sandbox.provider)?;
-        let started = provider.start(&self.run_spec(&sandbox)).or_problem()?;
+        let mut started = provider.start(&self.run_spec(&sandbox)).or_problem()?;
+        note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;
             row.state_reason = None;
             row.keeper = Some(started.keeper.clone());
             row.enforcement = started.enforcement.clone();
         })
+    }
+
+    /// Secrets that came into the project since the sandbox was last started are hidden too. What
+    /// was hidden stays so. Nothing is mounted now, so the mask may change.
+    fn hide_more(&self, sandbox: Sandbox) -> Result<(Sandbox, Searched), Problem> {
+        let project = sandbox.project.as_path();
+        let (found, searched) = find_hidden(project, &sandbox.policy)?;
+        let new: Vec<_> = found.into_iter().filter(|path| !sandbox.hidden.contains(path)).collect();
+        // A copy was made without what was hidden then, and has nothing newer.
+        if new.is_empty() || sandbox.driver == WorkspaceDriver::Copy {
+            return Ok((sandbox, searched));
+        }
+        let mask = self.layout().sandbox(&sandbox.id).join("mask");
+        hidden::make_mask(&mask, project, &new)
+            .map_err(|error| io_problem("hide secrets in", &mask, &error))?;
+        let data = json!({ "paths": new });
+        let sandbox = self.update(&sandbox.id, "sandbox.hidden", data, &mut |row| {
+            row.hidden.extend(new.iter().cloned());
+            row.hidden.sort();
+        })?;
+        Ok((sandbox, searched))
     }
 
     pub(crate) fn start_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
