@@ -32,9 +32,12 @@ pub enum IdMap {
 
 impl IdMap {
     /// The map for a caller with these effective ids.
+    ///
+    /// Root of a user namespace that does not have the range (`unshare -Ur`, a rootless container)
+    /// is root of nothing else, and keeps its one id.
     pub fn for_caller(uid: u32, gid: u32, wanted: InsideUser) -> Self {
         match (uid, wanted) {
-            (0, _) => Self::Range,
+            (0, _) if has_range() => Self::Range,
             (uid, InsideUser::Caller) => Self::Own { user: (uid, uid), group: (gid, gid) },
             (uid, InsideUser::Root) => Self::Own { user: (0, uid), group: (0, gid) },
         }
@@ -90,8 +93,39 @@ pub fn become_inside_root() -> Result<(), Failure> {
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
 }
 
+/// Whether the range exists in this user namespace, for users and for groups.
+fn has_range() -> bool {
+    let covered = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| covers_range(line))
+    };
+    covered("/proc/self/uid_map") && covered("/proc/self/gid_map")
+}
+
+/// Whether a line of an id map (inside, outside, count) has the whole range.
+fn covers_range(line: &str) -> bool {
+    let numbers: Vec<u64> =
+        line.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [inside, _, count] = numbers[..] else { return false };
+    let (start, end) = (u64::from(RANGE_START), u64::from(RANGE_START) + u64::from(RANGE_LENGTH));
+    inside <= start && end <= inside + count
+}
+
 /// One write, because the kernel takes a map only whole.
 fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     use std::io::Write;
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nested_root_does_not_have_the_range() {
+        assert!(covers_range("         0          0 4294967295"));
+        assert!(!covers_range("         0       1000          1"));
+        assert!(!covers_range("         0     100000      65536"));
+        assert!(!covers_range("nonsense"));
+    }
 }
