@@ -23,8 +23,14 @@ def remove(path):
         os.unlink(path)
 
 
+def is_within(target, source):
+    """Links lead about: where an entry would really be made is what counts."""
+    place = os.path.join(os.path.realpath(os.path.dirname(target) or b"."), os.path.basename(target))
+    return (place + b"/").startswith(os.path.realpath(source) + b"/")
+
+
 def copy_entry(source, target):
-    if not (target + b"/").startswith(source + b"/"):
+    if not is_within(target, source):
         copy(source, target)
 
 
@@ -50,7 +56,7 @@ def copy(source, target):
 
 
 def move(source, target):
-    if os.path.lexists(target) or (target + b"/").startswith(source + b"/"):
+    if os.path.lexists(target) or is_within(target, source):
         return
     parents(target)
     try:
