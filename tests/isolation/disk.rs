@@ -115,6 +115,44 @@ fn res_7_a_huge_hole_is_refused_at_the_limit() {
     });
 }
 
+/// The number of files is limited too, here by the project's own settings, which may narrow.
+#[test]
+fn res_6_empty_files_are_counted() {
+    for_both(|lab| {
+        lab.write("skep.toml", "[limits]\ninodes = 2000\n");
+        let program = "i = 0\nwhile True:\n  open(f'f{i}', 'w').close(); i += 1";
+        let words = ["run", "--json", "--name", "s", "--keep", "--timeout", "30s", "--"];
+        let end = lab.skep(words).args(["/usr/bin/python3", "-c", program]).run().json();
+        assert_eq!(end["reason"], "disk_limit", "{end}");
+        assert_eq!(end["limits_hit"], serde_json::json!(["disk"]), "{end}");
+        let made = lab.diff("s")["totals"]["files"].as_u64().unwrap();
+        assert!((2000..60_000).contains(&made), "{made} files were made");
+        // Control: fewer are fine.
+        let program =
+            "for i in range(1000): open(f'g{i}', 'w').close()\nimport time; time.sleep(0.2)";
+        let words = ["run", "--json", "--", "/usr/bin/python3", "-c", program];
+        assert_eq!(lab.skep(words).run().ok().json()["reason"], "exited");
+    });
+}
+
+/// A directory of a hundred thousand entries: listed in bounded time and memory.
+#[test]
+fn heavy_res_6_a_hundred_thousand_entries_are_listed() {
+    if !crate::harness::long() {
+        return;
+    }
+    for_both(|lab| {
+        let program = "for i in range(100000): open(f'f{i}', 'w').close()";
+        let words =
+            ["run", "--json", "--name", "s", "--keep", "--", "/usr/bin/python3", "-c", program];
+        lab.skep(words).within(200).run().ok();
+        let call = lab.program("/usr/bin/time").args(["-f", "%M"]).arg(&lab.binary);
+        let ran = call.args(["diff", "s", "--stat"]).within(200).run().ok();
+        let kilobytes: u64 = ran.errors().trim().lines().last().unwrap().parse().unwrap();
+        assert!(kilobytes < 512 << 10, "the diff took {kilobytes} kB");
+    });
+}
+
 /// Two sandboxes have a limit each.
 #[test]
 fn res_5_one_full_sandbox_does_not_end_another() {

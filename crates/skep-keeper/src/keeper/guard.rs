@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// Faster than any disk here writes: headroom divided by it is the time in which a limit cannot
 /// be passed, so looking twice in that time is often enough.
 const FASTEST_WRITER: u64 = 2 << 30;
+/// The same for files: faster than any filesystem makes them.
+const FASTEST_MAKER: u64 = 200_000;
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(2);
 /// The first look comes no later than this after an exec has started.
@@ -147,8 +149,9 @@ impl DiskGuard {
     }
 
     fn interval(&self) -> Duration {
-        Duration::from_millis(self.headroom() / (2 * FASTEST_WRITER / 1000))
-            .clamp(SHORTEST, LONGEST)
+        let bytes = self.headroom() / (2 * FASTEST_WRITER / 1000);
+        let inodes = self.inode_headroom() / (2 * FASTEST_MAKER / 1000);
+        Duration::from_millis(bytes.min(inodes)).clamp(SHORTEST, LONGEST)
     }
 
     fn passed(&self) -> Option<String> {
