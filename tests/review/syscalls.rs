@@ -85,7 +85,10 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
                     let call =
                         lab.program("strace").args(line).args([binary, "approve", "s", "--json"]);
                     let ran = call.run();
-                    if !dies {
+                    // A disk that goes on failing does not let a step be taken back either: that is
+                    // said, and the next command goes on.
+                    let stuck = fault.ends_with('+') && ran.errors().contains("half-way");
+                    if !dies && !stuck {
                         scene.whole(&ran, &scene.after, &inject);
                     }
                     scene.rewind(&inject);

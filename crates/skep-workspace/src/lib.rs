@@ -67,7 +67,7 @@ pub use error::{DeriveError, PlanError};
 pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
-    Plan, Rebased, SettledPath, Settlement, Side, Sides, ViewWrite, plan, rebase, reject, settle,
-    three_sides, unsettle,
+    Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, rebase, reject,
+    settle, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};

@@ -316,7 +316,7 @@ fn rejecting_everything_leaves_no_change() {
     world.put(&path("t"), Node::Link(b"/etc/shadow".to_vec()));
     world.put(&path("pipe"), Node::Fifo);
     let found = derived(&world);
-    let writes = reject(&world.spec, &found, &Selection::default()).unwrap();
+    let writes = reject(&world.spec, &found, &Selection::default()).unwrap().writes;
     write_view(&mut world, &writes);
     assert_eq!(world.view, tree(&base));
     assert_eq!(summary(&world), []);
@@ -328,7 +328,7 @@ fn rejecting_a_hunk_leaves_the_others() {
     world.put(&path("a"), file(&numbered(&[3, 33])));
     let found = derived(&world);
     let first = found.changes[0].hunks[0].id.clone();
-    let writes = reject(&world.spec, &found, &of_hunks(&[first])).unwrap();
+    let writes = reject(&world.spec, &found, &of_hunks(&[first])).unwrap().writes;
     write_view(&mut world, &writes);
     assert_eq!(world.view[&path("a")], file(&numbered(&[33])));
 }

@@ -25,14 +25,16 @@ impl Engine {
         let sandbox = self.load(id)?;
         let _lock = self.lock_sandbox(&sandbox)?;
         let sandbox = self.load(id)?;
-        let rejected = self.through_view(&sandbox, |sandbox| {
+        let (rejected, settlement) = self.through_view(&sandbox, |sandbox| {
             let derived = self.derive(sandbox)?;
             check_digest(digest, derived.digest)?;
             let workspace = self.workspace(sandbox);
-            let writes = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
-            let paths: Vec<RelPath> = writes.iter().map(|write| write.path.clone()).collect();
-            Ok((writes, paths))
+            let rejected = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
+            let paths: Vec<RelPath> =
+                rejected.writes.iter().map(|write| write.path.clone()).collect();
+            Ok((rejected.writes, (paths, rejected.settlement)))
         })?;
+        skep_workspace::settle(&self.workspace(&sandbox), &settlement).or_problem()?;
         let rejection = Rejection {
             sandbox: sandbox.id.clone(),
             at: self.now(),

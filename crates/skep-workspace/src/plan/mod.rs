@@ -8,7 +8,7 @@ mod settle;
 mod sides;
 
 pub use rebase::{Rebased, rebase};
-pub use reject::{ViewWrite, reject};
+pub use reject::{Rejected, ViewWrite, reject};
 pub use settle::{SettledPath, Settlement, settle, unsettle};
 pub use sides::{Side, Sides, three_sides};
 

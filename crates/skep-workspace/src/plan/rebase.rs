@@ -53,7 +53,7 @@ pub fn rebase(spec: &WorkspaceSpec, derived: &Derived) -> Result<Rebased, Derive
     Ok(Rebased { writes, conflicts, settlement: Settlement { paths } })
 }
 
-fn keep_project(
+pub(super) fn keep_project(
     contents: &Contents<'_>,
     memory: &Memory,
     entry: &Entry,
@@ -66,7 +66,7 @@ fn keep_project(
     Ok(())
 }
 
-fn moved_base(entry: &Entry) -> SettledPath {
+pub(super) fn moved_base(entry: &Entry) -> SettledPath {
     SettledPath {
         path: entry.path.clone(),
         before: Settled { state: entry.old(), partial: entry.base.partial.clone() },

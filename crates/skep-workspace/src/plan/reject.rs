@@ -4,10 +4,12 @@
 //! through a view mounted for the purpose).
 
 use super::content::file_state;
+use super::rebase::{keep_project, moved_base};
 use super::select::{self, Pick, Picked, Purpose};
+use super::settle::Settlement;
 use crate::apply::Source;
 use crate::base::memory::Memory;
-use crate::derive::{Contents, Derived, Entry};
+use crate::derive::{Contents, Derived, Entry, Standing};
 use crate::error::PlanError;
 use crate::hunks::apply_hunks;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
@@ -25,12 +27,23 @@ pub struct ViewWrite {
     pub content: Source,
 }
 
-/// Plans the rejection of a selection: after these writes, in this order, it is no change any more.
+/// What a rejection writes, and what counts as the base afterwards.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rejected {
+    /// What to write through the mounted view, in this order.
+    pub writes: Vec<ViewWrite>,
+    /// To be settled after the writes: where the project had moved, the sandbox has its newer state
+    /// now. With the old base the user's own edits would count as the sandbox's, and come back when
+    /// the user takes them back.
+    pub settlement: Settlement,
+}
+
+/// Plans the rejection of a selection: after it, it is no change any more.
 pub fn reject(
     spec: &WorkspaceSpec,
     derived: &Derived,
     selection: &Selection,
-) -> Result<Vec<ViewWrite>, PlanError> {
+) -> Result<Rejected, PlanError> {
     let mut picked = select::select(derived, selection, Purpose::Reject)?;
     pull_in(derived, &mut picked);
     let trees = Trees::open(spec)?;
@@ -38,6 +51,7 @@ pub fn reject(
     let limit = DeriveOptions::default().max_hunk_bytes;
     let contents = Contents { trees: &trees, memory: &memory, limit };
     let mut writes = BTreeMap::new();
+    let mut settlement = Settlement::default();
     for change in &derived.changes {
         let Some(pick) = picked.get(&change.path) else { continue };
         let stale = || PlanError::Stale { path: change.path.clone() };
@@ -50,6 +64,10 @@ pub fn reject(
             Pick::Whole => {
                 for entry in [Some(entry), from].into_iter().flatten() {
                     writes.insert(entry.path.clone(), project_write(spec, entry));
+                    if entry.standing != Standing::Clean {
+                        keep_project(&contents, &memory, entry)?;
+                        settlement.paths.push(moved_base(entry));
+                    }
                 }
             }
             Pick::Hunks(ids) => {
@@ -68,7 +86,7 @@ pub fn reject(
     drop_directories(derived, &trees, &mut writes)?;
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
-    Ok(writes)
+    Ok(Rejected { writes, settlement })
 }
 
 /// A file cannot come back below something that is no directory, nor in the place of a directory
