@@ -64,3 +64,25 @@ fn the_program_inside_cannot_forge_the_feedback() {
         assert_eq!(feedback(lab)["rejections"][0]["reason"], "no");
     });
 }
+
+#[test]
+fn a_rejected_path_does_not_bring_the_users_own_edit_back() {
+    for_both(|lab| {
+        let text: String = (0..60).map(|n| format!("{n}\n")).collect();
+        lab.write("f", &text);
+        lab.up("s");
+        lab.inside("s", "sed -i 's/^10$/agent/' f");
+        lab.diff("s");
+        lab.write("f", text.replace("\n50\n", "\nuser\n"));
+        lab.program("chmod").args(["755", "f"]).run().ok();
+        lab.skep(["reject", "s", "f"]).run().ok();
+        assert!(paths(&lab.diff("s")).is_empty());
+        // The user thinks again: that is no change of the sandbox's to be approved.
+        lab.write("f", &text);
+        lab.program("chmod").args(["644", "f"]).run().ok();
+        assert!(paths(&lab.diff("s")).is_empty());
+        let before = lab.tree();
+        lab.skep(["approve", "s"]).run().ok();
+        lab.tree().assert_equals(&before, "nothing was approved");
+    });
+}

@@ -5,6 +5,7 @@ mod desk;
 mod digest;
 mod drift;
 mod feedback;
+mod history;
 mod hunks;
 mod kinds;
 mod model;
