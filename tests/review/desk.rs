@@ -34,16 +34,6 @@ impl Random {
     pub(super) fn chance(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
-
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
-        for at in (1..list.len()).rev() {
-            list.swap(at, self.below(at + 1));
-        }
-    }
 }
 
 /// The seed that was typed, or a fresh one.

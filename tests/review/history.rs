@@ -59,16 +59,17 @@ fn git(repository: &Path, arguments: &[&str]) -> String {
 /// The tree of a commit as plain files.
 fn export(repository: &Path, commit: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
-    let archive = Command::new("git")
+    let mut archive = Command::new("git")
         .args(["-c", "safe.directory=*", "-c", "tar.umask=0022", "-C"])
         .arg(repository)
         .args(["archive", commit])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let done =
-        Command::new("tar").args(["-x", "-C"]).arg(to).stdin(archive.stdout.unwrap()).status();
+    let bytes = archive.stdout.take().unwrap();
+    let done = Command::new("tar").args(["-x", "-C"]).arg(to).stdin(bytes).status();
     assert!(done.unwrap().success());
+    assert!(archive.wait().unwrap().success());
 }
 
 /// A repository with a history of its own, for machines without another.

@@ -97,7 +97,7 @@ pub fn become_inside_root() -> Result<(), Failure> {
 fn has_range() -> bool {
     let covered = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.lines().any(|line| covers_range(line))
+        text.lines().any(covers_range)
     };
     covered("/proc/self/uid_map") && covered("/proc/self/gid_map")
 }
