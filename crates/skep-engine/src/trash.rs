@@ -47,8 +47,18 @@ pub fn remove(path: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
+    raise_open_files();
     let name = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
     remove_entry(parent.as_fd(), &name)
+}
+
+/// A tree is removed from inside, with one directory open per level; untrusted code may have
+/// nested it deeper than the usual limit of open files.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, a tree that deep is reported and stays in the trash.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
 fn remove_entry(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {

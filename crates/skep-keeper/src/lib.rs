@@ -44,6 +44,8 @@ pub use client::Client;
 pub use identity::IdMap;
 pub use keeper::{Usage, usage};
 pub use launch::{CGROUP_PARENT, start};
+#[doc(hidden)]
+pub use protocol::{FrameKind, Request, parse_frame, push_frame};
 pub use protocol::{Operation, Reply, VERSION};
 pub use view::fuse::unavailable as fuse_overlayfs_unavailable;
 

@@ -47,6 +47,8 @@ pub enum SpecialKind {
     CharDevice,
     /// A block device.
     BlockDevice,
+    /// A tree nested so deeply that its paths are longer than system calls take.
+    TooDeep,
 }
 
 impl EntryState {
@@ -74,6 +76,7 @@ impl EntryState {
             Self::Special { what: SpecialKind::Socket } => "socket",
             Self::Special { what: SpecialKind::CharDevice } => "character device",
             Self::Special { what: SpecialKind::BlockDevice } => "block device",
+            Self::Special { what: SpecialKind::TooDeep } => "tree nested too deeply",
         }
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Seen {
     Gone,
     /// Something that is no directory, in this level.
     Leaf { level: usize },
+    /// Something whose path is longer than can be opened; what is below is not looked at.
+    TooDeep,
     /// A directory; `level` is the topmost one that has it (its mode counts).
     Dir { level: usize, through: bool },
 }
@@ -28,6 +30,10 @@ impl Seen {
         !matches!(self, Self::Dir { through: true, .. })
     }
 }
+
+/// Longest path that is looked at. The kernel takes 4,095 bytes; names that are put before or
+/// behind it (a staging slot, an ignore file) must fit as well.
+const LONGEST: usize = 3_500;
 
 /// Every path of the union, without the root.
 pub(crate) type Union = BTreeMap<RelPath, Seen>;
@@ -66,7 +72,11 @@ pub(crate) fn read(trees: &Trees, markers: Markers) -> Result<Union, DeriveError
                 .path
                 .join(&name)
                 .map_err(|e| error(&directory.path, io::Error::other(e)))?;
-            let seen = decide(trees, markers, &directory, &path, &says, &mut pending)?;
+            let seen = if path.as_bytes().len() > LONGEST {
+                Seen::TooDeep
+            } else {
+                decide(trees, markers, &directory, &path, &says, &mut pending)?
+            };
             union.insert(path, seen);
         }
     }

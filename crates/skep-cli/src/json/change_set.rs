@@ -209,6 +209,7 @@ pub(crate) fn mode(state: &EntryState) -> Option<String> {
         EntryState::Special { what: SpecialKind::Socket } => (0o140_000, 0),
         EntryState::Special { what: SpecialKind::CharDevice } => (0o020_000, 0),
         EntryState::Special { what: SpecialKind::BlockDevice } => (0o060_000, 0),
+        EntryState::Special { what: SpecialKind::TooDeep } => (0o040_000, 0),
     };
     Some(format!("{:06o}", kind | permissions))
 }

@@ -234,6 +234,14 @@ impl JournalDir {
 }
 
 /// One line of JSON, one line with its checksum.
+/// Reads a journal from bytes and plans its steps, for the fuzzer: whatever the bytes are, they are
+/// refused or understood. Gives the number of steps.
+#[doc(hidden)]
+pub fn steps_of(text: &[u8]) -> Option<usize> {
+    let journal: Journal = parse_checked(text)?;
+    Some(super::plan::plan(&journal.records).len())
+}
+
 fn parse_checked<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
     let rest = text.strip_suffix(b"\n")?;
     let cut = rest.iter().rposition(|byte| *byte == b'\n')?;

@@ -45,6 +45,8 @@ mod tests;
 mod undo;
 mod verify;
 
+#[doc(hidden)]
+pub use journal::steps_of;
 pub use publish::Staged;
 pub use recover::recover;
 pub use resolve::resolve;

@@ -44,14 +44,19 @@ pub fn capture(spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
     };
     let complete_copy = memory.subtrees.contains(&RelPath::root());
     for (path, seen) in &union {
+        // What is too deep is never applied, and so needs no base.
         let known = complete_copy
+            || *seen == Seen::TooDeep
             || memory.captures.contains_key(path)
             || memory.settled.contains_key(path)
             || spec.is_hidden(path);
         if !known {
             unless_mounted_over(run.path(&memory, path, *seen))?;
         }
-        let below = seen.cuts() && !memory.subtrees.contains(path) && !complete_copy;
+        let below = seen.cuts()
+            && *seen != Seen::TooDeep
+            && !memory.subtrees.contains(path)
+            && !complete_copy;
         if below {
             unless_mounted_over(run.subtree(spec, &memory, path))?;
         }
@@ -157,7 +162,7 @@ impl Run<'_> {
 
     fn absent(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let made = match seen {
-            Seen::Gone => None,
+            Seen::Gone | Seen::TooDeep => None,
             Seen::Leaf { level } | Seen::Dir { level, .. } => self.trees.made_ns(level, path)?,
         };
         if !self.proof.absent(path)? && !self.proof.absent_before(path, made)? {

@@ -136,6 +136,7 @@ impl Judge<'_> {
     fn subject(&self, path: &RelPath, seen: Seen) -> Result<Subject, DeriveError> {
         let (level, state) = match seen {
             Seen::Gone => (None, EntryState::Absent),
+            Seen::TooDeep => (None, EntryState::Special { what: skep_types::SpecialKind::TooDeep }),
             Seen::Leaf { level } | Seen::Dir { level, .. } => {
                 let state = self.trees.levels[level]
                     .state(path)
