@@ -3,6 +3,7 @@
 mod bad_input;
 mod change_matrix;
 mod crash_create;
+mod deep;
 mod documents;
 mod execs;
 mod exit_codes;

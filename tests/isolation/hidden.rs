@@ -45,3 +45,19 @@ fn hidden_by_a_pattern_of_the_caller_too() {
         assert!(lab.canary.is_in(&ran.stdout));
     });
 }
+
+#[test]
+fn hidden_too_is_what_came_into_the_project_since_the_last_start() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        lab.create("s");
+        lab.write("new/.env", "canary\n");
+        lab.skep(["stop", "s"]).run().ok();
+        let ran = lab.exec_script("s", "ls -A new; cat new/.env").run();
+        assert!(
+            !ran.text().contains(".env") && !ran.text().contains("canary"),
+            "{}",
+            ran.describe()
+        );
+    });
+}
