@@ -194,8 +194,10 @@ impl Keeper<'_> {
             // It was ended, and so are those that its end was not told to.
             self.kill(exec, end.reason);
         }
-        self.finish(exec, end);
+        // Before anybody hears of the end: whoever waits for it may edit the project the next
+        // moment, and then the base of what was changed here could no longer be proven.
         self.capture();
+        self.finish(exec, end);
         self.schedule_capture();
     }
 
