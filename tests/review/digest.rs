@@ -272,3 +272,35 @@ fn diff_12_approve_against_reject_rm_and_undo_has_one_outcome() {
         }
     });
 }
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.worked("s", "echo new > f; echo n > n");
+        let digest = digest(lab);
+        let ran = lab.without_effect(lab.skep(["approve", "s", "--dry-run", "--json"])).ok();
+        assert_eq!(ran.json()["applied"].as_array().unwrap().len(), 2);
+        assert!(ran.json()["approval"].is_null());
+        assert_eq!(self::digest(lab), digest, "it is all still to be approved");
+    });
+}
+
+#[test]
+fn the_same_work_has_the_same_digest_wherever_it_was_done() {
+    let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.write("d/gone", "gone\n");
+        lab.program("chmod").args(["644", "f", "d/gone"]).run().ok();
+        lab.worked("s", "echo new > f; chmod 755 f; rm -r d; ln -s f l; mkdir e");
+        lab.up("t");
+        // In other steps, in another order, by another exec, in a sandbox that is up.
+        lab.inside("t", "mkdir e x; rmdir x; ln -s f l; rm d/gone");
+        lab.inside("t", "rmdir d; echo newer > f; chmod 755 f; echo new > f");
+        for name in ["s", "t"] {
+            seen.lock().unwrap().insert(lab.diff(name)["digest"].as_str().unwrap().to_owned());
+        }
+    });
+    assert_eq!(seen.lock().unwrap().len(), 1, "{seen:?}");
+}

@@ -1,0 +1,55 @@
+//! Cost follows the change, not the project.
+
+use crate::harness::{Lab, for_both, skip};
+
+/// How often a call of skep asks the kernel for names in a directory, or opens something.
+fn looks(lab: &Lab, line: &[&str]) -> Option<usize> {
+    let trace = lab.root.join("trace");
+    let options = ["-f", "-qq", "-o", trace.to_str().unwrap()];
+    let calls = ["-e", "trace=getdents64,openat,openat2,newfstatat,statx"];
+    let tracer = lab.program("strace").args(options).args(calls).arg(&lab.binary).args(line);
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tracer.run()));
+    let Ok(ran) = ran else {
+        skip("strace is needed to count system calls");
+        return None;
+    };
+    assert_eq!(ran.code(), 0, "{}", ran.describe());
+    let text = std::fs::read_to_string(&trace).unwrap();
+    std::fs::remove_file(&trace).unwrap();
+    // Pieces of calls that other threads interrupted are counted once.
+    Some(text.lines().filter(|line| !line.contains("resumed>")).count())
+}
+
+#[test]
+fn a_review_does_not_walk_the_project() {
+    for_both(|lab| {
+        let mut counts = Vec::new();
+        for directories in [3, 300] {
+            std::fs::remove_dir_all(&lab.project).unwrap();
+            for at in 0..directories {
+                for file in 0..3 {
+                    lab.write(format!("d{at}/f{file}"), "x\n");
+                }
+            }
+            lab.worked("s", "echo y > d0/f0; echo z > d1/new; rm d2/f2");
+            let mut steps = Vec::new();
+            for line in [
+                &["diff", "s", "--json"][..],
+                &["approve", "s", "d0/f0", "--json"],
+                &["conflicts", "s"],
+                &["undo"],
+                &["approve", "s"],
+                &["rm", "s"],
+            ] {
+                let Some(count) = looks(lab, line) else { return };
+                steps.push((line.join(" "), count));
+            }
+            counts.push(steps);
+        }
+        println!("{counts:#?}");
+        for (small, large) in counts[0].iter().zip(&counts[1]) {
+            // The same work; a little more for larger directories' entries is noise.
+            assert!(large.1 <= small.1 + 60, "{} against {}: {}", large.1, small.1, small.0);
+        }
+    });
+}
