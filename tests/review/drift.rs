@@ -179,7 +179,7 @@ fn diff_6_a_parent_swapped_before_the_write_inside_is_seen() {
 }
 
 #[test]
-fn diff_6_a_clock_stepped_back_does_not_make_a_new_file_old() {
+fn diff_6_a_forged_modification_time_does_not_make_a_new_file_old() {
     for_both(|lab| {
         lab.write("f", numbered(60));
         lab.worked("s", "sed -i 's/^10$/ten/' f");

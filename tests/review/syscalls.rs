@@ -82,14 +82,17 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
                         &inject,
                     ];
                     let binary = lab.binary.to_str().unwrap();
-                    let call =
+                    let traced =
                         lab.program("strace").args(line).args([binary, "approve", "s", "--json"]);
-                    let ran = call.run();
+                    let ran = traced.run();
                     // A disk that goes on failing does not let a step be taken back either: that is
                     // said, and the next command goes on.
                     let stuck = fault.ends_with('+') && ran.errors().contains("half-way");
                     if !dies && !stuck {
                         scene.whole(&ran, &scene.after, &inject);
+                    }
+                    if !dies && ["fsync", "fdatasync", "syncfs"].contains(&call.as_str()) {
+                        assert_ne!(ran.code(), 0, "{inject}: success after a failed sync");
                     }
                     scene.rewind(&inject);
                     faults += 1;
