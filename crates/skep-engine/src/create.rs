@@ -168,12 +168,11 @@ impl Engine {
                     sandbox.name = naming::made_up((self.config.random)())?;
                 }
                 Err(error @ StoreError::AlreadyExists { .. }) => {
-                    return Err(Err::<(), _>(error).or_problem().map_or_else(|problem| {
-                        problem.hint(format!(
-                            "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
-                            sandbox.name
-                        ))
-                    }, |()| Problem::new(Code::Internal, "unreachable")));
+                    let hint = format!(
+                        "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
+                        sandbox.name
+                    );
+                    return Err(Problem::from_error(error.code(), &error).hint(hint));
                 }
                 other => {
                     sandbox.version = other.or_problem()?;

@@ -41,11 +41,9 @@ impl Engine {
     }
 
     fn host_facts(&self) -> HostFacts {
-        let pages = rustix::param::page_size() as u64;
         let memory = rustix::system::sysinfo();
         let unit = u64::from(memory.mem_unit.max(1));
         let filesystem = rustix::fs::statvfs(self.layout().root()).ok();
-        let _ = pages;
         HostFacts {
             memory: Some(memory.totalram as u64 * unit),
             state_filesystem: filesystem.map(|stat| stat.f_blocks * stat.f_frsize),
