@@ -11,7 +11,7 @@ use crate::identity::{self, IdMap};
 use crate::pause;
 use crate::probe;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
-use crate::spawn::{self, Stdio};
+use crate::spawn;
 use crate::view::apply::{self, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
 use crate::view::plan::{self, CowDirectory, ViewSpec};
@@ -22,6 +22,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{DumpableBehavior, Pid, Signal};
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
+use skep_sys::stdio::{Stdio, open_terminal};
 use skep_types::{EnforcementReport, ExecId, NetworkMode, TerminalSize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -270,7 +271,9 @@ impl Init {
         };
         let joins: Vec<OwnedFd> = descriptors.by_ref().take(joins).collect();
         let stdio = match terminal {
-            Some(size) => spawn::open_terminal(size),
+            Some(size) => {
+                open_terminal(size.rows, size.columns).map(|(stdio, master)| (stdio, Some(master)))
+            }
             None => Ok((Stdio::Pipes(descriptors.collect()), None)),
         };
         let (stdio, master) = match stdio {

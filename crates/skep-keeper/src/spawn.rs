@@ -5,42 +5,10 @@ use crate::protocol::{SpawnOrder, SpawnStage};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
-use rustix::pty::OpenptFlags;
-use rustix::termios::{Winsize, tcsetwinsize};
 use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
-use skep_types::TerminalSize;
-use std::ffi::CString;
+use skep_sys::program::Program;
+use skep_sys::stdio::Stdio;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-
-/// What the new process has as its first three descriptors.
-#[derive(Debug)]
-pub enum Stdio {
-    /// Input, output and error.
-    Pipes(Vec<OwnedFd>),
-    /// One terminal for all three.
-    Terminal(OwnedFd),
-}
-
-impl Stdio {
-    fn nth(&self, index: usize) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Pipes(pipes) => pipes.get(index).map(AsFd::as_fd),
-            Self::Terminal(terminal) => Some(terminal.as_fd()),
-        }
-    }
-}
-
-/// A terminal of the sandbox's own, and its other end.
-pub fn open_terminal(size: TerminalSize) -> io::Result<(Stdio, Option<OwnedFd>)> {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let master = rustix::pty::openpt(flags)?;
-    rustix::pty::unlockpt(&master)?;
-    let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
-    let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(&master, size)?;
-    Ok((Stdio::Terminal(terminal), Some(master)))
-}
 
 /// Starts a process; returns when the program runs, or with the step that failed and why.
 pub fn spawn(
@@ -54,7 +22,7 @@ pub fn spawn(
     // Closed by a successful exec; written to by a failed one.
     let (verdict, report) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| forked(e.into()))?;
-    let program = Program::new(order);
+    let program = program_of(order);
     let child = clone_with(Namespaces::NONE, || {
         let (stage, errno) = become_program(order, &program, joins, stdio, confinement);
         let [a, b, c, d] = errno.to_le_bytes();
@@ -126,9 +94,9 @@ fn prepare(
             })
         }
     }
-    at(SpawnStage::Terminal)(enter_session(stdio))?;
+    at(SpawnStage::Terminal)(stdio.enter_session())?;
     at(SpawnStage::Cgroup)(skep_confine::cgroup::join(joins))?;
-    at(SpawnStage::Terminal)(take_stdio(stdio))?;
+    at(SpawnStage::Terminal)(stdio.take())?;
     at(SpawnStage::WorkingDirectory)(rustix::process::chdir(order.workdir.as_path()))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(order.umask));
     at(SpawnStage::Limits)(set_limits(order))?;
@@ -136,22 +104,6 @@ fn prepare(
     at(SpawnStage::Privileges)(confinement.drop_privileges())?;
     at(SpawnStage::Landlock)(confinement.raise_fence())?;
     at(SpawnStage::Seccomp)(confinement.filter_system_calls())
-}
-
-fn enter_session(stdio: &Stdio) -> io::Result<()> {
-    rustix::process::setsid()?;
-    if let Stdio::Terminal(terminal) = stdio {
-        rustix::process::ioctl_tiocsctty(terminal)?;
-    }
-    Ok(())
-}
-
-fn take_stdio(stdio: &Stdio) -> io::Result<()> {
-    let missing = || io::Error::from_raw_os_error(libc::EBADF);
-    rustix::stdio::dup2_stdin(stdio.nth(0).ok_or_else(missing)?)?;
-    rustix::stdio::dup2_stdout(stdio.nth(1).ok_or_else(missing)?)?;
-    rustix::stdio::dup2_stderr(stdio.nth(2).ok_or_else(missing)?)?;
-    skep_sys::process::close_on_exec_from(3)
 }
 
 fn set_limits(order: &SpawnOrder) -> io::Result<()> {
@@ -173,57 +125,10 @@ fn set_limits(order: &SpawnOrder) -> io::Result<()> {
     Ok(())
 }
 
-/// The program in the form the kernel takes, made before the fork.
-struct Program {
-    candidates: Vec<CString>,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-}
-
-impl Program {
-    fn new(order: &SpawnOrder) -> Self {
-        // A NUL byte cannot be passed; the edges refuse it, and here it would only cut the text.
-        let text = |bytes: &[u8]| {
-            CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
-                .unwrap_or_default()
-        };
-        let name = order.argv.first().map(|word| word.as_bytes()).unwrap_or_default();
-        let path = order.environment.get("PATH").map(|path| path.as_bytes()).unwrap_or_default();
-        let candidates = if name.contains(&b'/') {
-            vec![text(name)]
-        } else {
-            let join = |directory: &[u8]| {
-                text(
-                    std::path::Path::new(std::ffi::OsStr::from_bytes(directory))
-                        .join(std::ffi::OsStr::from_bytes(name))
-                        .as_os_str()
-                        .as_bytes(),
-                )
-            };
-            path.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(join).collect()
-        };
-        let environment = order
-            .environment
-            .iter()
-            .map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
-        Self {
-            candidates,
-            arguments: order.argv.iter().map(|word| text(word.as_bytes())).collect(),
-            environment: environment.collect(),
-        }
-    }
-
-    /// Tries every candidate; returns why none ran. Like a shell, "found but not executable" wins
-    /// over "not found".
-    fn run(&self) -> i32 {
-        let mut verdict = libc::ENOENT;
-        for candidate in &self.candidates {
-            let error = skep_sys::process::execve(candidate, &self.arguments, &self.environment);
-            match error.raw_os_error().unwrap_or(libc::EIO) {
-                libc::ENOENT | libc::ENOTDIR => {}
-                errno => verdict = errno,
-            }
-        }
-        verdict
-    }
+/// Made before the fork.
+fn program_of(order: &SpawnOrder) -> Program {
+    let path = order.environment.get("PATH").map(|path| path.as_bytes()).unwrap_or_default();
+    let environment =
+        order.environment.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    Program::new(order.argv.iter().map(|word| word.as_bytes()), environment, path)
 }

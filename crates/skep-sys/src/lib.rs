@@ -32,6 +32,8 @@ pub mod message;
 pub mod mount;
 pub mod network;
 pub mod process;
+pub mod program;
 pub mod raw;
 pub mod seccomp;
 pub mod signal;
+pub mod stdio;

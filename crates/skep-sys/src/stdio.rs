@@ -1,0 +1,54 @@
+//! The first three descriptors of a new process: pipes, or a terminal of its own.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::io;
+
+/// What the new process has as its first three descriptors.
+#[derive(Debug)]
+pub enum Stdio {
+    /// Input, output and error.
+    Pipes(Vec<OwnedFd>),
+    /// One terminal for all three.
+    Terminal(OwnedFd),
+}
+
+impl Stdio {
+    fn nth(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Pipes(pipes) => pipes.get(index).map(AsFd::as_fd),
+            Self::Terminal(terminal) => Some(terminal.as_fd()),
+        }
+    }
+
+    /// Makes this process the leader of a session, and the terminal its controlling one: no
+    /// signal and no ioctl reaches another session's.
+    pub fn enter_session(&self) -> io::Result<()> {
+        rustix::process::setsid()?;
+        if let Self::Terminal(terminal) = self {
+            rustix::process::ioctl_tiocsctty(terminal)?;
+        }
+        Ok(())
+    }
+
+    /// Puts them in place; every other descriptor closes with the next exec.
+    pub fn take(&self) -> io::Result<()> {
+        let missing = || io::Error::from_raw_os_error(libc::EBADF);
+        rustix::stdio::dup2_stdin(self.nth(0).ok_or_else(missing)?)?;
+        rustix::stdio::dup2_stdout(self.nth(1).ok_or_else(missing)?)?;
+        rustix::stdio::dup2_stderr(self.nth(2).ok_or_else(missing)?)?;
+        crate::process::close_on_exec_from(3)
+    }
+}
+
+/// A terminal for a new process, and its other end.
+pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(Stdio, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags)?;
+    rustix::pty::unlockpt(&master)?;
+    let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size)?;
+    Ok((Stdio::Terminal(terminal), master))
+}
