@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skep_provider::ExecStream;
-pub use skep_provider::Finding;
+pub use skep_provider::{Capabilities, Finding};
 use skep_types::{
     Access, Approval, ApprovalId, ByteSize, ByteString, ChangeSet, ChangeSetDigest, Conflict,
     Drift, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits, NetworkMode, Problem, RelPath,
@@ -112,6 +112,24 @@ pub struct SandboxView {
     pub running: Vec<ExecId>,
     /// Paths that another live sandbox changed too, size warnings, …
     pub warnings: Vec<String>,
+    /// What its provider knows of it while it runs; only in `show`.
+    #[serde(default)]
+    pub facts: BTreeMap<String, String>,
+}
+
+/// One way to run sandboxes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProviderView {
+    /// What is typed for it.
+    pub name: String,
+    /// Whether it works here, tried.
+    pub ok: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// What it can do.
+    pub capabilities: Capabilities,
 }
 
 /// An exec that was started.
@@ -352,6 +370,8 @@ pub trait Api {
     /// Forgets a template.
     fn remove_template(&self, name: &SandboxName) -> Answer<()>;
 
+    /// Where sandboxes can run, tried.
+    fn providers(&self) -> Answer<Vec<ProviderView>>;
     /// Probes the host.
     fn doctor(&self) -> Answer<Vec<Finding>>;
     /// Upkeep.

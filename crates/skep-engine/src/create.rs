@@ -2,6 +2,7 @@
 
 use crate::api::CreateRequest;
 use crate::problems::{OrProblem, io_problem};
+use crate::providers::Chosen;
 use crate::{Engine, git_head, hidden, layout, naming, settings};
 use serde_json::json;
 use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
@@ -50,7 +51,7 @@ impl Engine {
         let typed = settings::typed(request, &project)?;
         let (settings, _) = self.settings(Some(&project), Some(&typed))?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
-        let provider = self.choose_provider(&settings)?;
+        let chosen = self.choose_provider(&settings)?;
         if request.fresh {
             self.make_room(request)?;
         }
@@ -62,21 +63,11 @@ impl Engine {
             None => base_of(&project, began)?,
         };
         let draft =
-            self.draft(request, &settings, provider, Ground { project, base, start, hidden })?;
+            self.draft(request, &settings, &chosen, Ground { project, base, start, hidden })?;
         let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
         let sandbox = self.insert(draft, request.name.is_none(), scope)?;
         let asked = settings::asked_layers(&request.limits);
-        self.bring_up(sandbox, provider, searched, asked, memory.as_deref())
-    }
-
-    /// `auto` is the strongest provider that works here; a named one is taken or refused.
-    fn choose_provider(&self, settings: &Settings) -> Result<&dyn Provider, Problem> {
-        match settings.provider.as_str() {
-            "auto" => self.providers.first().map(AsRef::as_ref).ok_or_else(|| {
-                Problem::new(Code::ProviderUnavailable, "this skep has no provider")
-            }),
-            name => self.provider(name),
-        }
+        self.bring_up(sandbox, chosen.provider, searched, asked, memory.as_deref())
     }
 
     fn make_room(&self, request: &CreateRequest) -> Result<(), Problem> {
@@ -95,13 +86,13 @@ impl Engine {
         &self,
         request: &CreateRequest,
         settings: &Settings,
-        provider: &dyn Provider,
+        chosen: &Chosen<'_>,
         ground: Ground,
     ) -> Result<Sandbox, Problem> {
         let Ground { project, base, start, hidden } = ground;
         let mut policy = settings.policy.clone();
         policy.env = self.environment(request, &policy);
-        let driver = provider.choose_driver(&project, self.layout().root()).or_problem()?;
+        let driver = chosen.provider.choose_driver(&project, self.layout().root()).or_problem()?;
         let now = self.now();
         Ok(Sandbox {
             id: SandboxId::from_random((self.config.random)()),
@@ -111,7 +102,7 @@ impl Engine {
             },
             state: SandboxState::Creating,
             state_reason: None,
-            provider: provider.name().to_owned(),
+            provider: chosen.word.clone(),
             project: project.as_path().into(),
             driver: start.driver.unwrap_or(driver),
             base,

@@ -40,6 +40,7 @@ mod lock;
 mod naming;
 mod problems;
 mod project;
+mod providers;
 mod receipt;
 pub mod reconcile;
 mod repeated;
@@ -136,22 +137,6 @@ impl Engine {
         }
     }
 
-    /// The provider a sandbox belongs to.
-    fn provider(&self, name: &str) -> Result<&dyn Provider, Problem> {
-        let known = || {
-            let names: Vec<_> = self.providers.iter().map(|provider| provider.name()).collect();
-            format!("this skep has: {}", names.join(", "))
-        };
-        self.providers
-            .iter()
-            .find(|provider| provider.name() == name)
-            .map(AsRef::as_ref)
-            .ok_or_else(|| {
-                Problem::new(Code::ProviderUnavailable, format!("there is no provider `{name}`"))
-                    .hint(known())
-            })
-    }
-
     /// What the provider must know of a sandbox.
     fn run_spec(&self, sandbox: &Sandbox) -> RunSpec {
         let layout = self.layout();
@@ -159,6 +144,7 @@ impl Engine {
         RunSpec {
             id: sandbox.id.clone(),
             name: sandbox.name.clone(),
+            provider: sandbox.provider.clone(),
             directory: layout.sandbox(&sandbox.id),
             project: sandbox.project.as_path().to_owned(),
             driver: sandbox.driver,

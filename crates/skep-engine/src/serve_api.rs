@@ -3,12 +3,11 @@
 use crate::Engine;
 use crate::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CreateRequest, Finding, GcDecision,
-    GcRequest, ListFilter, LogChunk, RebaseReport, RejectReport, SandboxView, SnapshotView,
-    StartedExec,
+    GcRequest, ListFilter, LogChunk, ProviderView, RebaseReport, RejectReport, SandboxView,
+    SnapshotView, StartedExec,
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
-use skep_provider::Provider;
 use skep_store::{ApprovalFilter, EventFilter};
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Drift, Event, Exec, ExecId,
@@ -29,7 +28,9 @@ impl Api for Engine {
         self.store.newest_sandbox(&ByteString::from(real)).or_problem()
     }
     fn show(&self, id: &SandboxId) -> Answer<SandboxView> {
-        self.view(self.load(id)?)
+        let sandbox = self.load(id)?;
+        let facts = self.facts_of(&sandbox);
+        Ok(SandboxView { facts, ..self.view(sandbox)? })
     }
     fn list(&self, filter: &ListFilter) -> Answer<Vec<SandboxView>> {
         self.list_views(filter)
@@ -138,9 +139,11 @@ impl Api for Engine {
     }
 
     fn doctor(&self) -> Answer<Vec<Finding>> {
-        let asked = self.providers.iter().map(|provider| provider_finding(provider.as_ref()));
         let found = self.providers.iter().flat_map(|provider| provider.findings());
-        Ok(asked.chain(found).collect())
+        Ok(self.provider_findings().into_iter().chain(found).collect())
+    }
+    fn providers(&self) -> Answer<Vec<ProviderView>> {
+        Ok(self.list_providers())
     }
     fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>> {
         self.collect(request)
@@ -154,23 +157,5 @@ impl Api for Engine {
         let (settings, origins) = self.settings(project, None)?;
         let rows = settings.rows(&origins).into_iter();
         Ok(rows.map(|row| (row.key, Value::String(row.value), row.origin.to_string())).collect())
-    }
-}
-
-/// Whether a provider works here at all, tried.
-fn provider_finding(provider: &dyn Provider) -> Finding {
-    let (ok, reason, remedy) = match provider.probe() {
-        Ok(()) => (true, None, None),
-        Err(error) => {
-            let problem = error.problem();
-            (false, Some(problem.message), problem.hint)
-        }
-    };
-    Finding {
-        name: format!("provider {}", provider.name()),
-        ok,
-        how: "tried it".into(),
-        reason,
-        remedy,
     }
 }

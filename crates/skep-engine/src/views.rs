@@ -25,6 +25,7 @@ impl Engine {
             largest: usage.largest,
             running: still,
             warnings,
+            facts: Default::default(),
         })
     }
 

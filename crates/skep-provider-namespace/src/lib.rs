@@ -22,11 +22,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::probe::ProbeContext;
 use skep_keeper::{CGROUP_PARENT, Client, Operation, Reply};
+use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{
     Attach, DriverChoice, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status,
     ViewWrite,
 };
-use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
+use skep_types::{
+    ExecId, ExecSpec, KeeperIdentity, Layer, NetworkMode, SandboxId, WorkspaceDriver,
+};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -61,7 +64,19 @@ impl Provider for NamespaceProvider {
         "namespace"
     }
 
-    fn probe(&self) -> Result<(), ProviderError> {
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            boundary: Boundary::SharedKernel,
+            layers: SHARED_KERNEL_LAYERS.to_vec(),
+            networks: vec![NetworkMode::None, NetworkMode::Host],
+            system_cow: true,
+            images: false,
+            unprivileged: true,
+            selection: Selection::Always,
+        }
+    }
+
+    fn probe(&self, _: &str) -> Result<(), ProviderError> {
         let probe = skep_confine::probe::user_namespace();
         if probe.ok {
             return Ok(());

@@ -22,7 +22,11 @@
 //! # let _ = (refuses_unless_it_can, |spec: RunSpec| spec);
 //! ```
 
+pub mod capabilities;
 pub mod log;
+pub mod paths;
+
+pub use capabilities::{Boundary, Capabilities};
 
 use skep_types::{
     ByteString, Code, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, KeeperIdentity,
@@ -41,15 +45,20 @@ pub struct RunSpec {
     pub id: SandboxId,
     /// Its name, which is also the host name inside.
     pub name: SandboxName,
+    /// Its provider, as it was typed: `namespace`, `oci:runc`.
+    pub provider: String,
     /// `$SKEP_HOME/sandboxes/<id>`: upper, work, layers, execs, socket.
+    #[serde(with = "paths::one")]
     pub directory: PathBuf,
     /// The project, absolute.
+    #[serde(with = "paths::one")]
     pub project: PathBuf,
     /// How the view is made.
     pub driver: WorkspaceDriver,
     /// Device and inode of the project's root, as pinned at create.
     pub root_identity: (u64, u64),
     /// Frozen layers between the project and the upper, topmost first.
+    #[serde(with = "paths::many")]
     pub layers: Vec<PathBuf>,
     /// Project paths shown as absent.
     pub hidden: Vec<RelPath>,
@@ -60,6 +69,7 @@ pub struct RunSpec {
     /// Environment inside, complete.
     pub environment: BTreeMap<String, ByteString>,
     /// The caller's home directory, shown empty inside.
+    #[serde(with = "paths::one")]
     pub home: PathBuf,
     /// What the base of the workspace is, for captures while execs run.
     pub base: skep_types::Base,
@@ -223,8 +233,29 @@ pub trait Provider {
     /// The word for it on the command line.
     fn name(&self) -> &'static str;
 
-    /// Whether it works here, found by doing; otherwise the reason and the remedy.
-    fn probe(&self) -> Result<(), ProviderError>;
+    /// Everything that can be typed to mean it and that is worth listing: `oci:runc`, `oci:runsc`.
+    fn words(&self) -> Vec<String> {
+        vec![self.name().to_owned()]
+    }
+
+    /// Whether a word means this provider; more words than it lists may (`oci:/opt/bin/runc`).
+    fn serves(&self, word: &str) -> bool {
+        word == self.name()
+    }
+
+    /// What it can do where the host lets it, as data. Nothing is probed.
+    fn capabilities(&self, word: &str) -> Capabilities;
+
+    /// Whether it works here, found by doing; otherwise the reason and the remedy. Leaves nothing.
+    /// May take a while: the engine remembers the answer for a short time.
+    fn probe(&self, word: &str) -> Result<(), ProviderError>;
+
+    /// What there is to know of a running sandbox besides its report: a container's id, the
+    /// runtime's version. Empty when nobody holds it.
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        let _ = spec;
+        BTreeMap::new()
+    }
 
     /// Everything about this host that this provider depends on, found by trying.
     fn findings(&self) -> Vec<Finding>;

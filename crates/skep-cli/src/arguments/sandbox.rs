@@ -18,7 +18,7 @@ pub(crate) struct SandboxArguments {
     /// Make only this part of the project writable (may be repeated)
     #[arg(long, value_name = "PATH")]
     pub(crate) scope: Vec<OsString>,
-    /// Where the processes run: auto, namespace, …
+    /// Where the processes run: auto, or one that `skep providers` lists
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
     /// Start from a snapshot (NAME:LABEL) or a template

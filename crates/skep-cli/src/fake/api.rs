@@ -3,14 +3,16 @@
 use super::samples;
 use serde_json::Value;
 use skep_engine::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CreateRequest, Finding, GcDecision,
-    GcRequest, ListFilter, LogChunk, LogStream, RebaseReport, RejectReport, SandboxView,
-    SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CreateRequest, Finding,
+    GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView, RebaseReport,
+    RejectReport, SandboxView, SnapshotView, StartedExec,
 };
-use skep_provider::{ExecStream, StreamEvent};
+use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection as Chosen};
+use skep_provider::{Boundary, ExecStream, StreamEvent};
 use skep_types::{
     Approval, ApprovalId, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecEnd, ExecId,
-    ExecSpec, Problem, RelPath, Sandbox, SandboxId, SandboxName, Selection, TerminalSize,
+    ExecSpec, NetworkMode, Problem, RelPath, Sandbox, SandboxId, SandboxName, Selection,
+    TerminalSize,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -300,6 +302,24 @@ impl Api for FakeApi {
             finding("provider namespace", true),
             finding("provider docker", false),
         ])
+    }
+    fn providers(&self) -> Answer<Vec<ProviderView>> {
+        let view = |name: &str, ok: bool| ProviderView {
+            name: name.into(),
+            ok,
+            reason: (!ok).then(|| "not installed".into()),
+            remedy: (!ok).then(|| "apt install docker.io".into()),
+            capabilities: Capabilities {
+                boundary: Boundary::SharedKernel,
+                layers: SHARED_KERNEL_LAYERS.to_vec(),
+                networks: vec![NetworkMode::None],
+                system_cow: true,
+                images: false,
+                unprivileged: true,
+                selection: Chosen::Always,
+            },
+        };
+        Ok(vec![view("namespace", true), view("docker", false)])
     }
     fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>> {
         self.asked.note(format!("gc dry_run={}", request.dry_run));

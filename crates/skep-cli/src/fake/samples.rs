@@ -49,6 +49,7 @@ pub(crate) fn view(name: &str) -> SandboxView {
         largest: Vec::new(),
         running: Vec::new(),
         warnings: Vec::new(),
+        facts: Default::default(),
     }
 }
 

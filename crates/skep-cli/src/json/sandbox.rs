@@ -40,6 +40,7 @@ struct Computed<'a> {
     largest: Vec<LargestView>,
     running: Vec<&'a str>,
     warnings: &'a [String],
+    provider_facts: &'a BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +97,7 @@ impl<'a> SandboxDocument<'a> {
             largest: view.largest.iter().map(largest).collect(),
             running: view.running.iter().map(skep_types::ExecId::as_str).collect(),
             warnings: &view.warnings,
+            provider_facts: &view.facts,
         };
         Self { computed: Some(computed), ..Self::new(&view.sandbox) }
     }

@@ -46,6 +46,9 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     field("state", &state(sandbox));
     field("project", &sandbox.project.to_string());
     field("provider", &format!("{} ({})", sandbox.provider, sandbox.driver.as_str()));
+    for (name, value) in &view.facts {
+        field("", &visible_text(format!("{name}: {value}").as_bytes()));
+    }
     field("base", sandbox.base.commit.as_deref().unwrap_or("the project as it was at create"));
     field("created", &instant(&sandbox.created_at));
     let size = ByteSize(view.upper_bytes);
