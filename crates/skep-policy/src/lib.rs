@@ -14,6 +14,7 @@
 //! - [`widenings`]: in what one policy lets more through than another; for a project's file, and
 //!   for an agent that asks for a child sandbox.
 //! - [`inside_environment`]: the variables programs inside start with.
+//! - [`egress`]: what can be reached: hosts, rules, kinds of addresses, verdicts.
 //! - [`narrow`] and [`validate`]: limits of a part are never more than those of the whole.
 //!
 //! The lists themselves are data, in `resources/*.toml`, embedded at build time. Every entry has
@@ -43,14 +44,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is deliberately not here: egress rules (they come with the egress crate), and whether a
-//! limit *can* be enforced on a host (that is found by probes, in `skep-confine`).
+//! What is deliberately not here: whether a limit *can* be enforced on a host (that is found by
+//! probes, in `skep-confine`), and any look into DNS (that is `skep-egress`).
 
 mod acceptance;
 mod bare;
 mod config;
 mod dotgit;
 mod draft;
+pub mod egress;
 mod environment;
 mod hidden;
 mod limits;

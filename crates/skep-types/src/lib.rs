@@ -23,6 +23,7 @@
 mod approval;
 mod bytes;
 mod change;
+mod egress;
 mod enforcement;
 mod entry;
 pub mod escape;
@@ -43,6 +44,11 @@ pub use bytes::ByteString;
 pub use change::{
     Change, ChangeKind, ChangeSet, Conflict, Drift, Hunk, HunkId, HunkLine, Risk, Selection,
     Totals, Verdict,
+};
+pub use egress::{
+    DescriptorError, EGRESS_WORD, EgressConfig, EgressDescriptors, EgressEntry, EgressLimits,
+    EgressSecret, EgressStats, EgressVerdict, FromEgress, MAX_EGRESS_MESSAGE, SecretValue,
+    ToEgress, egress_message,
 };
 pub use enforcement::{EnforcementReport, Layer, LayerReport};
 pub use entry::{EntryState, SpecialKind};
