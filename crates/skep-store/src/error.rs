@@ -56,6 +56,32 @@ pub enum StoreError {
         /// The epoch in the store.
         found: u64,
     },
+    /// The sandbox lies on another node of a shared database.
+    #[error("sandbox `{name}` is on node `{node}`")]
+    OtherNode {
+        /// Which.
+        name: String,
+        /// Where it is.
+        node: String,
+    },
+    /// Another holder acts for this node, and its lease has not run out.
+    #[error("node `{node}` is held by another state directory for {seconds} more second(s)")]
+    NodeHeld {
+        /// The node.
+        node: String,
+        /// Until the lease runs out, unless it is renewed.
+        seconds: u64,
+    },
+    /// The node was taken over: nothing more is written through this handle.
+    #[error("node `{node}` was taken over: it is at epoch {found}, not {expected}")]
+    Fenced {
+        /// The node.
+        node: String,
+        /// The epoch the handle wrote under.
+        expected: u64,
+        /// The epoch in the store.
+        found: u64,
+    },
     /// The state table does not have this move.
     #[error("cannot change sandbox `{id}`")]
     IllegalState {
@@ -172,6 +198,32 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// The address of a database is none.
+    #[error("the address of the database cannot be used: {reason}")]
+    BadAddress {
+        /// Why.
+        reason: String,
+    },
+    /// The database cannot be reached, or stopped answering; the change did not happen.
+    #[error("cannot {operation}: the database `{}` does not answer", path.display())]
+    Unreachable {
+        /// What was tried.
+        operation: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The database went away at the moment of the commit, and could not be asked since: whether
+    /// the change happened is not known. Nothing more is written through this handle.
+    #[error("cannot tell whether to {operation} succeeded: the database `{}` went away", path.display())]
+    Uncertain {
+        /// What was tried.
+        operation: &'static str,
+        /// Where.
+        path: PathBuf,
+    },
     /// A file operation beside the database failed.
     #[error("cannot {operation} `{}`", path.display())]
     Io {
@@ -214,12 +266,14 @@ impl StoreError {
             Self::NotFound { .. } => Code::NotFound,
             Self::AlreadyExists { .. } => Code::AlreadyExists,
             Self::Ambiguous { .. } | Self::KeyReused { .. } => Code::Usage,
-            Self::StaleVersion { .. } | Self::StaleLease { .. } | Self::ScopeLocked { .. } => {
-                Code::Conflict
-            }
+            Self::StaleVersion { .. }
+            | Self::StaleLease { .. }
+            | Self::ScopeLocked { .. }
+            | Self::Fenced { .. } => Code::Conflict,
             Self::IllegalState { .. } | Self::IllegalApprovalMove { .. } => Code::IllegalState,
-            Self::NotLocal { .. } => Code::Refused,
-            Self::Busy { .. } => Code::Busy,
+            Self::NotLocal { .. } | Self::OtherNode { .. } => Code::Refused,
+            Self::BadAddress { .. } => Code::Usage,
+            Self::Busy { .. } | Self::NodeHeld { .. } | Self::Unreachable { .. } => Code::Busy,
             Self::Full { .. } => Code::NoSpace,
             Self::BadTime { .. } | Self::Encode { .. } => Code::Internal,
             Self::Corrupt { .. }
@@ -228,6 +282,7 @@ impl StoreError {
             | Self::Replaced { .. }
             | Self::ReadOnly { .. }
             | Self::Stopped { .. }
+            | Self::Uncertain { .. }
             | Self::Io { .. }
             | Self::Backend { .. } => Code::Store,
         }
@@ -240,6 +295,11 @@ impl StoreError {
             Self::Corrupt { .. } | Self::Damaged { .. } => {
                 Some("keep the state directory as it is; restore `skep.db` from a backup")
             }
+            Self::OtherNode { .. } => Some("use skep on that node"),
+            Self::NodeHeld { .. } => Some("give each state directory a node name of its own"),
+            Self::Fenced { .. } => Some("another server acts for this node now; stop this one"),
+            Self::Unreachable { .. } => Some("start the database, then try again"),
+            Self::Uncertain { .. } => Some("start skep again when the database answers"),
             Self::NotLocal { .. } => Some("set SKEP_HOME to a directory on a local disk"),
             Self::ScopeLocked { .. } => Some("wait for that sandbox, or delete it"),
             Self::StaleVersion { .. } => Some("read the sandbox again and repeat the change"),

@@ -1,4 +1,4 @@
-//! What skep remembers: the [`Store`] trait and its SQLite implementation.
+//! What skep remembers: the [`Store`] trait, SQLite behind it, and PostgreSQL by an address.
 //!
 //! The engine decides, the keepers act, and the store remembers: which sandboxes exist and in
 //! which state, which execs ran and how they ended, what was approved and can be undone, which
@@ -46,14 +46,21 @@
 //! It decides nothing, reads no clock, no environment and no randomness, never prints, and knows
 //! nothing of directories other than the one its database is in. Secrets never come here.
 //!
-//! A second implementation runs the same conformance suite (feature `suite`, module `suite`).
+//! Both implementations pass one conformance suite (feature `suite`, module `suite`). PostgreSQL is
+//! behind the feature `postgres`: only the binary that may be given an address links it.
 
 mod error;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod rules;
 mod sqlite;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
+mod value;
 
 pub use error::StoreError;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore};
 pub use sqlite::{Access, NewInstance, SqliteStore};
 pub use store::*;

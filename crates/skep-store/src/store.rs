@@ -5,8 +5,8 @@
 //!
 //! - a method is one transaction: it happens wholly or not at all, and the events handed to it are
 //!   in the same transaction;
-//! - on error nothing is left behind; the one exception is a failed commit of an approval after a
-//!   disk error, whose outcome only a restart can tell (the store then takes no more changes);
+//! - on error nothing is left behind; the one exception is a commit that failed with the disk or the
+//!   connection, whose outcome only a restart can tell (the store then takes no more changes);
 //! - times are RFC 3339 texts of the caller, ids are the caller's; lists are in order of insertion
 //!   unless said otherwise.
 
@@ -80,7 +80,17 @@ pub enum DeletedRows {
     Included,
 }
 
-/// Which sandboxes to list; the default is every one that is not deleted.
+/// Of which nodes sandboxes are wanted, where several share a database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Nodes {
+    /// Only those of the node the store was opened for.
+    #[default]
+    Own,
+    /// Of all. What is on another node can be looked at and not changed.
+    All,
+}
+
+/// Which sandboxes to list; the default is every one of this node that is not deleted.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SandboxFilter {
     /// Only of this project.
@@ -89,6 +99,8 @@ pub struct SandboxFilter {
     pub states: BTreeSet<SandboxState>,
     /// Whether deleted ones are wanted; naming [`SandboxState::Deleted`] in `states` is not enough.
     pub deleted: DeletedRows,
+    /// Of which nodes.
+    pub nodes: Nodes,
 }
 
 /// What must still be true for an update to happen.
@@ -124,11 +136,11 @@ pub trait SandboxStore: Send + Sync {
         events: &[NewEvent],
     ) -> Result<u64>;
 
-    /// The sandbox with this id, deleted or not. Error: `NotFound`.
+    /// The sandbox with this id, deleted or not. Errors: `NotFound`, `OtherNode`.
     fn sandbox(&self, id: &SandboxId) -> Result<Sandbox>;
 
     /// What a person means: the sandbox with exactly this name, else with this id, else the only
-    /// one whose id starts so; deleted ones do not count. Errors: `NotFound`, `Ambiguous`.
+    /// one whose id starts so; deleted ones do not count. Errors: `NotFound`, `Ambiguous`, `OtherNode`.
     fn find_sandbox(&self, text: &str) -> Result<Sandbox>;
 
     /// The sandboxes a filter lets through.
@@ -142,8 +154,8 @@ pub trait SandboxStore: Send + Sync {
     /// the id, the version or the instant of creation. A sandbox that becomes deleted loses its
     /// name, its locks and its layer references.
     ///
-    /// Errors: `NotFound`; `StaleVersion` or `StaleLease` before `change` runs; `IllegalState`
-    /// when the move is not in the table; `AlreadyExists` when a new name is taken.
+    /// Errors: `NotFound`; `OtherNode`, `StaleVersion` or `StaleLease` before `change` runs;
+    /// `IllegalState` when the move is not in the table; `AlreadyExists` when a new name is taken.
     fn update_sandbox(
         &self,
         id: &SandboxId,

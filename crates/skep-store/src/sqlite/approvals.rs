@@ -1,9 +1,11 @@
 //! Approvals and undos: the rows that must survive power loss.
 
-use super::fault::{Fault, Outcome};
-use super::row::{IdSearch, by_id_prefix, encode, first, micros, rows};
+use super::fault::Outcome;
+use super::row::{IdSearch, by_id_prefix, first, rows};
 use super::{Durability, SqliteStore, ledger};
-use crate::{APPROVAL_MOVES, ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
+use crate::rules::{PathRange, approval_not_found, check_approval_move, illegal_move, state_word};
+use crate::value::{encode, micros};
+use crate::{ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
 use rusqlite::{Transaction, params};
 use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, SandboxId};
 use std::collections::BTreeSet;
@@ -21,7 +23,7 @@ impl ApprovalStore for SqliteStore {
             let id = approval.id.as_str();
             if approval.state != ApprovalState::Applying {
                 let (from, to) = (ApprovalState::Applying, approval.state);
-                return Err(illegal(approval, from, to));
+                return Err(illegal_move(approval, from, to).into());
             }
             if tx.prepare("SELECT 1 FROM approvals WHERE id = ?1")?.exists(params![id])? {
                 let name = id.to_owned();
@@ -43,7 +45,7 @@ impl ApprovalStore for SqliteStore {
     ) -> Result<Approval> {
         self.write("move an approval", Durability::Power, |tx| {
             let before = load(tx, id)?;
-            check_move(&before, to)?;
+            check_approval_move(&before, to)?;
             if (before.state, to) == (ApprovalState::Applying, ApprovalState::Committed) {
                 refuse_second_undo(tx, &before)?;
             }
@@ -71,14 +73,7 @@ impl ApprovalStore for SqliteStore {
     }
 
     fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>> {
-        // Everything below `dir` lies between `dir/` and `dir0`: `0` follows `/`.
-        let (path, from, until) = match &filter.path {
-            Some(path) if !path.is_root() => {
-                let bytes = path.as_bytes();
-                (Some(bytes), [bytes, b"/"].concat(), [bytes, b"0"].concat())
-            }
-            _ => (None, Vec::new(), Vec::new()),
-        };
+        let PathRange { path, from, until } = PathRange::below(filter.path.as_ref());
         let states: Vec<_> = filter.states.iter().map(|state| state_word(*state)).collect();
         let states = (!states.is_empty()).then(|| serde_json::json!(states).to_string());
         let project = filter.project.as_ref().map(ByteString::as_bytes);
@@ -124,30 +119,14 @@ impl ApprovalStore for SqliteStore {
         self.write("give up an undo", Durability::Power, |tx| {
             let changed =
                 tx.execute("UPDATE approvals SET undo_kept = 0 WHERE id = ?1", [id.as_str()])?;
-            if changed == 0 { Err(not_found(id)) } else { Ok(()) }
+            if changed == 0 { Err(approval_not_found(id).into()) } else { Ok(()) }
         })
     }
 }
 
-fn not_found(id: &ApprovalId) -> Fault {
-    StoreError::NotFound { what: "approval", name: id.to_string() }.into()
-}
-
-fn illegal(approval: &Approval, from: ApprovalState, to: ApprovalState) -> Fault {
-    StoreError::IllegalApprovalMove { id: approval.id.clone(), from, to }.into()
-}
-
-fn check_move(approval: &Approval, to: ApprovalState) -> Outcome<()> {
-    let from = approval.state;
-    if from == to || APPROVAL_MOVES.contains(&(from, to)) {
-        Ok(())
-    } else {
-        Err(illegal(approval, from, to))
-    }
-}
-
 fn load(tx: &Transaction<'_>, id: &ApprovalId) -> Outcome<Approval> {
-    first(tx, TABLE, SEARCH.exact, params![id.as_str()])?.ok_or_else(|| not_found(id))
+    first(tx, TABLE, SEARCH.exact, params![id.as_str()])?
+        .ok_or_else(|| approval_not_found(id).into())
 }
 
 /// Two undos of one approval may be staged at once; only the first may pass the commit point.
@@ -155,14 +134,14 @@ fn refuse_second_undo(tx: &Transaction<'_>, undo: &Approval) -> Outcome<()> {
     let ApprovalKind::Undo { of } = &undo.kind else { return Ok(()) };
     let reversed = load(tx, of)?;
     if reversed.state != ApprovalState::Applied {
-        return Err(illegal(&reversed, reversed.state, ApprovalState::Undone));
+        return Err(illegal_move(&reversed, reversed.state, ApprovalState::Undone).into());
     }
     let sql = "SELECT id, value, sum FROM approvals
                WHERE project = ?1 AND kind IN ('undo', 'redo')
                  AND state IN ('committed', 'needs_attention')";
     let begun: Vec<Approval> = rows(tx, TABLE, sql, params![undo.project.as_bytes()])?;
     match begun.iter().find(|other| other.kind == undo.kind) {
-        Some(_) => Err(illegal(undo, undo.state, ApprovalState::Committed)),
+        Some(_) => Err(illegal_move(undo, undo.state, ApprovalState::Committed).into()),
         None => Ok(()),
     }
 }
@@ -174,7 +153,7 @@ fn settle_undone(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
         return Ok(());
     };
     let mut reversed = load(tx, of)?;
-    check_move(&reversed, ApprovalState::Undone)?;
+    check_approval_move(&reversed, ApprovalState::Undone)?;
     reversed.state = ApprovalState::Undone;
     write_back(tx, &reversed)
 }
@@ -235,16 +214,4 @@ fn write_paths(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
         statement.execute(params![path, id])?;
     }
     Ok(())
-}
-
-/// The word in the `state` column, as in the JSON.
-fn state_word(state: ApprovalState) -> &'static str {
-    match state {
-        ApprovalState::Applying => "applying",
-        ApprovalState::Committed => "committed",
-        ApprovalState::Applied => "applied",
-        ApprovalState::Aborted => "aborted",
-        ApprovalState::Undone => "undone",
-        ApprovalState::NeedsAttention => "needs_attention",
-    }
 }

@@ -1,8 +1,9 @@
 //! Execs.
 
 use super::fault::Outcome;
-use super::row::{IdSearch, by_id_prefix, encode, first, rows};
+use super::row::{IdSearch, by_id_prefix, first, rows};
 use super::{Durability, SqliteStore, ledger, sandboxes};
+use crate::value::encode;
 use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
 use rusqlite::{Transaction, params};
 use skep_types::{Exec, ExecEnd, ExecId, SandboxId, SandboxState};

@@ -1,8 +1,10 @@
 //! Snapshots, templates, and who stands on which layer.
 
 use super::fault::Outcome;
-use super::row::{encode, first, micros, rows};
+use super::row::{first, rows};
 use super::{Durability, SqliteStore, ledger};
+use crate::rules::{snapshot_holder, template_holder};
+use crate::value::{encode, micros};
 use crate::{LayerStore, NewEvent, Result, Snapshot, StoreError, Template};
 use rusqlite::{Transaction, params};
 use skep_types::{LayerId, SandboxId};
@@ -115,15 +117,6 @@ impl LayerStore for SqliteStore {
                 .collect()
         })
     }
-}
-
-// An id has no `/`, so no two holders have the same text.
-fn snapshot_holder(sandbox: &SandboxId, label: &str) -> String {
-    format!("snapshot/{sandbox}/{label}")
-}
-
-fn template_holder(name: &str) -> String {
-    format!("template/{name}")
 }
 
 /// Makes these the layers a holder stands on.

@@ -1,8 +1,9 @@
 //! Rejections, events, idempotency keys and facts about the store.
 
 use super::fault::{Fault, Outcome};
-use super::row::{decode, encode, micros, rows};
+use super::row::rows;
 use super::{Durability, SqliteStore};
+use crate::value::{decode, encode, micros};
 use crate::{EventFilter, KeyClaim, LedgerStore, NewEvent, Rejection, Result, StoreError};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 use serde_json::Value;

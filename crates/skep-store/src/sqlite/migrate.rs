@@ -12,7 +12,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// The step at index `n` leads from schema `n` to `n + 1`. A step that was released never changes.
-pub(super) const MIGRATIONS: &[&str] = &[include_str!("schema-1.sql")];
+pub(super) const MIGRATIONS: &[&str] =
+    &[include_str!("schema-1.sql"), include_str!("schema-2.sql")];
 
 pub(super) fn schema_version(connection: &Connection) -> Outcome<u32> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)

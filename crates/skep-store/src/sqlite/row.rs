@@ -1,48 +1,10 @@
-//! Rows: a value as JSON with a checksum, and how an id is found by its start.
+//! Rows of a query as values, and how an id is found by its start.
 
 use super::fault::{Fault, Outcome};
 use crate::StoreError;
+use crate::value::decode;
 use rusqlite::{OptionalExtension as _, Params, Row, Transaction, params};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use skep_types::ContentHash;
-
-/// A value ready to be bound.
-pub(super) struct Encoded {
-    pub value: String,
-    pub sum: i64,
-}
-
-/// SQLite has no checksum on its pages; a flipped bit inside a text would go unseen.
-pub(super) fn checksum(value: &str) -> i64 {
-    let hash = ContentHash::of(value.as_bytes());
-    let mut first = [0; 8];
-    first.copy_from_slice(&hash.as_bytes()[..8]);
-    i64::from_le_bytes(first)
-}
-
-pub(super) fn encode<T: Serialize>(what: &'static str, id: &str, value: &T) -> Outcome<Encoded> {
-    let value = serde_json::to_string(value).map_err(|source| StoreError::Encode {
-        what,
-        id: id.to_owned(),
-        source,
-    })?;
-    let sum = checksum(&value);
-    Ok(Encoded { value, sum })
-}
-
-pub(super) fn decode<T: DeserializeOwned>(
-    table: &'static str,
-    id: &str,
-    value: &str,
-    sum: i64,
-) -> Outcome<T> {
-    let damaged = |detail: String| StoreError::Damaged { table, id: id.to_owned(), detail };
-    if checksum(value) != sum {
-        return Err(damaged("its checksum does not match".to_owned()).into());
-    }
-    Ok(serde_json::from_str(value).map_err(|error| damaged(error.to_string()))?)
-}
 
 fn triple(row: &Row<'_>) -> rusqlite::Result<(String, String, i64)> {
     Ok((row.get(0)?, row.get(1)?, row.get(2)?))
@@ -73,7 +35,7 @@ pub(super) fn first<T: DeserializeOwned>(
     parameters: impl Params,
 ) -> Outcome<Option<T>> {
     let found = tx.query_row(sql, parameters, triple).optional()?;
-    found.map(|(id, value, sum)| decode(table, &id, &value, sum)).transpose()
+    Ok(found.map(|(id, value, sum)| decode(table, &id, &value, sum)).transpose()?)
 }
 
 /// How a table is searched by the start of an id.
@@ -116,25 +78,5 @@ pub(super) fn by_id_prefix<T: DeserializeOwned>(
             candidates: found,
         }
         .into()),
-    }
-}
-
-/// Microseconds since the epoch: RFC 3339 texts do not sort as times (`…:05Z` and `…:05.5Z`).
-pub(super) fn micros(text: &str) -> Outcome<i64> {
-    let time: jiff::Timestamp =
-        text.parse().map_err(|_| StoreError::BadTime { text: text.to_owned() })?;
-    Ok(time.as_microsecond())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_compare_as_times() {
-        let order = ["2026-01-01T00:00:05Z", "2026-01-01T00:00:05.5Z", "2026-01-01T01:00:06+01:00"];
-        let times: Vec<i64> = order.iter().map(|text| micros(text).ok().unwrap()).collect();
-        assert!(times.is_sorted(), "{times:?}");
-        assert!(micros("yesterday").is_err());
     }
 }

@@ -1,8 +1,10 @@
 //! Sandboxes, their names, scope locks and leases.
 
 use super::fault::{Fault, Outcome};
-use super::row::{IdSearch, by_id_prefix, encode, first, micros, rows};
+use super::row::{IdSearch, by_id_prefix, first, rows};
 use super::{Durability, SqliteStore, layers, ledger};
+use crate::rules::{overlap, sandbox_holder, scopes};
+use crate::value::{encode, micros};
 use crate::{
     DeletedRows, Expect, Lease, NewEvent, Result, SandboxFilter, SandboxStore, ScopeConflict,
     ScopeMode, StoreError,
@@ -85,6 +87,7 @@ impl SandboxStore for SqliteStore {
     ) -> Result<Sandbox> {
         self.write("update a sandbox", Durability::Process, |tx| {
             let before: Sandbox = load(tx, id)?;
+            refuse_other_node(tx, &before)?;
             check_expected(tx, &before, expect)?;
             let mut after = before.clone();
             change(&mut after);
@@ -157,6 +160,17 @@ fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
         tx.query_row(sql, params![id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let (node, epoch) = found.ok_or_else(|| not_found(id))?;
     Ok(Lease { node, epoch: epoch as u64 })
+}
+
+/// A sandbox that was handed to another node is that node's to change.
+fn refuse_other_node(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+    let sql = "SELECT node FROM sandboxes
+               WHERE id = ?1 AND node <> (SELECT value FROM meta WHERE key = 'node')";
+    let other = tx.query_row(sql, params![sandbox.id.as_str()], |row| row.get(0)).optional()?;
+    match other {
+        Some(node) => Err(StoreError::OtherNode { name: sandbox.name.to_string(), node }.into()),
+        None => Ok(()),
+    }
 }
 
 fn check_expected(tx: &Transaction<'_>, sandbox: &Sandbox, expect: Expect) -> Outcome<()> {
@@ -232,32 +246,20 @@ fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcom
     )?;
     if after.state == SandboxState::Deleted {
         unlock_scope(tx, &after.id)?;
-        layers::forget_holder(tx, &holder(&after.id))?;
+        layers::forget_holder(tx, &sandbox_holder(&after.id))?;
     } else if after.layers != before.layers {
         refer_to_layers(tx, after)?;
     }
     Ok(())
 }
 
-fn holder(id: &SandboxId) -> String {
-    format!("sandbox/{id}")
-}
-
 fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
-    layers::set_holder(tx, &holder(&sandbox.id), &sandbox.layers)
+    layers::set_holder(tx, &sandbox_holder(&sandbox.id), &sandbox.layers)
 }
 
 fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
     tx.execute("DELETE FROM scope_locks WHERE sandbox = ?1", params![id.as_str()])?;
     Ok(())
-}
-
-/// No scope in the policy means the whole project.
-fn scopes(sandbox: &Sandbox) -> Vec<RelPath> {
-    match sandbox.policy.scope.as_slice() {
-        [] => vec![RelPath::root()],
-        scopes => scopes.to_vec(),
-    }
 }
 
 fn lock_scope(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
@@ -299,33 +301,4 @@ fn held_scopes(tx: &Transaction<'_>, project: &ByteString) -> Outcome<Vec<ScopeC
             Ok(ScopeConflict { sandbox, sandbox_name, scope })
         })
         .collect()
-}
-
-/// Whether one of two scopes is the other or holds it.
-fn overlap(a: &RelPath, b: &RelPath) -> bool {
-    let holds = |above: &[u8], below: &[u8]| {
-        above.is_empty()
-            || below
-                .strip_prefix(above)
-                .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
-    };
-    holds(a.as_bytes(), b.as_bytes()) || holds(b.as_bytes(), a.as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scopes_overlap_by_component() {
-        let overlaps = |a: &str, b: &str| {
-            overlap(&RelPath::parse(a.as_bytes()).unwrap(), &RelPath::parse(b.as_bytes()).unwrap())
-        };
-        for (a, b) in [("", "x"), ("x", "x"), ("x", "x/y"), ("x/y/z", "x"), ("", "")] {
-            assert!(overlaps(a, b) && overlaps(b, a), "{a} {b}");
-        }
-        for (a, b) in [("x", "y"), ("x", "xy"), ("x/a", "x/b"), ("x/a", "x/ab")] {
-            assert!(!overlaps(a, b) && !overlaps(b, a), "{a} {b}");
-        }
-    }
 }

@@ -2,8 +2,8 @@
 
 use super::fault::Outcome;
 use super::open::{BUSY_TIMEOUT, beside};
-use super::row::{checksum, decode};
 use super::{Access, Durability, SqliteStore};
+use crate::value::{checksum, decode};
 use crate::{Housekeeping, Result, StoreError, Upkeep};
 use rusqlite::{Connection, Transaction};
 use serde::de::IgnoredAny;

@@ -205,12 +205,17 @@ pub(super) fn leases(store: &dyn Store) {
     insert(store, &row);
     let lease = store.lease(&row.id).unwrap();
     assert_eq!((Some(lease.node), lease.epoch), (store.meta("node").unwrap(), 0));
-    let taken = store.take_lease(&row.id, "other").unwrap();
-    assert_eq!((taken.node.as_str(), taken.epoch), ("other", 1));
+    let own = store.meta("node").unwrap().unwrap();
+    let taken = store.take_lease(&row.id, &own).unwrap();
+    assert_eq!((taken.node, taken.epoch), (own, 1));
     let with = |epoch| Expect { version: None, lease_epoch: Some(epoch) };
     let stale = store.update_sandbox(&row.id, with(0), &[], &mut |_| panic!("must not run"));
     assert!(matches!(stale, Err(StoreError::StaleLease { found: 1, .. })), "{stale:?}");
     store.update_sandbox(&row.id, with(1), &[], &mut |_| ()).unwrap();
+    // Handed over: no longer ours to change.
+    assert_eq!(store.take_lease(&row.id, "other").unwrap().epoch, 2);
+    let other = store.update_sandbox(&row.id, with(2), &[], &mut |_| panic!("must not run"));
+    assert!(matches!(other, Err(StoreError::OtherNode { .. })), "{other:?}");
     let missing = store.take_lease(&sandbox(2, "b").id, "other");
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
 }

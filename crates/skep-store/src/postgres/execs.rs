@@ -1,0 +1,86 @@
+//! Execs. They belong to the node of their sandbox.
+
+use super::fault::Outcome;
+use super::row::{IdSearch, by_id_prefix, exists, first, rows};
+use super::session::Session;
+use super::{PostgresStore, ledger, sandboxes};
+use crate::value::encode;
+use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
+use skep_types::{Exec, ExecEnd, ExecId, SandboxId, SandboxState};
+
+const TABLE: &str = "execs";
+const SEARCH: IdSearch = IdSearch {
+    what: "exec",
+    exact: "SELECT e.id, e.value, e.sum FROM execs e JOIN sandboxes s ON s.id = e.sandbox
+            WHERE e.id = $1 AND s.node = $2",
+    range: "SELECT e.id FROM execs e JOIN sandboxes s ON s.id = e.sandbox
+            WHERE e.id >= $1 AND e.id < $2 AND s.node = $3 ORDER BY e.id LIMIT 10",
+};
+
+impl ExecStore for PostgresStore {
+    fn insert_exec(&self, exec: &Exec, events: &[NewEvent]) -> Result<()> {
+        self.write("insert an exec", |session| {
+            self.refuse_orphan(session, &exec.sandbox)?;
+            let id = exec.id.as_str();
+            if exists(session, "SELECT 1 FROM execs WHERE id = $1", &[&id])? {
+                let name = id.to_owned();
+                return Err(StoreError::AlreadyExists { what: "exec", name }.into());
+            }
+            let row = encode("exec", id, exec)?;
+            let (sandbox, ended) = (exec.sandbox.as_str(), exec.end.is_some());
+            session.execute(
+                "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES ($1, $2, $3, $4, $5)",
+                &[&id, &sandbox, &ended, &row.value, &row.sum],
+            )?;
+            ledger::append(session, events)
+        })
+    }
+
+    fn finish_exec(&self, id: &ExecId, end: &ExecEnd, events: &[NewEvent]) -> Result<Finish> {
+        self.write("record the end of an exec", |session| {
+            let found: Option<Exec> =
+                first(session, TABLE, SEARCH.exact, &[&id.as_str(), &self.node])?;
+            let mut exec =
+                found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
+            if let Some(end) = exec.end {
+                return Ok(Finish::AlreadyEnded(end));
+            }
+            exec.end = Some(end.clone());
+            let row = encode("exec", id.as_str(), &exec)?;
+            session.execute(
+                "UPDATE execs SET ended = TRUE, value = $2, sum = $3 WHERE id = $1",
+                &[&id.as_str(), &row.value, &row.sum],
+            )?;
+            ledger::append(session, events)?;
+            Ok(Finish::Recorded)
+        })
+    }
+
+    fn find_exec(&self, text: &str) -> Result<Exec> {
+        self.read("find an exec", |session| by_id_prefix(session, TABLE, &SEARCH, text, &self.node))
+    }
+
+    fn list_execs(&self, sandbox: &SandboxId) -> Result<Vec<Exec>> {
+        let sql = "SELECT id, value, sum FROM execs WHERE sandbox = $1 ORDER BY seq";
+        self.read("list execs", |session| rows(session, TABLE, sql, &[&sandbox.as_str()]))
+    }
+
+    fn running_execs(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Exec>> {
+        let sql = "SELECT e.id, e.value, e.sum FROM execs e JOIN sandboxes s ON s.id = e.sandbox
+                   WHERE NOT e.ended AND s.node = $2 AND ($1::text IS NULL OR e.sandbox = $1)
+                   ORDER BY e.seq";
+        let sandbox = sandbox.map(SandboxId::as_str);
+        self.read("list running execs", |session| {
+            rows(session, TABLE, sql, &[&sandbox, &self.node])
+        })
+    }
+}
+
+impl PostgresStore {
+    fn refuse_orphan(&self, session: &mut Session, id: &SandboxId) -> Outcome<()> {
+        if sandboxes::load_own(session, id, &self.node)?.state == SandboxState::Deleted {
+            return Err(StoreError::NotFound { what: "sandbox", name: id.to_string() }.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! Care of a database that has a server of its own.
+
+use super::PostgresStore;
+use super::fault::Outcome;
+use super::session::Session;
+use crate::value::decode;
+use crate::{Housekeeping, Result, Upkeep};
+use serde::de::IgnoredAny;
+
+impl Housekeeping for PostgresStore {
+    /// The server folds its own log.
+    fn upkeep(&self) -> Result<Upkeep> {
+        Ok(Upkeep::default())
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.read("check", |session| {
+            let mut problems = Vec::new();
+            for (table, sql) in VALUE_TABLES {
+                check_values(session, table, sql, &mut problems)?;
+            }
+            Ok(problems)
+        })
+    }
+}
+
+/// Tables that hold values with checksums, and how a row is named.
+const VALUE_TABLES: [(&str, &str); 7] = [
+    ("sandboxes", "SELECT id, value, sum FROM sandboxes"),
+    ("execs", "SELECT id, value, sum FROM execs"),
+    ("approvals", "SELECT id, value, sum FROM approvals"),
+    ("snapshots", "SELECT sandbox || '/' || label, value, sum FROM snapshots"),
+    ("templates", "SELECT name, value, sum FROM templates"),
+    ("rejections", "SELECT sandbox, value, sum FROM rejections"),
+    ("events", "SELECT seq::text, value, sum FROM events"),
+];
+
+fn check_values(
+    session: &mut Session,
+    table: &'static str,
+    sql: &str,
+    problems: &mut Vec<String>,
+) -> Outcome<()> {
+    for row in session.query(sql, &[])? {
+        let (id, value): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        if decode::<IgnoredAny>(table, &id, &value, row.try_get(2)?).is_err() {
+            problems.push(format!("the row `{id}` of table `{table}` is damaged"));
+        }
+    }
+    Ok(())
+}
