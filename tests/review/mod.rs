@@ -1,5 +1,6 @@
 //! The review: what is shown is what is taken over, and nothing of anybody's is lost on the way.
 
+mod copy;
 mod cost;
 mod crash;
 mod desk;
@@ -13,6 +14,7 @@ mod model;
 mod names;
 mod payload;
 mod property;
+mod pull;
 mod rebase;
 mod risk;
 mod syscalls;

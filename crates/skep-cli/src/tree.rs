@@ -117,6 +117,8 @@ static ENTRIES: &[Entry] = &[
     entry::<c::conflicts::Conflicts>("conflicts", "Show where the project moved since create")
         .usage("skep conflicts [OPTIONS] [NAME] [--] [PATH]...")
         .cut(),
+    entry::<c::pull::Pull>("pull", "Bring commits made inside into the project's repository"),
+    entry::<c::cp::Cp>("cp", "Copy files into a sandbox, or out of it"),
     entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
     entry::<c::history::History>("history", "List approvals"),
     entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval"),

@@ -225,6 +225,37 @@ pub struct RebaseReport {
     pub conflicts: Vec<Conflict>,
 }
 
+/// What a copy between the host and a workspace did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// Files, directories and links.
+    pub entries: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Special files that were left out.
+    pub skipped: Vec<String>,
+}
+
+/// A reference that arrived from inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PulledRef {
+    /// In the project's repository.
+    pub name: String,
+    /// What it points to now.
+    pub commit: String,
+    /// Whether it pointed elsewhere before.
+    pub changed: bool,
+}
+
+/// What a pull did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PullReport {
+    /// Every branch inside, and the branch that was moved forward.
+    pub refs: Vec<PulledRef>,
+    /// How many objects came.
+    pub objects: u64,
+}
+
 /// One side-by-side row of a comparison.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CompareRow {
@@ -340,6 +371,8 @@ pub trait Api {
     /// Finishes an approval that needs attention (the user edited during an outage): the approved
     /// versions are put in place, the user's become the backups. Undoing it reverts instead.
     fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport>;
+    /// Gives up an approval that can be neither finished nor taken back; everything is kept.
+    fn abandon(&self, approval: &ApprovalId) -> Answer<ApproveReport>;
     /// Where the project moved since create.
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>>;
     /// Takes the project's newer state in.
@@ -352,6 +385,14 @@ pub trait Api {
     fn find_approval(&self, id: &str) -> Answer<Approval>;
     /// The signed statement of an approval.
     fn receipt(&self, approval: &ApprovalId) -> Answer<Value>;
+    /// Fetches the commits made inside as `refs/skep/<name>/*`; may move one branch forward.
+    fn pull(&self, id: &SandboxId, branch: Option<&str>) -> Answer<PullReport>;
+
+    /// Copies what the view shows at `path` to the host; never into the project.
+    fn copy_out(&self, id: &SandboxId, path: &RelPath, to: &std::path::Path) -> Answer<CopyReport>;
+    /// Copies something of the host into the view.
+    fn copy_in(&self, id: &SandboxId, from: &std::path::Path, path: &RelPath)
+    -> Answer<CopyReport>;
 
     /// Freezes the upper as a layer with a label.
     fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView>;

@@ -26,6 +26,7 @@
 pub mod api;
 mod commit;
 mod compare;
+mod copy;
 mod create;
 mod early_warning;
 mod execs;
@@ -41,6 +42,7 @@ mod naming;
 mod problems;
 mod project;
 mod providers;
+mod pull;
 mod receipt;
 pub mod reconcile;
 mod repeated;

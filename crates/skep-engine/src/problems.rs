@@ -59,6 +59,8 @@ fn plan_problem(error: &PlanError) -> Problem {
                 .details(serde_json::json!({ "conflicts": conflicts }))
         }
         PlanError::Derive(error) => derive_problem(error),
+        PlanError::UnknownHunk(_) => Problem::from_error(Code::NotFound, error)
+            .hint("`skep diff` shows the ids; a hunk that changed has another one"),
         other => Problem::from_error(Code::Usage, other),
     }
 }

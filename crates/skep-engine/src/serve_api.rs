@@ -2,9 +2,9 @@
 
 use crate::Engine;
 use crate::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CreateRequest, Finding, GcDecision,
-    GcRequest, ListFilter, LogChunk, ProviderView, RebaseReport, RejectReport, SandboxView,
-    SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Finding,
+    GcDecision, GcRequest, ListFilter, LogChunk, ProviderView, PullReport, RebaseReport,
+    RejectReport, SandboxView, SnapshotView, StartedExec,
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
@@ -88,6 +88,9 @@ impl Api for Engine {
     fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
         self.resolve_approval(approval, Resolution::Finish)
     }
+    fn abandon(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
+        self.abandon_approval(approval)
+    }
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>> {
         self.drift_of(id)
     }
@@ -111,6 +114,15 @@ impl Api for Engine {
     }
     fn receipt(&self, approval: &ApprovalId) -> Answer<Value> {
         self.signed_receipt(approval)
+    }
+    fn pull(&self, id: &SandboxId, branch: Option<&str>) -> Answer<PullReport> {
+        self.pull_commits(id, branch)
+    }
+    fn copy_out(&self, id: &SandboxId, path: &RelPath, to: &Path) -> Answer<CopyReport> {
+        self.copy_from(id, path, to)
+    }
+    fn copy_in(&self, id: &SandboxId, from: &Path, path: &RelPath) -> Answer<CopyReport> {
+        self.copy_to(id, from, path)
     }
 
     fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView> {

@@ -58,6 +58,7 @@ mod plan;
 mod spec;
 pub mod tree;
 mod union;
+mod view;
 
 pub use base::capture::{CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
@@ -71,3 +72,4 @@ pub use plan::{
     settle, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
+pub use view::View;

@@ -19,6 +19,10 @@ pub(crate) struct Undo {
     /// edits; the approved versions are put in place, yours are kept as backups
     #[arg(long, requires = "approval")]
     finish: bool,
+    /// Give it up instead: for an approval that can be neither finished nor taken back because its
+    /// journal is damaged; the project stays as it is, everything that was staged is kept
+    #[arg(long, requires = "approval", conflicts_with = "finish")]
+    abandon: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -34,19 +38,22 @@ impl Run for Undo {
         let id = approval.as_ref().map(|approval| &approval.id);
         let report = match id {
             Some(id) if self.finish => api.finish(id)?,
+            Some(id) if self.abandon => api.abandon(id)?,
             id => api.undo(id, &project)?,
         };
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
             return Ok(0);
         }
-        let count = counted(report.applied.len() as u64, "path was", "paths were");
-        let done = if self.finish { "put in place" } else { "put back" };
-        context.output.say(&format!("{count} {done}"));
+        if !self.abandon {
+            let count = counted(report.applied.len() as u64, "path was", "paths were");
+            let done = if self.finish { "put in place" } else { "put back" };
+            context.output.say(&format!("{count} {done}"));
+        }
         for note in &report.notes {
             context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
         }
-        if let Some(id) = &report.approval {
+        if let Some(id) = report.approval.as_ref().filter(|_| !self.abandon) {
             context.output.say(&format!("apply again with: skep undo {id}"));
         }
         Ok(0)

@@ -3,9 +3,9 @@
 use super::samples;
 use serde_json::Value;
 use skep_engine::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CreateRequest, Finding,
-    GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView, RebaseReport,
-    RejectReport, SandboxView, SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CopyReport,
+    CreateRequest, Finding, GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView,
+    PullReport, RebaseReport, RejectReport, SandboxView, SnapshotView, StartedExec,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection as Chosen};
 use skep_provider::{Boundary, ExecStream, StreamEvent};
@@ -241,6 +241,10 @@ impl Api for FakeApi {
         self.asked.note(format!("finish {approval}"));
         Ok(samples::approve_report())
     }
+    fn abandon(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
+        self.asked.note(format!("abandon {approval}"));
+        Ok(samples::approve_report())
+    }
     fn conflicts(&self, _: &SandboxId) -> Answer<Vec<Drift>> {
         let path = RelPath::parse(b"a.txt").unwrap();
         Ok(vec![Drift { path, merges: false, reason: "both changed line 1".into() }])
@@ -259,6 +263,18 @@ impl Api for FakeApi {
     }
     fn receipt(&self, _: &ApprovalId) -> Answer<Value> {
         Ok(Value::Null)
+    }
+    fn pull(&self, id: &SandboxId, branch: Option<&str>) -> Answer<PullReport> {
+        self.asked.note(format!("pull {} {branch:?}", self.by_id(id).name));
+        Ok(PullReport { refs: Vec::new(), objects: 0 })
+    }
+    fn copy_out(&self, id: &SandboxId, path: &RelPath, to: &Path) -> Answer<CopyReport> {
+        self.asked.note(format!("copy {}:{path} {}", self.by_id(id).name, to.display()));
+        Ok(CopyReport { entries: 1, bytes: 5, skipped: Vec::new() })
+    }
+    fn copy_in(&self, id: &SandboxId, from: &Path, path: &RelPath) -> Answer<CopyReport> {
+        self.asked.note(format!("copy {} {}:{path}", from.display(), self.by_id(id).name));
+        Ok(CopyReport { entries: 1, bytes: 5, skipped: Vec::new() })
     }
     fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView> {
         self.asked.note(format!("snapshot {} {label:?}", self.by_id(id).name));

@@ -12,8 +12,9 @@
 //!
 //! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`].
 //!
-//! While processes live, open files would go on writing into a renamed upper: then the upper is
-//! copied, and the sandbox itself goes on as before.
+//! While a keeper holds the sandbox, its mount has the upper, and open files would go on writing into
+//! a renamed one: then the upper is copied (blocks are shared where the filesystem can), and the
+//! sandbox itself goes on as before.
 
 mod copy;
 mod flatten;
@@ -41,40 +42,20 @@ const LIMIT: usize = 400;
 /// How many of the newest layers are left as they are by a merge.
 const KEPT_APART: usize = 20;
 
-/// What an idle or busy sandbox was found to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Activity {
-    /// No keeper.
-    AtRest,
-    /// A keeper without execs.
-    Idle,
-    /// Execs run (or are paused).
-    Busy,
-}
-
 impl Engine {
     /// The sandbox's present state as a stack of layers. The caller holds its lock.
     ///
-    /// The sandbox stands on the returned layers itself, or (when processes live in it) they are
-    /// a copy of what it stands on. A keeper without execs is stopped and started again.
+    /// The sandbox stands on the returned layers itself, or (when a keeper holds it) they are a
+    /// copy of what it stands on: its mount has the upper, and taking the mount away would take the
+    /// processes, `/tmp` and everything else inside along.
     fn state_as_layers(&self, sandbox: Sandbox) -> Result<(Sandbox, Vec<LayerId>), Problem> {
-        if sandbox.driver == WorkspaceDriver::Copy || self.activity(&sandbox)? == Activity::Busy {
+        if sandbox.driver == WorkspaceDriver::Copy || self.is_running(&sandbox) {
             let layers = self.while_still(&sandbox, || self.copy_state(&sandbox))?;
             return Ok((sandbox, layers));
         }
-        let sandbox = self.at_rest(sandbox, |sandbox| self.freeze_upper(sandbox))?;
+        let sandbox = self.freeze_upper(sandbox)?;
         let layers = sandbox.layers.clone();
         Ok((sandbox, layers))
-    }
-
-    fn activity(&self, sandbox: &Sandbox) -> Result<Activity, Problem> {
-        if !self.is_running(sandbox) {
-            return Ok(Activity::AtRest);
-        }
-        let provider = self.provider(&sandbox.provider)?;
-        let status = provider.status(&self.run_spec(sandbox)).or_problem()?;
-        let busy = sandbox.state == SandboxState::Frozen || !status.running.is_empty();
-        Ok(if busy { Activity::Busy } else { Activity::Idle })
     }
 
     /// Does something while no keeper holds the sandbox, and starts it again if one did.

@@ -220,7 +220,7 @@ impl Engine {
             .try_for_each(|approval| self.recover_approval(approval))
     }
 
-    fn recover_approval(&self, approval: &Approval) -> Result<(), Problem> {
+    pub(super) fn recover_approval(&self, approval: &Approval) -> Result<(), Problem> {
         let committed = match approval.state {
             ApprovalState::Applying => false,
             ApprovalState::Committed => true,
@@ -324,6 +324,10 @@ pub(super) fn apply_problem(error: &ApplyError) -> Problem {
                 .hint("nothing was changed; look at those paths and try again")
         }
         ApplyError::HalfWay { .. } => problem.hint("the next skep command goes on with it"),
+        ApplyError::Journal { .. } => problem.hint(
+            "`skep undo APPROVAL --abandon` gives it up; the project stays as it is and both \
+             versions are kept",
+        ),
         _ => problem,
     }
 }

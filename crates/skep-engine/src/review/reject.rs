@@ -85,7 +85,7 @@ impl Engine {
 
     /// Derives and writes while everything inside stands still. A stopped sandbox is started for
     /// it and stopped again: the view is where writes go, whoever makes them.
-    fn through_view<T>(
+    pub(crate) fn through_view<T>(
         &self,
         sandbox: &Sandbox,
         plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,

@@ -8,7 +8,7 @@ use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
     Selection,
 };
-use skep_workspace::apply::{Recovered, Resolution, resolve, undo_targets};
+use skep_workspace::apply::{Recovered, Resolution, left_behind, resolve, undo_targets};
 use skep_workspace::tree::TreeRoot;
 use std::path::Path;
 
@@ -112,6 +112,41 @@ impl Engine {
                 Resolution::Finish => "finished; what you had changed is kept as the backup".into(),
                 Resolution::Revert => "taken back; what you had changed stays".into(),
             }],
+        })
+    }
+
+    /// Gives up an approval that can be neither finished nor taken back: its journal is damaged, or
+    /// the directory it was meant for is another one now. The project stays as it is, everything that
+    /// was staged or taken out is kept and named, and the project can be worked on again.
+    pub(crate) fn abandon_approval(&self, id: &ApprovalId) -> Result<ApproveReport, Problem> {
+        let approval = self.store.find_approval(id.as_str()).or_problem()?;
+        let _project = self.lock_project(&approval.project)?;
+        // It may just not have been recovered yet: then there is a better end.
+        let stuck =
+            self.recover_approval(&self.store.find_approval(id.as_str()).or_problem()?).is_err();
+        let approval = self.store.find_approval(id.as_str()).or_problem()?;
+        if !stuck && approval.state != ApprovalState::NeedsAttention {
+            let message = format!("approval `{id}` is finished; there is nothing to give up");
+            return Err(Problem::new(Code::IllegalState, message).hint("see `skep history`"));
+        }
+        let mut kept = left_behind(approval.project.as_path(), id);
+        kept.push(self.layout().approval(id));
+        let kept: Vec<ByteString> = kept.into_iter().map(ByteString::from).collect();
+        let data = serde_json::json!({ "approval": id, "kept": kept });
+        let event = self.event("approval.abandoned", &approval.sandbox, None, data);
+        self.store.move_approval(id, ApprovalState::Aborted, &[event], &mut |_| {}).or_problem()?;
+        let mut notes =
+            vec!["given up; the project stays as it is, and may hold a part of it".to_owned()];
+        notes.extend(kept.iter().map(|path| format!("kept: `{path}`")));
+        notes.push("`skep diff` shows what differs; remove what is kept when you are done".into());
+        Ok(ApproveReport {
+            approval: Some(approval.id),
+            digest: approval.digest,
+            applied: Vec::new(),
+            remaining: 0,
+            remaining_ignored: 0,
+            commit: None,
+            notes,
         })
     }
 

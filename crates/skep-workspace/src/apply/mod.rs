@@ -49,7 +49,7 @@ mod verify;
 pub use journal::steps_of;
 pub use publish::Staged;
 pub use recover::recover;
-pub use resolve::resolve;
+pub use resolve::{left_behind, resolve};
 pub use stage::stage;
 pub use undo::{discard, undo_targets};
 

@@ -5,11 +5,12 @@ use super::journal::{Found, JournalDir, OUTCOME, Outcome};
 use super::plan::{Step, plan};
 use super::publish::{record_published, revert_all, run, sync_published};
 use super::recover::open_scene;
-use super::staging::own;
+use super::staging::{own, staging_name};
 use super::step::{Guard, Scene, StepError};
 use super::{ApplyError, Recovered, Resolution, recover};
 use skep_sys::failpoint;
-use std::path::Path;
+use skep_types::ApprovalId;
+use std::path::{Path, PathBuf};
 
 /// Goes on from [`Recovered::NeedsAttention`] as the person decided. May be repeated.
 ///
@@ -50,6 +51,14 @@ pub fn resolve(journal_dir: &Path, resolution: Resolution) -> Result<Recovered, 
             Ok(Recovered::Aborted { note: Some(journal.intent.note) })
         }
     }
+}
+
+/// The staging directories of an approval that are still there. For one whose journal cannot be
+/// read: nothing is known of it but its name, so nothing is touched, only named.
+pub fn left_behind(project: &Path, id: &ApprovalId) -> Vec<PathBuf> {
+    let name = staging_name(id);
+    let places = project.parent().into_iter().chain([project]);
+    places.map(|place| place.join(&name)).filter(|path| path.is_dir()).collect()
 }
 
 /// Takes back what is still ours. A path that the user changed is theirs; a failing system call
