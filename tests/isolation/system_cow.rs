@@ -181,3 +181,43 @@ fn an_ordinary_user_without_fuse_overlayfs_is_refused_with_the_remedy() {
         }
     });
 }
+
+#[test]
+fn res_5_what_is_written_to_the_system_is_counted() {
+    for_both(|lab| {
+        if !create(lab, "cow", &["--disk", "16M"]) {
+            return;
+        }
+        let fill = "i = 0\nwhile True:\n  open(f'/usr/skep{i}', 'wb').write(bytes(4 << 20)); i += 1";
+        let command = ["exec", "--json", "--timeout", "30s", "cow", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(command).arg(fill).run().json();
+        assert_eq!(end["reason"], "disk_limit", "{end}");
+        // The way out: who makes room is not ended for what was written before. Then the control:
+        // below the limit nobody is ended.
+        lab.exec_script("cow", "rm /usr/skep*").run().ok();
+        let little = "import time; open('/usr/skep', 'wb').write(bytes(4 << 20)); time.sleep(0.3)";
+        assert_eq!(lab.skep(command).arg(little).run().json()["reason"], "exited");
+        let shown = lab.sandbox("cow");
+        assert_eq!(shown["enforcement"]["disk"]["enforced"], true, "{shown}");
+    });
+}
+
+#[test]
+fn a_fork_takes_a_changed_system_along_and_a_snapshot_says_that_it_does_not() {
+    for_both(|lab| {
+        if !create(lab, "cow", &["--user", "root"]) {
+            return;
+        }
+        let change = "echo made > /usr/skep-made; rm /usr/bin/env; echo changed >> /etc/hosts; echo 1 > a";
+        lab.exec_script("cow", change).run().ok();
+        lab.without_effect(lab.skep(["snapshot", "cow", "s"])).exits(5).says("`skep fork` takes");
+            let Some(fork) = call(lab, &["fork", "cow", "--name", "other"]) else { return };
+        fork.run().ok();
+        lab.exec_script("cow", "echo later > /usr/skep-made").run().ok();
+        let Some(start) = call(lab, &["start", "other"]) else { return };
+        start.run().ok();
+        let look = "cat /usr/skep-made a; test ! -e /usr/bin/env && echo gone; tail -1 /etc/hosts";
+        assert_eq!(lab.exec_script("other", look).run().ok().text(), "made\n1\ngone\nchanged");
+        assert_eq!(lab.exec_script("cow", "cat /usr/skep-made").run().ok().text(), "later");
+    });
+}

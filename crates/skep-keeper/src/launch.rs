@@ -497,21 +497,18 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
     let limits = &spec.policy.limits;
     let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
     let mut report = report_limits(group, limits, fallback);
+    let counted = match spec.policy.system {
+        SystemView::Ro => "the upper",
+        SystemView::Cow => "the upper and those of the system",
+    };
     match limits.disk {
         Some(size) => report.on(
             Layer::Disk,
             format!(
-                "guard on the upper ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
+                "guard on {counted} ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
             ),
         ),
         None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
-    }
-    if spec.policy.system == SystemView::Cow
-        && let Some(disk) = report.0.get_mut(&Layer::Disk).filter(|disk| disk.enforced)
-    {
-        // So a typed limit is refused: it would hold for a part only.
-        disk.enforced = false;
-        disk.reason = Some("what is written to system directories is not counted".into());
     }
     report
 }

@@ -121,6 +121,7 @@ impl Engine {
                 }
                 _ => new_upper(&upper, &from.join("upper")).map_err(failed)?,
             }
+            self.carry_system(parent, &fork)?;
             self.carry_memory(&from.join("base"), &to.join("base"))?;
             self.check_layers(&fork)?;
             failpoint::hit("fork.made").map_err(failed)?;

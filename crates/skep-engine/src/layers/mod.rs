@@ -22,6 +22,7 @@ mod fork;
 mod restore;
 mod snapshot;
 mod sweep;
+mod system;
 mod templates;
 
 pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};

@@ -15,6 +15,7 @@ impl Engine {
     ) -> Result<SnapshotView, Problem> {
         let _lock = self.lock_sandbox(&self.load(id)?)?;
         let sandbox = self.load(id)?;
+        super::system::needs_plain_system(&sandbox, "a snapshot")?;
         let label = match label {
             Some(label) => {
                 check_label(label)?;

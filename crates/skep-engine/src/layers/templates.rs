@@ -1,6 +1,7 @@
 //! Templates: named states that outlive their sandbox, and what `create --from` starts on.
 
 use super::needs_overlay;
+use super::system::needs_plain_system;
 use crate::Engine;
 use crate::api::SnapshotView;
 use crate::create::Start;
@@ -20,6 +21,7 @@ impl Engine {
         let _lock = self.lock_sandbox(&self.load(id)?)?;
         let sandbox = self.load(id)?;
         needs_overlay(&sandbox, "a template")?;
+        needs_plain_system(&sandbox, "a template")?;
         if self.store.template(name.as_str()).is_ok() {
             let message = format!("there is a template `{name}` already");
             return Err(Problem::new(Code::AlreadyExists, message)

@@ -1,4 +1,4 @@
-//! The accountant: a process beside the keeper that counts what lies in the upper.
+//! The accountant: a process beside the keeper that counts what lies in the uppers.
 //!
 //! A process of its own because counting a million files takes seconds, in which the keeper must
 //! go on meeting deadlines, and because of directories the sandbox has closed to its own user: root
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use skep_sys::process::{Child, Namespaces, clone_with};
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directories inside each other, more than which nobody makes for a good reason: each takes a
 /// descriptor while it is counted.
@@ -41,7 +41,7 @@ pub struct Accountant {
 
 impl Accountant {
     /// Starts it. It ends with the keeper, or when this is dropped.
-    pub fn start(upper: &Path) -> io::Result<Self> {
+    pub fn start(uppers: &[PathBuf]) -> io::Result<Self> {
         let (read_question, question) = pipe_with(PipeFlags::CLOEXEC)?;
         let (answer, write_answer) = pipe_with(PipeFlags::CLOEXEC)?;
         let ids = (rustix::process::geteuid(), rustix::process::getegid());
@@ -51,7 +51,7 @@ impl Accountant {
         };
         let body = |map: Option<IdMap>| {
             let (question, answer) = (read_question.as_fd(), write_answer.as_fd());
-            i32::from(serve(upper, map, question, answer).is_err())
+            i32::from(serve(uppers, map, question, answer).is_err())
         };
         // Root reads everything as it is. A user who may make no user namespace has no sandbox
         // of this kind either.
@@ -96,7 +96,7 @@ impl Drop for Accountant {
 
 /// The life of the accountant: one count for each byte that comes.
 fn serve(
-    upper: &Path,
+    uppers: &[PathBuf],
     map: Option<IdMap>,
     question: BorrowedFd<'_>,
     answer: BorrowedFd<'_>,
@@ -113,10 +113,21 @@ fn serve(
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
-        let usage = usage(upper)?;
+        let usage = sum(uppers)?;
         let bytes = [usage.bytes.to_le_bytes(), usage.inodes.to_le_bytes()].concat();
         rustix::io::write(answer, &bytes)?;
     }
+}
+
+/// Sums up several trees.
+pub fn sum(roots: &[PathBuf]) -> io::Result<Usage> {
+    roots.iter().try_fold(Usage::default(), |total, root| {
+        let more = usage(root)?;
+        Ok(Usage {
+            bytes: total.bytes.saturating_add(more.bytes),
+            inodes: total.inodes.saturating_add(more.inodes),
+        })
+    })
 }
 
 /// Sums up a tree without following links. Entries that vanish meanwhile are nothing; a file of

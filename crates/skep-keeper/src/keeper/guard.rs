@@ -6,7 +6,7 @@ use rustix::process::Pid;
 use skep_confine::cgroup::Group;
 use skep_types::Limits;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Faster than any disk here writes: headroom divided by it is the time in which a limit cannot
@@ -26,13 +26,14 @@ const SEARCH: Duration = Duration::from_millis(100);
 /// `statfs` type of overlayfs.
 const OVERLAY: i64 = 0x794c_7630;
 
-/// Watches how much lies in the upper.
+/// Watches how much lies in the upper, and in those of a copy-on-write system.
 ///
 /// Counting costs time in proportion to what is there, so it is done when the filesystem has lost
 /// enough room since the last count for a limit to be near, and now and then in any case.
 #[derive(Debug)]
 pub struct DiskGuard {
-    upper: PathBuf,
+    /// The workspace's first; all lie on one filesystem.
+    uppers: Vec<PathBuf>,
     bytes: Option<u64>,
     inodes: Option<u64>,
     accountant: Option<Accountant>,
@@ -40,6 +41,9 @@ pub struct DiskGuard {
     next: Instant,
     count_at: Instant,
     counted: Usage,
+    /// What lay there when the last exec started, if that was too much already: who only makes room
+    /// is not ended for what others wrote.
+    excused: Usage,
     room: Room,
 }
 
@@ -54,9 +58,9 @@ struct Room {
 
 impl DiskGuard {
     /// A guard for these limits.
-    pub fn new(upper: PathBuf, limits: &Limits, now: Instant) -> Self {
+    pub fn new(uppers: Vec<PathBuf>, limits: &Limits, now: Instant) -> Self {
         Self {
-            upper,
+            uppers,
             bytes: limits.disk.map(|size| size.0),
             inodes: limits.inodes,
             accountant: None,
@@ -64,15 +68,36 @@ impl DiskGuard {
             next: now,
             count_at: now,
             counted: Usage::default(),
+            excused: Usage::default(),
             room: Room::default(),
         }
     }
 
     /// An exec starts: something will be written from now on.
     pub fn wake(&mut self, now: Instant) {
+        if self.asked.is_none() && self.is_over() {
+            self.excuse(now);
+        }
         let first = self.interval().min(FIRST);
         self.next = self.next.max(now + first);
         self.count_at = self.next;
+    }
+
+    fn is_over(&self) -> bool {
+        let Usage { bytes, inodes } = self.counted;
+        self.bytes.is_some_and(|limit| bytes >= limit)
+            || self.inodes.is_some_and(|limit| inodes > limit)
+    }
+
+    /// Counts while nothing is written yet.
+    fn excuse(&mut self, now: Instant) {
+        self.count(now, room(&self.uppers));
+        if self.asked.take().is_some()
+            && let Some(Ok(usage)) = self.accountant.as_ref().map(Accountant::answer)
+        {
+            self.counted = usage;
+        }
+        self.excused = if self.is_over() { self.counted } else { Usage::default() };
     }
 
     /// When to look next; not while a count is under way.
@@ -91,7 +116,7 @@ impl DiskGuard {
         if self.next().is_none_or(|next| now < next) {
             return;
         }
-        let room = room(&self.upper);
+        let room = room(&self.uppers);
         let lost = self.room.bytes.saturating_sub(room.bytes);
         let lost_inodes = self.room.inodes.saturating_sub(room.inodes);
         let near = lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2;
@@ -105,14 +130,14 @@ impl DiskGuard {
     fn count(&mut self, now: Instant, room: Room) {
         self.room = room;
         if self.accountant.is_none() {
-            self.accountant = Accountant::start(&self.upper).ok();
+            self.accountant = Accountant::start(&self.uppers).ok();
         }
         match self.accountant.as_ref().map(Accountant::ask) {
             Some(Ok(())) => self.asked = Some(now),
             // Without the accountant the count is made here; it must be made.
             _ => {
                 self.accountant = None;
-                self.counted = super::accountant::usage(&self.upper).unwrap_or_default();
+                self.counted = super::accountant::sum(&self.uppers).unwrap_or_default();
                 self.schedule(now);
             }
         }
@@ -156,13 +181,15 @@ impl DiskGuard {
 
     fn passed(&self) -> Option<String> {
         let Usage { bytes, inodes } = self.counted;
-        if let Some(limit) = self.bytes.filter(|limit| bytes >= *limit) {
+        let more = |limit: &u64| bytes >= *limit && bytes > self.excused.bytes;
+        if let Some(limit) = self.bytes.filter(more) {
             return Some(format!("{bytes} bytes written of {limit} allowed"));
         }
-        if let Some(limit) = self.inodes.filter(|limit| inodes > *limit) {
+        let more = |limit: &u64| inodes > *limit && inodes > self.excused.inodes;
+        if let Some(limit) = self.inodes.filter(more) {
             return Some(format!("{inodes} files made of {limit} allowed"));
         }
-        let left = room(&self.upper);
+        let left = room(&self.uppers);
         let reserve = RESERVE.min(left.total / 20);
         // Only who takes up much is ended for a full disk that all share.
         (left.bytes < reserve && bytes > reserve)
@@ -170,8 +197,9 @@ impl DiskGuard {
     }
 }
 
-fn room(path: &Path) -> Room {
-    rustix::fs::statfs(path).map_or(Room::default(), |stat| {
+fn room(uppers: &[PathBuf]) -> Room {
+    let stat = uppers.first().map(rustix::fs::statfs);
+    stat.and_then(Result::ok).map_or(Room::default(), |stat| {
         let block = stat.f_bsize as u64;
         Room {
             kind: stat.f_type,

@@ -20,6 +20,7 @@ pub use groups::Membership;
 use crate::channel::Channel;
 use crate::failure::Failure;
 use crate::protocol::{FromInit, Reply};
+use crate::view::system;
 use connection::Connection;
 use guard::DiskGuard;
 use polled::PolledGuard;
@@ -30,10 +31,11 @@ use rustix::process::Signal;
 use skep_provider::RunSpec;
 use skep_sys::process::Child;
 use skep_sys::signal::SignalFd;
-use skep_types::ExecId;
+use skep_types::{ExecId, SystemView};
 use skep_workspace::WorkspaceSpec;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A keeper whose sandbox is up.
@@ -102,7 +104,7 @@ impl<'a> Keeper<'a> {
         umask: u32,
     ) -> Self {
         let now = Instant::now();
-        let disk = DiskGuard::new(spec.directory.join("upper"), &spec.policy.limits, now);
+        let disk = DiskGuard::new(uppers(spec), &spec.policy.limits, now);
         let polled = group.is_none().then(|| PolledGuard::new(init.pid, spec.home.as_path(), now));
         let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
         Self { spec, listener, channel, init, group, umask, state }
@@ -297,6 +299,16 @@ impl<'a> Keeper<'a> {
             }
         }
     }
+}
+
+/// Where everything goes that is written inside and outlives it.
+fn uppers(spec: &RunSpec) -> Vec<PathBuf> {
+    let mut uppers = vec![spec.directory.join("upper")];
+    if spec.policy.system == SystemView::Cow {
+        let system = system::directories().into_iter();
+        uppers.extend(system.map(|path| system::area(&spec.directory, path).join("upper")));
+    }
+    uppers
 }
 
 fn until(deadline: Instant) -> Timespec {
