@@ -8,6 +8,7 @@ mod escape;
 mod hidden;
 mod limits;
 mod mounts;
+mod noted;
 mod output;
 mod privileges;
 mod refused;

@@ -188,7 +188,8 @@ fn res_5_what_is_written_to_the_system_is_counted() {
         if !create(lab, "cow", &["--disk", "16M"]) {
             return;
         }
-        let fill = "i = 0\nwhile True:\n  open(f'/usr/skep{i}', 'wb').write(bytes(4 << 20)); i += 1";
+        let fill =
+            "i = 0\nwhile True:\n  open(f'/usr/skep{i}', 'wb').write(bytes(4 << 20)); i += 1";
         let command = ["exec", "--json", "--timeout", "30s", "cow", "--", "/usr/bin/python3", "-c"];
         let end = lab.skep(command).arg(fill).run().json();
         assert_eq!(end["reason"], "disk_limit", "{end}");
@@ -208,10 +209,11 @@ fn a_fork_takes_a_changed_system_along_and_a_snapshot_says_that_it_does_not() {
         if !create(lab, "cow", &["--user", "root"]) {
             return;
         }
-        let change = "echo made > /usr/skep-made; rm /usr/bin/env; echo changed >> /etc/hosts; echo 1 > a";
+        let change =
+            "echo made > /usr/skep-made; rm /usr/bin/env; echo changed >> /etc/hosts; echo 1 > a";
         lab.exec_script("cow", change).run().ok();
         lab.without_effect(lab.skep(["snapshot", "cow", "s"])).exits(5).says("`skep fork` takes");
-            let Some(fork) = call(lab, &["fork", "cow", "--name", "other"]) else { return };
+        let Some(fork) = call(lab, &["fork", "cow", "--name", "other"]) else { return };
         fork.run().ok();
         lab.exec_script("cow", "echo later > /usr/skep-made").run().ok();
         let Some(start) = call(lab, &["start", "other"]) else { return };

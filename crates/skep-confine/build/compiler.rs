@@ -83,6 +83,29 @@ fn check_names(policy: &Policy, variant: Variant) -> Result<(), String> {
     }
 }
 
+/// Every call that some arguments get refused with another answer than "this kernel does not have
+/// it": architecture, number, name; sorted.
+pub fn noted(policy: &Policy) -> Vec<(u32, u32, &'static str)> {
+    let refused = |action: &Action| matches!(action, Action::Errno(_)) && *action != UNKNOWN;
+    let is_noted = |name: &str| match policy.decide(Variant::Default, name) {
+        None => false,
+        Some(Decision::Fixed(action)) => refused(action),
+        Some(Decision::Checked { cases, otherwise }) => {
+            refused(otherwise) || cases.iter().any(|case| refused(&case.action))
+        }
+    };
+    let mut found = Vec::new();
+    for abi in &ABIS {
+        for number in 0..=abi.newest {
+            if let Some(name) = (abi.name_of)(number).filter(|name| is_noted(name)) {
+                found.push((abi.architecture, number as u32, name));
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 struct Run {
     first: u32,
     decision: Decision,

@@ -31,6 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         writeln!(generated, "];")?;
     }
+    let noted = compiler::noted(&policy);
+    writeln!(generated, "static NOTED: [(u32, u32, &str); {}] = {noted:?};", noted.len())?;
     fs::write(Path::new(&env::var("OUT_DIR")?).join("seccomp_programs.rs"), generated)?;
     Ok(())
 }

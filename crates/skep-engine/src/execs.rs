@@ -178,6 +178,7 @@ fn unseen(reason: EndReason, exit_code: i32, message: &str) -> ExecEnd {
         message: Some(message.to_owned()),
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: ExecStats::default(),
     }
 }

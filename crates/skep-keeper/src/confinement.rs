@@ -2,10 +2,11 @@
 
 use crate::failure::Failure;
 use crate::view::system;
+use rustix::fd::OwnedFd;
 use rustix::thread::CapabilitySet;
 use skep_confine::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use skep_confine::privileges;
-use skep_confine::seccomp::{self, SeccompVariant};
+use skep_confine::seccomp::{self, NotingFilter, SeccompVariant};
 use skep_types::{Access, InsideUser, NetworkMode, Policy, SystemView};
 use std::io;
 use std::path::Path;
@@ -15,6 +16,7 @@ use std::path::Path;
 pub struct Confinement {
     fence: Result<Fence, String>,
     variant: SeccompVariant,
+    noting: Option<NotingFilter>,
     kept: CapabilitySet,
 }
 
@@ -37,13 +39,17 @@ pub fn kept_capabilities(policy: &Policy) -> CapabilitySet {
     }
 }
 
+/// Which filter a policy asks for.
+pub fn variant_of(policy: &Policy) -> SeccompVariant {
+    if policy.allow_ptrace { SeccompVariant::Debug } else { SeccompVariant::Default }
+}
+
 impl Confinement {
     /// Prepares the fences for the view as it stands now.
     pub fn prepare(policy: &Policy, project: &Path, home: &Path) -> Result<Self, Failure> {
         // The caller's keys belong to the caller. Kernels without keyrings have none to leave.
         let _ = privileges::leave_keyring();
-        let variant =
-            if policy.allow_ptrace { SeccompVariant::Debug } else { SeccompVariant::Default };
+        let variant = variant_of(policy);
         // With a network namespace of their own, abstract sockets of the host are not there.
         let scope = match policy.network {
             NetworkMode::Host => FenceScope::FilesSockets,
@@ -51,7 +57,8 @@ impl Confinement {
         };
         let fence = Fence::prepare(&rules(policy, project, home), scope)
             .map_err(|error| skep_types::chain(&error));
-        Ok(Self { fence, variant, kept: kept_capabilities(policy) })
+        let noting = NotingFilter::prepare(variant);
+        Ok(Self { fence, variant, noting, kept: kept_capabilities(policy) })
     }
 
     /// Capabilities (but those that are kept) and the right to gain any.
@@ -67,9 +74,23 @@ impl Confinement {
         }
     }
 
-    /// The system call filter.
+    /// The system call filter, as the kernel answers it alone.
     pub fn filter_system_calls(&self) -> io::Result<()> {
         seccomp::install(self.variant)
+    }
+
+    /// The system call filter, refused calls being noted by whoever holds what is returned; where
+    /// the kernel cannot do that, the plain one.
+    pub fn filter_and_note(&self) -> io::Result<Option<OwnedFd>> {
+        match &self.noting {
+            Some(noting) => noting.install().map(Some),
+            None => self.filter_system_calls().map(|()| None),
+        }
+    }
+
+    /// Whether refused calls are noted.
+    pub fn notes_refused(&self) -> bool {
+        self.noting.is_some()
     }
 
     /// What the Landlock fence is, or why there is none.

@@ -11,7 +11,7 @@ use crate::identity::{self, IdMap};
 use crate::pause;
 use crate::probe;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
-use crate::spawn;
+use crate::spawn::{self, Spawned};
 use crate::view::apply::{self, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
 use crate::view::plan::{self, CowDirectory, ViewSpec};
@@ -284,11 +284,12 @@ impl Init {
             }
         };
         match spawn::spawn(&order, &joins, &stdio, &self.confinement) {
-            Ok(child) => {
+            Ok(Spawned { child, listener }) => {
                 self.running.insert(child.pid.as_raw_nonzero().get(), exec.clone());
                 let mut attached = vec![child.pidfd.as_fd()];
-                attached.extend(master.iter().map(AsFd::as_fd));
-                channel.send(&FromInit::Spawned(exec), &attached)
+                attached.extend(listener.iter().chain(&master).map(AsFd::as_fd));
+                let noted = listener.is_some();
+                channel.send(&FromInit::Spawned { exec, noted }, &attached)
             }
             Err((stage, errno)) => channel.send(&failed(exec, stage, errno), &[]),
         }

@@ -195,6 +195,9 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
     }
     judge_processes(run, found, &mut report);
     match found.filter_active && found.no_new_privileges {
+        true if confinement.notes_refused() => {
+            report.on(Layer::Syscalls, "seccomp filter (refused calls are noted), no_new_privs");
+        }
         true => report.on(Layer::Syscalls, "seccomp filter, no_new_privs"),
         false => report.off(Layer::Syscalls, "none", "the filter did not refuse a forbidden call"),
     }

@@ -194,8 +194,14 @@ pub enum FromInit {
     Failed(Failure),
     /// Have this served by fuse-overlayfs; descriptors: init's user and mount namespace.
     Serve(FuseOrder),
-    /// A process runs; descriptors: a handle on it, and the terminal's other end if it has one.
-    Spawned(ExecId),
+    /// A process runs; descriptors: a handle on it, where its refused system calls are answered if
+    /// they are noted, and the terminal's other end if it has one.
+    Spawned {
+        /// Which.
+        exec: ExecId,
+        /// Whether refused calls are noted.
+        noted: bool,
+    },
     /// It does not run.
     NotSpawned {
         /// Which.
@@ -335,6 +341,7 @@ pub fn no_process(reason: skep_types::EndReason, exit_code: i32, message: String
         message: Some(message),
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: Default::default(),
     }
 }

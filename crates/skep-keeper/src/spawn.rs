@@ -3,8 +3,9 @@
 use crate::confinement::Confinement;
 use crate::protocol::{SpawnOrder, SpawnStage};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit};
+use skep_sys::message::{receive_with, send_with};
 use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
@@ -16,94 +17,104 @@ pub fn spawn(
     joins: &[OwnedFd],
     stdio: &Stdio,
     confinement: &Confinement,
-) -> Result<Child, (SpawnStage, i32)> {
+) -> Result<Spawned, (SpawnStage, i32)> {
     let forked =
         |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
-    // Closed by a successful exec; written to by a failed one.
+    // Closed by a successful exec; a failed one says what failed.
     let (verdict, report) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| forked(e.into()))?;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|e| forked(e.into()))?;
     let program = program_of(order);
     let child = clone_with(Namespaces::NONE, || {
-        let (stage, errno) = become_program(order, &program, joins, stdio, confinement);
+        let child = Newborn { order, program: &program, joins, stdio, confinement };
+        let (stage, errno) = child.become_program(report.as_fd());
         let [a, b, c, d] = errno.to_le_bytes();
-        let _ = rustix::io::write(&report, &[stage as u8, a, b, c, d]);
+        let _ = send_with(&report, &[stage as u8, a, b, c, d], &[]);
         exit_now(127)
     })
     .map_err(forked)?;
     drop(report);
-    let mut failure = [0; 5];
-    match read_all(verdict.as_fd(), &mut failure) {
-        Ok(0) => Ok(child),
-        Ok(_) => {
-            let _ = skep_sys::process::wait_for(&child);
-            let stage = SpawnStage::from_byte(failure[0]).unwrap_or(SpawnStage::Fork);
-            Err((stage, i32::from_le_bytes([failure[1], failure[2], failure[3], failure[4]])))
+    let mut listener = None;
+    let mut word = [0; 5];
+    loop {
+        match receive_with(&verdict, &mut word) {
+            Ok((0, _)) => return Ok(Spawned { child, listener }),
+            Ok((1, descriptors)) => listener = descriptors.into_iter().next(),
+            Ok(_) => {
+                let _ = skep_sys::process::wait_for(&child);
+                let stage = SpawnStage::from_byte(word[0]).unwrap_or(SpawnStage::Fork);
+                return Err((stage, i32::from_le_bytes([word[1], word[2], word[3], word[4]])));
+            }
+            Err(error) => return Err(forked(error)),
         }
-        Err(error) => Err(forked(error)),
     }
 }
 
-fn read_all(from: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match rustix::io::read(from, &mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(more) => filled += more,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(filled)
+/// A process that runs its program.
+#[derive(Debug)]
+pub struct Spawned {
+    /// Itself.
+    pub child: Child,
+    /// Where its refused system calls wait for their answer.
+    pub listener: Option<OwnedFd>,
 }
 
-/// In this order, each step before the one that would forbid it:
-///
-/// 1. A session of its own, and its terminal: no signal or ioctl reaches another one.
-/// 2. The cgroup, so that all that follows is counted.
-/// 3. Standard descriptors; every other one closes with the exec.
-/// 4. Working directory and file mode mask.
-/// 5. Resource limits.
-/// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
-///    refuse the steps above.
-fn become_program(
-    order: &SpawnOrder,
-    program: &Program,
-    joins: &[OwnedFd],
-    stdio: &Stdio,
-    confinement: &Confinement,
-) -> (SpawnStage, i32) {
-    match prepare(order, joins, stdio, confinement) {
-        Ok(()) => (SpawnStage::Program, program.run()),
-        Err(failure) => failure,
+/// Between fork and exec.
+struct Newborn<'a> {
+    order: &'a SpawnOrder,
+    program: &'a Program,
+    joins: &'a [OwnedFd],
+    stdio: &'a Stdio,
+    confinement: &'a Confinement,
+}
+
+impl Newborn<'_> {
+    /// In this order, each step before the one that would forbid it:
+    ///
+    /// 1. A session of its own, and its terminal: no signal or ioctl reaches another one.
+    /// 2. The cgroup, so that all that follows is counted.
+    /// 3. Standard descriptors; every other one closes with the exec.
+    /// 4. Working directory and file mode mask.
+    /// 5. Resource limits.
+    /// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
+    ///    refuse the steps above.
+    fn become_program(&self, report: BorrowedFd<'_>) -> (SpawnStage, i32) {
+        match self.prepare(report) {
+            Ok(()) => (SpawnStage::Program, self.program.run()),
+            Err(failure) => failure,
+        }
+    }
+
+    fn prepare(&self, report: BorrowedFd<'_>) -> Result<(), (SpawnStage, i32)> {
+        let Self { order, joins, stdio, confinement, .. } = self;
+        at(SpawnStage::Terminal, stdio.enter_session())?;
+        at(SpawnStage::Cgroup, skep_confine::cgroup::join(joins))?;
+        at(SpawnStage::Terminal, stdio.take())?;
+        at(SpawnStage::WorkingDirectory, rustix::process::chdir(order.workdir.as_path()))?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(order.umask));
+        at(SpawnStage::Limits, set_limits(order))?;
+        skep_sys::signal::reset_all();
+        at(SpawnStage::Privileges, confinement.drop_privileges())?;
+        at(SpawnStage::Landlock, confinement.raise_fence())?;
+        let listener = at(SpawnStage::Seccomp, confinement.filter_and_note())?;
+        match listener {
+            None => Ok(()),
+            Some(listener) => {
+                let sent = send_with(report, &[0], &[listener.as_fd()]).map(drop);
+                at(SpawnStage::Seccomp, sent)
+            }
+        }
     }
 }
 
-fn prepare(
-    order: &SpawnOrder,
-    joins: &[OwnedFd],
-    stdio: &Stdio,
-    confinement: &Confinement,
-) -> Result<(), (SpawnStage, i32)> {
-    fn at<T, E: Into<io::Error>>(
-        stage: SpawnStage,
-    ) -> impl FnOnce(Result<T, E>) -> Result<T, (SpawnStage, i32)> {
-        move |result| {
-            result.map_err(|error| {
-                let error: io::Error = error.into();
-                (stage, error.raw_os_error().unwrap_or(libc::EINVAL))
-            })
-        }
-    }
-    at(SpawnStage::Terminal)(stdio.enter_session())?;
-    at(SpawnStage::Cgroup)(skep_confine::cgroup::join(joins))?;
-    at(SpawnStage::Terminal)(stdio.take())?;
-    at(SpawnStage::WorkingDirectory)(rustix::process::chdir(order.workdir.as_path()))?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(order.umask));
-    at(SpawnStage::Limits)(set_limits(order))?;
-    skep_sys::signal::reset_all();
-    at(SpawnStage::Privileges)(confinement.drop_privileges())?;
-    at(SpawnStage::Landlock)(confinement.raise_fence())?;
-    at(SpawnStage::Seccomp)(confinement.filter_system_calls())
+fn at<T, E: Into<io::Error>>(
+    stage: SpawnStage,
+    result: Result<T, E>,
+) -> Result<T, (SpawnStage, i32)> {
+    result.map_err(|error| {
+        let error: io::Error = error.into();
+        (stage, error.raw_os_error().unwrap_or(libc::EINVAL))
+    })
 }
 
 fn set_limits(order: &SpawnOrder) -> io::Result<()> {

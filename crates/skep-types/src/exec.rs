@@ -104,6 +104,15 @@ pub struct ExecStats {
     pub stderr_bytes: u64,
 }
 
+/// A system call that the filter refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedCall {
+    /// Its name.
+    pub call: String,
+    /// How often.
+    pub count: u64,
+}
+
 /// The end of an exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
@@ -119,6 +128,9 @@ pub struct ExecEnd {
     pub limits_hit: Vec<String>,
     /// Whether output was dropped from the log.
     pub truncated: bool,
+    /// System calls that were refused, and how often; where they are noted.
+    #[serde(default)]
+    pub refused: Vec<RefusedCall>,
     /// What it used.
     pub stats: ExecStats,
 }

@@ -53,7 +53,7 @@ pub use egress::{
 pub use enforcement::{EnforcementReport, Layer, LayerReport};
 pub use entry::{EntryState, SpecialKind};
 pub use event::Event;
-pub use exec::{EndReason, Exec, ExecEnd, ExecSpec, ExecStats, TerminalSize};
+pub use exec::{EndReason, Exec, ExecEnd, ExecSpec, ExecStats, RefusedCall, TerminalSize};
 pub use hash::{ChangeSetDigest, ContentHash, DigestError};
 pub use id::{ApprovalId, ExecId, IdError, LayerId, SandboxId};
 pub use name::{NameError, RESERVED_WORDS, SandboxName};

@@ -13,6 +13,7 @@ fn end(exit_code: i32) -> Box<ExecEnd> {
         message: None,
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: ExecStats::default(),
     })
 }

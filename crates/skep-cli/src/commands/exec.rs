@@ -202,6 +202,7 @@ fn remembered_end(api: &dyn Api, exec: &ExecId, error: &io::Error) -> ExecEnd {
         message: Some(format!("the connection to exec `{exec}` broke: {error}")),
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: ExecStats::default(),
     })
 }

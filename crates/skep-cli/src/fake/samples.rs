@@ -62,6 +62,7 @@ pub(crate) fn end(exit_code: i32) -> ExecEnd {
         message: None,
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: ExecStats {
             duration_ms: 1_200,
             cpu_ms: 10,

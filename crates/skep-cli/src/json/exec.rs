@@ -3,7 +3,7 @@
 use super::layer::{LayerView, enforcement};
 use super::{base64, text_and_bytes};
 use serde::Serialize;
-use skep_types::{EnforcementReport, Exec, ExecEnd, ExecStats, Totals};
+use skep_types::{EnforcementReport, Exec, ExecEnd, ExecStats, RefusedCall, Totals};
 use std::collections::BTreeMap;
 
 /// The document that `run --json` and `exec --json` print.
@@ -16,6 +16,7 @@ pub(crate) struct ExecDocument<'a> {
     reason: &'static str,
     message: Option<&'a str>,
     limits_hit: &'a [String],
+    refused: &'a [RefusedCall],
     #[serde(flatten)]
     output: OutputView,
     truncated: bool,
@@ -89,6 +90,7 @@ impl<'a> ExecDocument<'a> {
             reason: end.reason.as_str(),
             message: end.message.as_deref(),
             limits_hit: &end.limits_hit,
+            refused: &end.refused,
             output: OutputView { stdout, stdout_b64, stderr, stderr_b64 },
             truncated: end.truncated || result.truncated,
             stats: stats(&end.stats),
@@ -132,6 +134,7 @@ pub(crate) struct ExecEntry<'a> {
     reason: Option<&'static str>,
     message: Option<&'a str>,
     limits_hit: &'a [String],
+    refused: &'a [RefusedCall],
     stats: Option<StatsView>,
 }
 
@@ -150,6 +153,7 @@ impl<'a> ExecEntry<'a> {
             reason: end.map(|end| end.reason.as_str()),
             message: end.and_then(|end| end.message.as_deref()),
             limits_hit: end.map_or(&[], |end| end.limits_hit.as_slice()),
+            refused: end.map_or(&[], |end| end.refused.as_slice()),
             stats: end.map(|end| stats(&end.stats)),
         }
     }
@@ -181,7 +185,8 @@ mod tests {
         assert_eq!(json["stdout"], "hello\n");
         assert!(json.get("stderr").is_none());
         assert_eq!(json["stderr_b64"], base64(b"\xff"));
-        for key in ["exec", "signal", "limits_hit", "truncated", "stats", "enforcement"] {
+        for key in ["exec", "signal", "limits_hit", "refused", "truncated", "stats", "enforcement"]
+        {
             assert!(json.get(key).is_some(), "{key}");
         }
         for key in ["duration_ms", "cpu_ms", "memory_peak_bytes", "stdout_bytes", "stderr_bytes"] {

@@ -3,7 +3,7 @@
 use super::diff;
 use super::style::Style;
 use skep_types::escape::visible_text;
-use skep_types::{ByteSize, Change, ChangeSet, EndReason, ExecEnd, show_duration};
+use skep_types::{ByteSize, Change, ChangeSet, EndReason, ExecEnd, RefusedCall, show_duration};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ const SIGINT: i32 = 2;
 const SIGPIPE: i32 = 13;
 /// How many paths are listed before the rest is only counted.
 const LISTED: usize = 20;
+/// The same for refused calls.
+const REFUSED: usize = 4;
 
 /// What became of the sandbox after `run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +94,22 @@ fn used(end: &ExecEnd) -> String {
     if !end.limits_hit.is_empty() {
         let _ = write!(used, ", limits felt: {}", end.limits_hit.join(", "));
     }
+    if !end.refused.is_empty() {
+        let _ = write!(used, ", refused: {}", refused(end));
+    }
     used
+}
+
+/// The calls that were refused most often.
+fn refused(end: &ExecEnd) -> String {
+    let mut calls: Vec<_> = end.refused.iter().collect();
+    calls.sort_by_key(|refused| std::cmp::Reverse(refused.count));
+    let show = |refused: &&RefusedCall| format!("{} × {}", refused.call, refused.count);
+    let mut text = calls.iter().take(REFUSED).map(show).collect::<Vec<_>>().join(", ");
+    if calls.len() > REFUSED {
+        let _ = write!(text, " and {} more", calls.len() - REFUSED);
+    }
+    text
 }
 
 /// What an approval is about to apply: risks, then each path, then the totals and the digest.

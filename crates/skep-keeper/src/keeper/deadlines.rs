@@ -14,7 +14,8 @@ const RAREST_CAPTURE: Duration = Duration::from_secs(30);
 impl Keeper<'_> {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut deadlines: Vec<Option<Instant>> = vec![self.idle_deadline(), self.next_join()];
+        let mut deadlines: Vec<Option<Instant>> =
+            vec![self.idle_deadline(), self.next_join(), self.state.refusals.next_deadline()];
         let mut any = false;
         for running in self.state.execs.values().filter(|running| !running.has_ended()) {
             any = true;

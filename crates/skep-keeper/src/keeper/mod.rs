@@ -11,6 +11,7 @@ mod groups;
 mod guard;
 mod operations;
 mod polled;
+mod refusals;
 mod running;
 mod streams;
 
@@ -24,10 +25,12 @@ use crate::view::system;
 use connection::Connection;
 use guard::DiskGuard;
 use polled::PolledGuard;
+use refusals::Refusals;
 use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::Signal;
+use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
 use skep_sys::process::Child;
 use skep_sys::signal::SignalFd;
@@ -52,6 +55,7 @@ pub struct Keeper<'a> {
     pub group: Option<Membership>,
     /// The caller's file mode mask, which processes inside get.
     pub umask: u32,
+    noting: Option<NotingFilter>,
     state: State,
 }
 
@@ -71,6 +75,7 @@ struct State {
     /// Whether init is gone without having been told to.
     init_ended: bool,
     capture: Option<Capture>,
+    refusals: Refusals,
 }
 
 /// When base bytes are captured next, and how long to wait after that.
@@ -88,6 +93,7 @@ enum Token {
     InitEnded,
     Terminate,
     Counted,
+    Refused(u64),
     Client(u64),
     Output(ExecId, usize),
     Input(ExecId),
@@ -107,7 +113,8 @@ impl<'a> Keeper<'a> {
         let disk = DiskGuard::new(uppers(spec), &spec.policy.limits, now);
         let polled = group.is_none().then(|| PolledGuard::new(init.pid, spec.home.as_path(), now));
         let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
-        Self { spec, listener, channel, init, group, umask, state }
+        let noting = Self::noting_filter(spec);
+        Self { spec, listener, channel, init, group, umask, noting, state }
     }
 
     /// Until somebody says stop, init ends, or nothing has happened for too long.
@@ -138,6 +145,10 @@ impl<'a> Keeper<'a> {
         if let Some(answer) = self.state.disk.as_ref().and_then(DiskGuard::answer_comes_on) {
             watched.push(PollFd::from_borrowed_fd(answer, PollFlags::IN));
             tokens.push(Token::Counted);
+        }
+        for (listener, token) in self.state.refusals.watched() {
+            watched.push(listener);
+            tokens.push(token);
         }
         let sockets: Vec<_> =
             self.state.connections.iter().map(|(id, client)| (*id, client.socket())).collect();
@@ -199,6 +210,7 @@ impl<'a> Keeper<'a> {
                 self.state.stopping = true;
             }
             Token::Counted => self.judge_disk(),
+            Token::Refused(number) => self.refuse(number),
             Token::Terminate => self.state.stopping = terminate.next().ok().flatten().is_some(),
             Token::Client(id) => self.serve_client(id),
             Token::Output(exec, index) => self.pump(&exec, index),
@@ -217,7 +229,7 @@ impl<'a> Keeper<'a> {
             return;
         };
         match message {
-            FromInit::Spawned(exec) => self.spawned(&exec, descriptors),
+            FromInit::Spawned { exec, noted } => self.spawned(&exec, noted, descriptors),
             FromInit::NotSpawned { exec, stage, errno } => self.not_spawned(&exec, stage, errno),
             FromInit::Ended { exec, code, signal, cpu_ms, memory_peak } => {
                 self.main_ended(&exec, running::MainEnd { code, signal, cpu_ms, memory_peak });

@@ -12,6 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
 use skep_types::{EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -60,6 +61,9 @@ impl Keeper<'_> {
             self.make_running(exec, command, limits, group, attach.then_some(client))?;
         let order =
             to_file(&self.order(command, &running)).step(|| "pass the command to init".into())?;
+        if let Some(guard) = &mut self.state.disk {
+            guard.wake(Instant::now());
+        }
         let mut descriptors = vec![order.as_fd()];
         descriptors.extend(joins.iter().map(AsFd::as_fd));
         descriptors.extend(theirs.iter().map(AsFd::as_fd));
@@ -69,9 +73,6 @@ impl Keeper<'_> {
         let mut running = running;
         if let (Some(guard), Some(_)) = (&mut self.state.polled, running.limits.cpu_time) {
             running.cpu_before = guard.measure(None).cpu;
-        }
-        if let Some(guard) = &mut self.state.disk {
-            guard.wake(Instant::now());
         }
         self.state.execs.insert(exec.clone(), running);
         self.state.idle_since = None;
@@ -111,6 +112,7 @@ impl Keeper<'_> {
             verdict: None,
             kill_at: None,
             limits_hit: Vec::new(),
+            refused: BTreeMap::new(),
             refused_before: self.refused_forks(),
             starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
@@ -158,10 +160,14 @@ impl Keeper<'_> {
         }
     }
 
-    pub(super) fn spawned(&mut self, exec: &ExecId, descriptors: Vec<OwnedFd>) {
-        let Some(running) = self.state.execs.get_mut(exec) else { return };
+    pub(super) fn spawned(&mut self, exec: &ExecId, noted: bool, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
-        running.process = descriptors.next();
+        let process = descriptors.next();
+        if noted && let Some(listener) = descriptors.next() {
+            self.state.refusals.watch(listener, exec.clone());
+        }
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        running.process = process;
         let Some(terminal) = descriptors.next() else { return };
         let _ = rustix::io::ioctl_fionbio(&terminal, true);
         if let Ok(from) = terminal.try_clone() {

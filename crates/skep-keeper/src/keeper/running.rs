@@ -4,7 +4,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
-use skep_types::{EndReason, ExecEnd, ExecStats, Limits, TerminalSize};
+use skep_types::{EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,8 @@ pub struct Running {
     pub kill_at: Option<Instant>,
     /// Limits that were felt.
     pub limits_hit: Vec<String>,
+    /// System calls that were refused, by name.
+    pub refused: BTreeMap<&'static str, u64>,
     /// Forks that the sandbox's limit had refused before it started.
     pub refused_before: u64,
     /// Processes of the sandbox killed for want of memory before it started.
@@ -186,6 +189,7 @@ impl Running {
             message: None,
             limits_hit: self.limits_hit.clone(),
             truncated: self.log.truncated(),
+            refused: self.refused(),
             stats: ExecStats {
                 duration_ms: self.started.elapsed().as_millis() as u64,
                 cpu_ms: main.cpu_ms.max(group_cpu.as_millis() as u64),
@@ -215,6 +219,11 @@ impl Running {
             None if oom && main.code == Some(128 + libc::SIGKILL) => EndReason::Oom,
             None => EndReason::Exited,
         }
+    }
+
+    fn refused(&self) -> Vec<RefusedCall> {
+        let refused = self.refused.iter();
+        refused.map(|(call, count)| RefusedCall { call: (*call).into(), count: *count }).collect()
     }
 
     /// Notes a limit once.

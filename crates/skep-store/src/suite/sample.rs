@@ -90,6 +90,7 @@ pub fn end(exit_code: i32) -> ExecEnd {
         message: None,
         limits_hit: Vec::new(),
         truncated: false,
+        refused: Vec::new(),
         stats: ExecStats::default(),
     }
 }
