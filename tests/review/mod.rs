@@ -3,13 +3,16 @@
 mod copy;
 mod cost;
 mod crash;
+mod decisions;
 mod desk;
 mod digest;
 mod drift;
 mod feedback;
+mod git_base;
 mod history;
 mod hunks;
 mod kinds;
+mod layers;
 mod model;
 mod names;
 mod payload;

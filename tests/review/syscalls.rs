@@ -53,6 +53,25 @@ fn sample(count: usize, wanted: usize) -> Vec<usize> {
     (1..=wanted).map(|at| count - (wanted - at) * count / wanted).collect()
 }
 
+/// Whether every sync that failed was of a directory that had just been synced. SQLite syncs the
+/// directory of a new log once more than the store itself does, and does not look at the result.
+fn was_synced_before(trace: &std::path::Path) -> bool {
+    let text = std::fs::read_to_string(trace).unwrap();
+    let path = |line: &str| line.split('<').nth(1)?.split('>').next().map(str::to_owned);
+    let mut synced = std::collections::BTreeSet::new();
+    let mut all = true;
+    for line in text.lines().filter(|line| line.contains("sync(")) {
+        match line.contains("INJECTED") {
+            true => {
+                all &= path(line)
+                    .is_some_and(|path| synced.contains(&path) && path.ends_with("/state"))
+            }
+            false => synced.extend(path(line)),
+        }
+    }
+    all
+}
+
 #[test]
 fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
     for_both(|lab| {
@@ -63,6 +82,7 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
         let counts = counts(&scene);
         println!("{counts:?}");
         let short = ["renameat2", "fsync", "mkdirat", "openat2", "unlinkat", "write", "pwrite64"];
+        let trace = lab.root.join("trace");
         let mut faults = 0;
         for (call, count) in &counts {
             if !long() && !short.contains(&call.as_str()) {
@@ -74,8 +94,9 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
                     let line = [
                         "-f",
                         "-qq",
+                        "-y",
                         "-o",
-                        "/dev/null",
+                        trace.to_str().unwrap(),
                         "-e",
                         &format!("trace={call}"),
                         "-e",
@@ -91,7 +112,8 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
                     if !dies && !stuck {
                         scene.whole(&ran, &scene.after, &inject);
                     }
-                    if !dies && ["fsync", "fdatasync", "syncfs"].contains(&call.as_str()) {
+                    let syncs = ["fsync", "fdatasync", "syncfs"].contains(&call.as_str());
+                    if !dies && syncs && !was_synced_before(&trace) {
                         assert_ne!(ran.code(), 0, "{inject}: success after a failed sync");
                     }
                     scene.rewind(&inject);

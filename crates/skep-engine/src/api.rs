@@ -186,6 +186,9 @@ pub struct ApproveRequest {
 pub struct CommitRequest {
     /// The message.
     pub message: String,
+    /// Undo the apply if no commit can be made; otherwise it stands, and a note says why.
+    #[serde(default)]
+    pub or_undo: bool,
 }
 
 /// What an approval did.

@@ -12,26 +12,60 @@ use std::time::{Duration, Instant};
 /// nobody knows for how long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a process may wait in the kernel before its children are looked at.
+const VFORK_PATIENCE: Duration = Duration::from_millis(5);
+
 /// Called by init. Every process but init has stopped when it returns `Ok`.
 ///
 /// None is missed: a process that forks while the signal is on its way starts its fork again after
 /// the stop, and programs inside cannot continue each other while none of them runs.
+///
+/// A parent of `vfork` stops only when its child has called `exec`, and the child was just stopped
+/// on its way there: such a child is let go for a moment, until both can be stopped.
 pub(crate) fn pause_everyone() -> Result<(), Failure> {
     let _ = skep_sys::process::signal_everyone(Signal::STOP);
     let start = Instant::now();
+    let mut nudge_at = start + VFORK_PATIENCE;
     loop {
         let moving = moving(Path::new("/proc")).step(|| "look at the processes".into())?;
-        let Some(name) = moving else { return Ok(()) };
-        if start.elapsed() > PATIENCE {
+        let Some(moving) = moving else { return Ok(()) };
+        let now = Instant::now();
+        if now > start + PATIENCE {
             let _ = skep_sys::process::signal_everyone(Signal::CONT);
-            return Err(Failure::invalid(format!("process {name} inside does not stop")));
+            let operation = format!("stop process {} inside", moving.pid);
+            return Err(Failure::Step { operation, errno: libc::EBUSY });
+        }
+        if moving.state == b'D' && now >= nudge_at {
+            let_children_go(Path::new("/proc"), moving.pid);
+            nudge_at = Instant::now() + VFORK_PATIENCE;
         }
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
+/// Lets the stopped children of a waiting process go on for a moment, and stops everyone again.
+fn let_children_go(proc: &Path, parent: i32) {
+    for child in std::fs::read_dir(proc).into_iter().flatten().flatten() {
+        let Some(pid) = number(&child.file_name()) else { continue };
+        let Ok(stat) = std::fs::read(child.path().join("stat")) else { continue };
+        if parse(&stat) == Some((b'T', parent))
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, Signal::CONT);
+        }
+    }
+    std::thread::sleep(Duration::from_micros(500));
+    let _ = skep_sys::process::signal_everyone(Signal::STOP);
+}
+
+/// A thread that has not stopped.
+struct Moving {
+    pid: i32,
+    state: u8,
+}
+
 /// A thread that has neither stopped nor ended, other than init.
-fn moving(proc: &Path) -> std::io::Result<Option<String>> {
+fn moving(proc: &Path) -> std::io::Result<Option<Moving>> {
     for entry in std::fs::read_dir(proc)? {
         let Some(pid) = number(&entry?.file_name()) else { continue };
         if pid == 1 {
@@ -43,24 +77,31 @@ fn moving(proc: &Path) -> std::io::Result<Option<String>> {
         };
         for task in tasks.flatten() {
             let Ok(stat) = std::fs::read(task.path().join("stat")) else { continue };
-            if !stands(&stat) {
-                return Ok(Some(pid.to_string()));
+            if let Some((state, _)) = parse(&stat)
+                && !stands(state)
+            {
+                return Ok(Some(Moving { pid, state }));
             }
         }
     }
     Ok(None)
 }
 
-fn number(name: &std::ffi::OsStr) -> Option<u32> {
+fn number(name: &std::ffi::OsStr) -> Option<i32> {
     name.to_str()?.parse().ok()
 }
 
-/// Stopped, traced or dead. The name before the state is chosen by the process: the last `)` ends
-/// it.
-fn stands(stat: &[u8]) -> bool {
-    let end = stat.iter().rposition(|byte| *byte == b')');
-    let state = end.and_then(|end| stat.get(end + 2));
-    matches!(state, Some(b'T' | b't' | b'Z' | b'X') | None)
+/// State and parent. The name before them is chosen by the process: the last `)` ends it.
+fn parse(stat: &[u8]) -> Option<(u8, i32)> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut words = std::str::from_utf8(stat.get(end + 2..)?).ok()?.split(' ');
+    let state = words.next()?.bytes().next()?;
+    Some((state, words.next()?.trim().parse().ok()?))
+}
+
+/// Stopped, traced or dead.
+fn stands(state: u8) -> bool {
+    matches!(state, b'T' | b't' | b'Z' | b'X')
 }
 
 #[cfg(test)]
@@ -69,11 +110,11 @@ mod tests {
 
     #[test]
     fn the_state_is_read_behind_the_name() {
-        assert!(stands(b"7 (sh) T 1 7 7"));
-        assert!(stands(b"7 (a) R b) Z 1 7 7"));
-        assert!(!stands(b"7 (a) T b) R 1 7 7"));
-        assert!(!stands(b"7 (sh) S 1 7 7"));
-        assert!(!stands(b"7 (sh) D 1 7 7"));
+        assert_eq!(parse(b"7 (sh) T 1 7 7"), Some((b'T', 1)));
+        assert_eq!(parse(b"7 (a) R b) Z 12 7 7"), Some((b'Z', 12)));
+        assert_eq!(parse(b"7 (a) T b) R 1 7 7"), Some((b'R', 1)));
+        assert!(!stands(b'S') && !stands(b'D') && !stands(b'R'));
+        assert!(stands(b'T') && stands(b'Z'));
     }
 
     #[test]

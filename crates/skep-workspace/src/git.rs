@@ -1,5 +1,5 @@
-//! Asks the project's repository one thing: whether the base's commit has a path (it is tracked then,
-//! and no ignore rule counts).
+//! Asks the project's repository two things: whether the base's commit has a path (it is tracked then,
+//! and no ignore rule counts), and the bytes of a blob.
 //!
 //! Only objects are read, with no configuration but the repository's own format; nothing is run.
 //! A repository that cannot be read has no answer, which is the same as having no repository.
@@ -7,6 +7,9 @@
 use skep_types::RelPath;
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+
+/// Blobs above this are not merged.
+const LARGEST_BLOB: u64 = 4 << 20;
 
 /// The repository of a project, opened when first asked.
 pub(crate) struct Repository {
@@ -36,10 +39,29 @@ impl Repository {
         found.is_some()
     }
 
+    /// The bytes of a blob that has this size; `None` when it is not there or is too large to merge.
+    pub(crate) fn blob(&self, id: &str, size: u64) -> Option<Vec<u8>> {
+        if size > LARGEST_BLOB {
+            return None;
+        }
+        let id = gix::ObjectId::from_hex(id.as_bytes()).ok()?;
+        let repository = self.repository()?;
+        let header = repository.find_header(id).ok()?;
+        if header.kind() != gix::objs::Kind::Blob || header.size() != size {
+            return None;
+        }
+        Some(repository.find_object(id).ok()?.data.clone())
+    }
+
+    /// Opened anew: a blob is asked for rarely, and also where there is no commit yet.
+    fn repository(&self) -> Option<gix::Repository> {
+        let options = gix::open::Options::isolated().open_path_as_is(false);
+        gix::open_opts(&self.project, options).ok()
+    }
+
     fn open(&self) -> Option<Opened> {
         let id = gix::ObjectId::from_hex(self.commit.as_ref()?.as_bytes()).ok()?;
-        let options = gix::open::Options::isolated().open_path_as_is(false);
-        let repository = gix::open_opts(&self.project, options).ok()?;
+        let repository = self.repository()?;
         let tree = repository.find_commit(id).ok()?.tree_id().ok()?.detach();
         Some(Opened { repository, tree })
     }

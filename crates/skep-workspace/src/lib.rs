@@ -62,6 +62,7 @@ mod view;
 
 pub use base::capture::{CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
+pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past};
 pub use derive::{Derived, derive};
 pub use error::{DeriveError, PlanError};

@@ -43,6 +43,9 @@ pub(crate) struct Approve {
     /// Message of the commit
     #[arg(short, long, value_name = "MSG", requires = "commit")]
     message: Option<String>,
+    /// Undo everything if no commit can be made (otherwise the changes stay applied)
+    #[arg(long, requires = "commit")]
+    or_undo: bool,
     /// Apply only if this command succeeds in a fork of the sandbox
     #[arg(long, value_name = "CMD")]
     check: Option<String>,
@@ -85,7 +88,10 @@ impl Approve {
             digest: Some(digest),
             dry_run: self.dry_run,
             allow_risky: paths::select(&self.allow_risky, start, project)?,
-            commit: self.message.clone().map(|message| CommitRequest { message }),
+            commit: self
+                .message
+                .clone()
+                .map(|message| CommitRequest { message, or_undo: self.or_undo }),
             check: self.check.clone(),
         })
     }

@@ -24,16 +24,16 @@ use skep_workspace::tree::TreeRoot;
 const FILES_NAMED: usize = 20;
 
 impl Engine {
-    /// Commits what was applied, if that was asked for. The apply stands in any case: when there
-    /// is no commit, a note says why.
+    /// Commits what was applied, if that was asked for. The apply stands here in any case: when there
+    /// is no commit, a note and the second value say why.
     pub(crate) fn commit_approved(
         &self,
         sandbox: &Sandbox,
         request: &ApproveRequest,
         mut report: ApproveReport,
-    ) -> Result<ApproveReport, Problem> {
+    ) -> Result<(ApproveReport, Option<Problem>), Problem> {
         let (Some(wanted), Some(id)) = (&request.commit, &report.approval) else {
-            return Ok(report);
+            return Ok((report, None));
         };
         let approval = self.store.find_approval(id.as_str()).or_problem()?;
         let message = message(&wanted.message, sandbox, &approval);
@@ -58,9 +58,10 @@ impl Engine {
                     "the changes are applied, but no commit was made: {}",
                     problem.message
                 ));
+                return Ok((report, Some(problem)));
             }
         }
-        Ok(report)
+        Ok((report, None))
     }
 
     fn commit(

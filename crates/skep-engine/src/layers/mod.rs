@@ -281,9 +281,11 @@ impl Engine {
     pub(crate) fn carry_memory(&self, from: &Path, to: &Path) -> Result<(), Problem> {
         let carry = || -> io::Result<()> {
             layout::make_private(to)?;
-            let index = from.join("index");
-            if index.exists() {
-                std::fs::copy(&index, to.join("index"))?;
+            for name in ["index", "tracked"] {
+                let file = from.join(name);
+                if file.exists() {
+                    std::fs::copy(&file, to.join(name))?;
+                }
             }
             let Ok(blobs) = std::fs::read_dir(from.join("blobs")) else { return Ok(()) };
             layout::make_private(&to.join("blobs"))?;

@@ -2,7 +2,7 @@
 
 use super::journal::{Direction, Note};
 use crate::Engine;
-use crate::api::{ApproveReport, ApproveRequest};
+use crate::api::{ApproveReport, ApproveRequest, CommitRequest};
 use crate::problems::OrProblem;
 use serde_json::json;
 use skep_policy::PathSelector;
@@ -18,6 +18,24 @@ impl Engine {
         id: &SandboxId,
         request: &ApproveRequest,
     ) -> Result<ApproveReport, Problem> {
+        let (report, failure) = self.approve_locked(id, request)?;
+        let (Some(failure), Some(approval), Some(CommitRequest { or_undo: true, .. })) =
+            (failure, &report.approval, &request.commit)
+        else {
+            return Ok(report);
+        };
+        let project = self.load(id)?.project;
+        self.undo_approval(Some(approval), project.as_path())?;
+        let message = format!("no commit was made, so nothing was applied: {}", failure.message);
+        Err(Problem::new(failure.code, message))
+    }
+
+    /// Applies and commits; also says why no commit was made.
+    fn approve_locked(
+        &self,
+        id: &SandboxId,
+        request: &ApproveRequest,
+    ) -> Result<(ApproveReport, Option<Problem>), Problem> {
         let sandbox = self.load(id)?;
         let _project = self.lock_project(&sandbox.project)?;
         let _sandbox = self.lock_sandbox(&sandbox)?;

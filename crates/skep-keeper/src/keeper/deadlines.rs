@@ -25,6 +25,8 @@ impl Keeper<'_> {
         if any {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
             deadlines.push(self.state.capture.map(|capture| capture.at));
+            let going = matches!(self.state.tracked, super::Tracking::Going(_));
+            deadlines.push(going.then_some(now));
             deadlines.push(self.group.is_some().then(|| now + OOM_INTERVAL));
             deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
@@ -49,11 +51,17 @@ impl Keeper<'_> {
             return;
         }
         self.poll_processes(now);
+        if matches!(self.state.tracked, super::Tracking::Going(_)) {
+            self.note_tracked();
+        }
         if let Some(guard) = &mut self.state.disk {
             guard.look(now);
         }
         if let Some(capture) = self.state.capture.filter(|capture| now >= capture.at) {
             self.capture();
+            if matches!(self.state.tracked, super::Tracking::NotBegun) {
+                self.note_tracked();
+            }
             let cost = now.elapsed();
             let pause = (capture.pause * 2).min(RAREST_CAPTURE).max(cost * 20);
             self.state.capture = Some(super::Capture { at: Instant::now() + pause, pause });

@@ -76,7 +76,20 @@ struct State {
     init_ended: bool,
     capture: Option<Capture>,
     refusals: Refusals,
+    tracked: Tracking,
 }
+
+/// Noting which files git had clean, once, while the first exec runs that takes a while.
+#[derive(Default)]
+enum Tracking {
+    #[default]
+    NotBegun,
+    Going(Box<skep_workspace::TrackedPass>),
+    Over,
+}
+
+/// How many paths are looked at between two rounds of the loop: a millisecond or so.
+const TRACKED_STEP: usize = 200;
 
 /// When base bytes are captured next, and how long to wait after that.
 #[derive(Debug, Clone, Copy)]
@@ -253,6 +266,22 @@ impl<'a> Keeper<'a> {
     /// path will have one side less in a merge, and then be a conflict instead of a guess.
     fn capture(&mut self) {
         let _ = skep_workspace::capture(&self.workspace());
+    }
+
+    /// Notes some more of the files that git had clean at create. One that cannot be noted is no lost
+    /// work either.
+    fn note_tracked(&mut self) {
+        use skep_workspace::{Pass, TrackedPass};
+        let workspace = self.workspace();
+        let pass = match std::mem::replace(&mut self.state.tracked, Tracking::Over) {
+            Tracking::Over => None,
+            Tracking::NotBegun => TrackedPass::begin(&workspace).map(Box::new),
+            Tracking::Going(pass) => Some(pass),
+        };
+        let Some(mut pass) = pass else { return };
+        if matches!(pass.step(&workspace, TRACKED_STEP), Ok(Pass::Unfinished)) {
+            self.state.tracked = Tracking::Going(pass);
+        }
     }
 
     /// Ends everything and leaves nothing: processes, cgroup, socket.

@@ -16,6 +16,7 @@
 pub(crate) mod capture;
 pub(crate) mod memory;
 mod resolve;
+pub(crate) mod tracked;
 
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
 

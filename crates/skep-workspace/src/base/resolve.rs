@@ -1,10 +1,15 @@
-//! The base of one path, from what is settled, proven or captured.
+//! The base of one path, from what is settled, proven, captured or noted as clean.
 
 use super::memory::{Memory, Partial};
+use super::tracked::{self, Tracked};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
+use crate::git::Repository;
 use rustix::fs::Stat;
-use skep_types::{EntryState, RelPath};
+use skep_types::{ContentHash, EntryState, RelPath};
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::path::Path;
 
 /// Where the base's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +54,49 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Resolver<'a> {
     pub proof: Proof<'a>,
     pub memory: &'a Memory,
+    git: &'a Repository,
+    directory: &'a Path,
+    tracked: OnceCell<HashMap<RelPath, Tracked>>,
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
+    /// With what is remembered in `directory`, and the project's repository for what git had clean.
+    pub(crate) fn new(
+        proof: Proof<'a>,
+        memory: &'a Memory,
+        git: &'a Repository,
+        directory: &'a Path,
+    ) -> Self {
+        Self { proof, memory, git, directory, tracked: OnceCell::new() }
+    }
+
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        let base = self.own(question)?;
+        if base.state.is_some() {
+            return Ok(base);
+        }
+        Ok(self.clean(question)?.unwrap_or(base))
+    }
+
+    /// What git had clean at create: the blob that the index named then.
+    fn clean(&self, question: &Question<'_>) -> Result<Option<Base>, DeriveError> {
+        let list = self.tracked.get_or_init(|| tracked::load(self.directory));
+        let Some(noted) = list.get(question.path) else { return Ok(None) };
+        let Some(bytes) = self.git.blob(&noted.blob, noted.size) else { return Ok(None) };
+        let state = match noted.link {
+            true => EntryState::Symlink { target: bytes.into() },
+            false => {
+                let hash = ContentHash::of(&bytes);
+                self.memory.keep_blob(&bytes)?;
+                EntryState::File { hash, size: noted.size, mode: noted.mode }
+            }
+        };
+        let standing = state == *question.project;
+        let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
+        Ok(Some(Base::known(state, bytes)))
+    }
+
+    fn own(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let Question { path, project, stat, .. } = question;
         if let Some(settled) = self.memory.settled.get(path) {
             let standing = settled.state == **project;

@@ -61,7 +61,7 @@ pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, 
     let union = union::read(&trees, Markers::of(spec.driver))?;
     let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
     let git = Repository::new(&spec.project, spec.base.commit.as_deref());
-    let resolver = Resolver { proof, memory: &memory };
+    let resolver = Resolver::new(proof, &memory, &git, &spec.memory);
     let contents = Contents { trees: &trees, memory: &memory, limit: options.max_hunk_bytes };
     let judge = judge::Judge { spec, trees: &trees, resolver: &resolver, contents: &contents };
     let mut detail = judge.all(&union)?;

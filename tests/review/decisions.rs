@@ -1,0 +1,179 @@
+//! What stands around an approval: the check, the rules, the commit, the receipt.
+
+use super::desk::{change, hunks};
+use crate::harness::{Lab, for_both};
+use serde_json::Value;
+use std::fs;
+
+#[track_caller]
+fn git(lab: &Lab, line: &[&str]) -> String {
+    lab.program("git").args(line).run().ok().text()
+}
+
+fn repository(lab: &Lab) {
+    git(lab, &["init", "-q", "-b", "main", "."]);
+    git(lab, &["config", "user.name", "Ada Project"]);
+    git(lab, &["config", "user.email", "ada@example.org"]);
+    git(lab, &["add", "."]);
+    git(lab, &["commit", "-qm", "first"]);
+}
+
+#[test]
+fn a_check_decides_inside_with_exactly_the_selection_applied() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        let outside = lab.root.join("outside");
+        lab.worked("s", "echo new > a; echo new > b");
+        // Refused: nothing is changed, and the output is shown.
+        let line = ["approve", "s", "--check", "cat a; echo no-good >&2; exit 3"];
+        let ran = lab.without_effect(lab.skep(line));
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        assert!(ran.errors().contains("no-good"), "{}", ran.describe());
+        // The selection only: `b` is not in it, and the rest of the project is.
+        let passes = "test ! -e b && test \"$(cat a)\" = new";
+        let ran = lab.without_effect(lab.skep(["approve", "s", "b", "--check", passes]));
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        // Inside: what it writes is gone, what it reaches for is not there.
+        let check = format!(
+            "{passes} && touch c && (echo x > {} || true) && ! cat {}/.ssh/id_ed25519",
+            outside.display(),
+            lab.home.display()
+        );
+        lab.approve(&["s", "a", "--check", &check]);
+        assert_eq!(lab.bytes("a"), b"new\n");
+        assert!(!lab.project.join("b").exists() && !lab.project.join("c").exists());
+        assert!(!outside.exists());
+        assert_eq!(lab.sandboxes().len(), 1, "the check left a sandbox");
+    });
+}
+
+#[test]
+fn rules_of_the_project_file_and_the_user_decide_path_by_path() {
+    for_both(|lab| {
+        lab.write(
+            "skep.toml",
+            "[changes]\nallow = [\"src/**\", \"*.md\"]\ndeny = [\"src/secret/**\"]\n",
+        );
+        lab.write("src/a", "old\n");
+        lab.worked("s", "echo new > src/a; mkdir src/secret; echo x > src/secret/k; echo m > r.md; echo o > other");
+        let diff = lab.diff("s");
+        let allowed = |path: &str| change(&diff, path)["verdict"]["allowed"].clone();
+        assert_eq!(allowed("src/a"), true, "{diff}");
+        assert_eq!(allowed("r.md"), true);
+        assert_eq!(allowed("src/secret/k"), false);
+        assert_eq!(allowed("other"), false);
+        assert!(change(&diff, "other")["verdict"]["reason"].as_str().unwrap().len() > 5);
+        for refused in [&["s"][..], &["s", "other"], &["s", "src/a", "src/secret/k"]] {
+            let ran = lab.without_effect(lab.skep(["approve"]).args(refused));
+            assert_eq!(ran.code(), 5, "{}", ran.describe());
+        }
+        lab.approve(&["s", "src/a", "r.md"]);
+        assert_eq!(lab.bytes("src/a"), b"new\n");
+        // A hunk of a denied path is denied too.
+        let id = hunks(&lab.diff("s"), Some("other"))[0].id.clone();
+        assert_eq!(lab.skep(["approve", "s", "--hunk", &id]).run().code(), 5);
+    });
+}
+
+#[test]
+fn a_commit_holds_the_applied_paths_and_nothing_else() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        lab.write("b", "old\n");
+        lab.write("staged", "old\n");
+        lab.write("dirty", "old\n");
+        repository(lab);
+        // The user's own unfinished work.
+        lab.write("staged", "staged\n");
+        git(lab, &["add", "staged"]);
+        lab.write("dirty", "dirty\n");
+        // Hooks and filters that must not run.
+        let marker = lab.root.join("marker");
+        for hook in ["pre-commit", "commit-msg", "post-commit", "prepare-commit-msg"] {
+            let path = lab.write(
+                format!(".git/hooks/{hook}"),
+                format!("#!/bin/sh\ntouch {}\n", marker.display()),
+            );
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        lab.worked("s", "echo new > a; echo new > b; rm staged");
+        let report = lab.approve(&["s", "a", "--commit", "-m", "take a"]);
+        let id = git(lab, &["rev-parse", "HEAD"]);
+        assert_eq!(report["commit"], id.as_str(), "{report}");
+        assert_eq!(
+            git(lab, &["show", "--format=%an <%ae>", "--name-only", "HEAD"]),
+            "Ada Project <ada@example.org>\n\na"
+        );
+        assert!(git(lab, &["log", "-1", "--format=%B"]).contains("Co-authored-by: "));
+        assert_eq!(git(lab, &["status", "--porcelain"]), " M dirty\nM  staged");
+        git(lab, &["fsck", "--strict"]);
+        assert!(!marker.exists(), "a hook ran");
+    });
+}
+
+#[test]
+fn without_a_commit_the_apply_stands_or_is_undone_as_the_flag_says() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        repository(lab);
+        lab.worked("s", "echo new > a");
+        // Somebody else's git holds the index.
+        let lock = lab.write(".git/index.lock", "");
+        let ran = lab.skep(["approve", "s", "--commit", "-m", "x", "--or-undo"]).run();
+        assert_ne!(ran.code(), 0, "{}", ran.describe());
+        assert!(ran.errors().contains("nothing was applied"), "{}", ran.describe());
+        assert_eq!(lab.bytes("a"), b"old\n", "it was not undone");
+        let report = lab.approve(&["s", "--commit", "-m", "x"]);
+        assert_eq!(report["commit"], Value::Null);
+        assert!(report["notes"].to_string().contains("no commit was made"), "{report}");
+        assert_eq!(lab.bytes("a"), b"new\n");
+        fs::remove_file(lock).unwrap();
+        assert_eq!(git(lab, &["log", "--format=%s"]), "first");
+    });
+}
+
+/// The statement says what was done, and its signature holds for those bytes and no others.
+#[test]
+fn a_receipt_is_checked_by_another_program() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        lab.worked("s", "echo new > a");
+        let approval = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        let receipt = lab.skep(["receipt", &approval]).run().ok().json();
+        let predicate = &receipt["statement"]["predicate"];
+        assert_eq!(predicate["approval"], approval.as_str());
+        assert_eq!(predicate["paths"][0]["path"], "a");
+        assert_eq!(predicate["execs"][0]["command"][0], "sh", "{predicate}");
+        assert_eq!(predicate["paths"][0]["exec"], predicate["execs"][0]["id"]);
+        lab.tool("receipt.json", receipt.to_string());
+        let check = "import base64, json, subprocess, sys, os\n\
+            r = json.load(open(sys.argv[1])); d = sys.argv[2]\n\
+            body = base64.b64decode(r['payload']); kind = r['payloadType'].encode()\n\
+            if len(sys.argv) > 3: body = body.replace(b'\"a\"', b'\"b\"')\n\
+            assert len(sys.argv) > 3 or json.loads(body) == r['statement']\n\
+            pae = b'DSSEv1 %d %s %d %s' % (len(kind), kind, len(body), body)\n\
+            open(d + '/pae', 'wb').write(pae)\n\
+            open(d + '/sig', 'wb').write(base64.b64decode(r['signatures'][0]['sig']))\n\
+            der = bytes.fromhex('302a300506032b6570032100') + base64.b64decode(r['publicKey']['key'])\n\
+            open(d + '/key', 'wb').write(der)\n\
+            sys.exit(subprocess.call(['openssl', 'pkeyutl', '-verify', '-pubin', '-keyform', 'DER', '-inkey', d + '/key', '-rawin', '-in', d + '/pae', '-sigfile', d + '/sig'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))\n";
+        let room = lab.directory(lab.root.join("room"));
+        let file = lab.root.join("tools/receipt.json");
+        let verify = |changed: &[&str]| {
+            lab.program("python3")
+                .arg("-c")
+                .arg(check)
+                .arg(&file)
+                .arg(&room)
+                .args(changed)
+                .run()
+                .code()
+        };
+        assert_eq!(verify(&[]), 0, "{receipt}");
+        assert_ne!(verify(&["changed"]), 0);
+        // Who approved what, by path.
+        let history = lab.skep(["history", "a", "--json"]).run().ok().json();
+        assert_eq!(history[0]["approval"], approval.as_str(), "{history}");
+        assert_eq!(lab.skep(["history", "zzz", "--json"]).run().ok().json(), Value::Array(vec![]));
+    });
+}
