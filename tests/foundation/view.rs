@@ -41,7 +41,9 @@ fn fs_6_secrets_of_the_host_cannot_be_read() {
         // Control: the same script outside reads all of them but what only root may read.
         let plain = lab.program("sh").args(["-c", READ_ALL, "sh"]).args(&names).run().ok();
         let readable = if lab.who.is_root() { names.len() } else { names.len() - 2 };
-        let read = plain.stdout.windows(5).filter(|window| window == b"READ ").count();
+        // The data base holds this very script, so only whole lines count.
+        let lines = plain.stdout.split(|byte| *byte == b'\n');
+        let read = lines.filter(|line| line.starts_with(b"READ /")).count();
         assert_eq!(read, readable, "{}", plain.describe());
         assert!(lab.canary.is_in(&plain.stdout));
     });

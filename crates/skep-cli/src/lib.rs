@@ -43,6 +43,7 @@ mod paths;
 mod project;
 mod render;
 mod resolve;
+mod secrets;
 mod selection;
 mod surroundings;
 mod tree;

@@ -7,7 +7,8 @@ use crate::paths;
 use crate::surroundings::Surroundings;
 use skep_engine::api::{CreateRequest, MountRequest};
 use skep_types::{
-    Access, ByteString, Code, ExecSpec, Limits, Problem, SandboxName, TerminalSize, escape,
+    Access, ByteString, Code, ExecSpec, Limits, PlainSecret, Problem, PublishedPort, SandboxName,
+    Secret, SecretSource, TerminalSize, escape,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,6 +39,14 @@ pub(crate) fn create(
         system: typed.system.map(Into::into),
         profile: typed.profile.clone(),
         network: typed.net.map(Into::into),
+        allow: typed.allow.clone(),
+        secrets: typed.secret.iter().map(|text| secret(text, here)).collect::<Result<_, _>>()?,
+        secret_env: typed
+            .secret_env
+            .iter()
+            .map(|text| plain_secret(text, here))
+            .collect::<Result<_, _>>()?,
+        publish: typed.publish.iter().map(|text| published(text)).collect::<Result<_, _>>()?,
         env,
         mounts: typed.mount.iter().map(|word| mount(word, here)).collect::<Result<_, _>>()?,
         archive: typed.archive.as_ref().map(|path| here.join(path)),
@@ -58,6 +67,32 @@ pub(crate) fn create(
         home: around.home.clone(),
         project,
     })
+}
+
+fn secret(text: &str, here: &Path) -> Result<Secret, Problem> {
+    let mut secret = skep_policy::parse_secret(text)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    absolute(&mut secret.source, here);
+    Ok(secret)
+}
+
+fn plain_secret(text: &str, here: &Path) -> Result<PlainSecret, Problem> {
+    let mut secret = skep_policy::parse_plain_secret(text)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    absolute(&mut secret.source, here);
+    Ok(secret)
+}
+
+/// A later start may be made from somewhere else.
+fn absolute(source: &mut SecretSource, here: &Path) {
+    if let SecretSource::File(path) = source {
+        *path = here.join(path.as_path()).into();
+    }
+}
+
+fn published(text: &str) -> Result<PublishedPort, Problem> {
+    skep_policy::parse_published_port(text)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))
 }
 
 fn limits(typed: &SandboxArguments, exec: &ExecLimitArguments) -> Limits {

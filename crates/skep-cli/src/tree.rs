@@ -127,6 +127,8 @@ static ENTRIES: &[Entry] = &[
     entry::<c::fork::Fork>("fork", "Start new sandboxes from the state of one"),
     entry::<c::compare::Compare>("compare", "Show sandboxes side by side"),
     entry::<c::template::Template>("template", "Named states to create sandboxes from"),
+    entry::<c::net::Net>("net", "Show and change what a sandbox may reach")
+        .usage("skep net [OPTIONS] [NAME]\n       skep net <COMMAND> [OPTIONS] [NAME] ..."),
     entry::<c::doctor::Doctor>("doctor", "Probe what works on this machine"),
     entry::<c::providers::Providers>("providers", "List where sandboxes can run"),
     entry::<c::gc::Gc>("gc", "Clean up"),
@@ -280,7 +282,7 @@ mod tests {
             "skep run --timeout 5 -- true",
             "skep run --cpus 0 -- true",
             "skep run --pids 0 -- true",
-            "skep run --net allow -- true",
+            "skep run --net everything -- true",
             "skep run --require nonsense -- true",
             "skep run --name ../x -- true",
             "skep run --name diff -- true",

@@ -40,6 +40,7 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
         user,
         now,
         random,
+        secret: crate::secrets::read,
     };
     Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], Box::new(store))?))
 }

@@ -7,8 +7,9 @@ use skep_provider::ExecStream;
 pub use skep_provider::{Capabilities, Finding};
 use skep_types::{
     Access, Approval, ApprovalId, ByteSize, ByteString, ChangeSet, ChangeSetDigest, Conflict,
-    Drift, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits, NetworkMode, Problem, RelPath,
-    Sandbox, SandboxId, SandboxName, SandboxState, Selection, SystemView,
+    Drift, EgressDeath, EgressEntry, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits,
+    NetworkMode, PlainSecret, Problem, PublishedPort, RelPath, Sandbox, SandboxId, SandboxName,
+    SandboxState, Secret, Selection, SystemView,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -56,6 +57,14 @@ pub struct CreateRequest {
     pub profile: Option<String>,
     /// Network.
     pub network: Option<NetworkMode>,
+    /// Rules and presets that were typed; with one, the network is `allow` unless said otherwise.
+    pub allow: Vec<String>,
+    /// Secrets put in at the edge.
+    pub secrets: Vec<Secret>,
+    /// Secrets given in the clear.
+    pub secret_env: Vec<PlainSecret>,
+    /// Ports of the host that lead inside.
+    pub publish: Vec<PublishedPort>,
     /// Environment set inside.
     pub env: BTreeMap<String, ByteString>,
     /// Extra mounts.
@@ -319,6 +328,43 @@ pub struct GcRequest {
     pub max_size: Option<ByteSize>,
 }
 
+/// The way out of a sandbox, and what was tried there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EgressView {
+    /// Its network.
+    pub network: NetworkMode,
+    /// Rules and presets in force.
+    pub allow: Vec<String>,
+    /// What was tried, oldest first.
+    pub entries: Vec<EgressEntry>,
+    /// How its egress process last died, if it did.
+    pub death: Option<EgressDeath>,
+}
+
+/// Rules to add and to take away.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressChange {
+    /// Allowed from now on.
+    pub allow: Vec<String>,
+    /// Not any more; taken away first.
+    pub deny: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EgressChanged {
+    /// All rules in force now.
+    pub allow: Vec<String>,
+    /// Connections that were cut.
+    pub cut: u64,
+    /// The sandbox's new version.
+    pub version: u64,
+}
+
+pub use skep_provider::EgressProbe;
+pub use skep_provider::capabilities::word_for;
+
 /// Everything the edges may ask.
 pub trait Api {
     /// Creates a sandbox and starts it.
@@ -416,6 +462,27 @@ pub trait Api {
 
     /// Where sandboxes can run, tried.
     fn providers(&self) -> Answer<Vec<ProviderView>>;
+    /// What a sandbox may reach, and what it tried.
+    fn egress(&self, id: &SandboxId) -> Answer<EgressView> {
+        Err(not_here(id))
+    }
+    /// Changes what a sandbox may reach, running or not. Connections that the new rules do not
+    /// allow are cut.
+    fn change_egress(&self, id: &SandboxId, change: &EgressChange) -> Answer<EgressChanged> {
+        let _ = change;
+        Err(not_here(id))
+    }
+    /// Forgets a secret; returns how many connections were cut.
+    fn revoke_secret(&self, id: &SandboxId, name: &str) -> Answer<u64> {
+        let _ = name;
+        Err(not_here(id))
+    }
+    /// Tries from inside whether hosts can be reached.
+    fn probe_egress(&self, id: &SandboxId, targets: &[(String, u16)]) -> Answer<Vec<EgressProbe>> {
+        let _ = targets;
+        Err(not_here(id))
+    }
+
     /// Probes the host.
     fn doctor(&self) -> Answer<Vec<Finding>>;
     /// Upkeep.
@@ -424,4 +491,12 @@ pub trait Api {
     fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>>;
     /// The settings in force for a project: key, value, origin.
     fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
+}
+
+/// What an implementation answers that has no way out to speak of.
+fn not_here(id: &SandboxId) -> Problem {
+    Problem::new(
+        skep_types::Code::ProviderUnavailable,
+        format!("the network of sandbox `{id}` cannot be looked at from here"),
+    )
 }

@@ -50,6 +50,7 @@ impl Engine {
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (settings, _) = self.settings(Some(&project), Some(&typed))?;
+        crate::egress::check_policy(&settings.policy)?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
         let chosen = self.choose_provider(&settings)?;
         if request.fresh {
@@ -226,7 +227,7 @@ impl Engine {
         provider: &dyn Provider,
         asked: BTreeSet<Layer>,
     ) -> Result<(WorkspaceDriver, skep_provider::Started), Problem> {
-        let mut spec = self.run_spec(sandbox);
+        let mut spec = self.start_spec(sandbox)?;
         spec.asked = asked;
         let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
         let mut others = choice.or_problem()?.drivers.into_iter();

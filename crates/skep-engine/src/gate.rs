@@ -93,7 +93,9 @@ impl Engine {
             self.copy_project(check)?;
         }
         let provider = self.provider(&check.provider)?;
-        let spec: RunSpec = self.run_spec(check);
+        let mut spec: RunSpec = self.start_spec(check)?;
+        // The ports are taken by the sandbox that is checked.
+        spec.policy.egress.publish.clear();
         provider.start(&spec).or_problem()?;
         write_all(provider, &spec, writes(plan))?;
         let limits = &check.policy.limits;

@@ -29,6 +29,7 @@ mod compare;
 mod copy;
 mod create;
 mod early_warning;
+mod egress;
 mod execs;
 mod gate;
 mod gc;
@@ -62,7 +63,9 @@ use problems::{OrProblem, io_problem};
 use serde_json::Value;
 use skep_provider::{Provider, RunSpec};
 use skep_store::{NewEvent, Store};
-use skep_types::{ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState};
+use skep_types::{
+    ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
+};
 use skep_workspace::WorkspaceSpec;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -85,6 +88,8 @@ pub struct EngineConfig {
     pub now: fn() -> String,
     /// The random source.
     pub random: fn() -> [u8; 10],
+    /// Reads the value of a secret; an error says why not, and nothing of the value.
+    pub secret: fn(&SecretSource) -> Result<SecretValue, String>,
 }
 
 /// The engine.
@@ -158,6 +163,7 @@ impl Engine {
             environment: sandbox.policy.env.clone(),
             home: home.unwrap_or_else(|| self.config.home.clone()),
             base: sandbox.base.clone(),
+            secrets: Default::default(),
         }
     }
 

@@ -42,7 +42,7 @@ impl Engine {
         self.bury_execs(&sandbox)?;
         let (sandbox, searched) = self.hide_more(sandbox)?;
         let provider = self.provider(&sandbox.provider)?;
-        let mut started = provider.start(&self.run_spec(&sandbox)).or_problem()?;
+        let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;

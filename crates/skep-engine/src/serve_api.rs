@@ -2,9 +2,10 @@
 
 use crate::Engine;
 use crate::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Finding,
-    GcDecision, GcRequest, ListFilter, LogChunk, ProviderView, PullReport, RebaseReport,
-    RejectReport, SandboxView, SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
+    EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
+    ListFilter, LogChunk, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
+    SnapshotView, StartedExec,
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
@@ -148,6 +149,22 @@ impl Api for Engine {
     }
     fn remove_template(&self, name: &SandboxName) -> Answer<()> {
         self.forget_template(name)
+    }
+
+    fn egress(&self, id: &SandboxId) -> Answer<EgressView> {
+        self.egress_view(id)
+    }
+
+    fn change_egress(&self, id: &SandboxId, change: &EgressChange) -> Answer<EgressChanged> {
+        self.change_egress_of(id, change)
+    }
+
+    fn revoke_secret(&self, id: &SandboxId, name: &str) -> Answer<u64> {
+        self.revoke_secret_of(id, name)
+    }
+
+    fn probe_egress(&self, id: &SandboxId, targets: &[(String, u16)]) -> Answer<Vec<EgressProbe>> {
+        self.probe_egress_of(id, targets)
     }
 
     fn doctor(&self) -> Answer<Vec<Finding>> {

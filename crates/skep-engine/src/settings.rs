@@ -4,7 +4,7 @@ use crate::Engine;
 use crate::api::CreateRequest;
 use crate::problems::{OrProblem, io_problem};
 use skep_policy::{ConfigDocument, HostFacts, Origins, Settings, Sources};
-use skep_types::{Code, Layer, Limits, Mount, Problem, RelPath};
+use skep_types::{Code, Layer, Limits, Mount, NetworkMode, Problem, RelPath};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -93,7 +93,7 @@ pub(crate) fn typed(request: &CreateRequest, project: &Path) -> Result<ConfigDoc
     into.silence_timeout = limits.silence_timeout.map(Some);
     into.output = limits.output.map(Some);
     let sandbox = &mut document.sandbox;
-    sandbox.network = request.network;
+    sandbox.network = network(request)?;
     sandbox.system = request.system;
     sandbox.user = request.user;
     sandbox.best_effort = request.best_effort.then_some(true);
@@ -103,8 +103,28 @@ pub(crate) fn typed(request: &CreateRequest, project: &Path) -> Result<ConfigDoc
     sandbox.env = request.env.clone();
     sandbox.require = Some(request.require.clone()).filter(|layers| !layers.is_empty());
     sandbox.scope = some(scope(request, project)?);
+    let egress = &mut document.egress;
+    let allow = skep_policy::canonical_rules(&request.allow)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    egress.allow = some(allow);
+    egress.secrets = some(request.secrets.clone());
+    egress.secret_env = some(request.secret_env.clone());
+    egress.publish = some(request.publish.clone());
     document.provider.name = request.provider.clone();
     Ok(document)
+}
+
+/// A rule that is typed says that there is a way out.
+fn network(request: &CreateRequest) -> Result<Option<NetworkMode>, Problem> {
+    match (request.network, request.allow.is_empty()) {
+        (network, true) => Ok(network),
+        (None | Some(NetworkMode::Allow), false) => Ok(Some(NetworkMode::Allow)),
+        (Some(other), false) => {
+            let word = skep_provider::capabilities::word_for(other);
+            let message = format!("`--allow` and `--net {word}` do not go together");
+            Err(Problem::new(Code::Usage, message).hint("leave one of them out"))
+        }
+    }
 }
 
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {

@@ -8,7 +8,7 @@ use crate::protocol::{
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use skep_provider::{ExecStream, ProviderError, StreamEvent};
+use skep_provider::{EgressProbe, ExecStream, ProviderError, StreamEvent};
 use skep_sys::message::send_with;
 use skep_types::{SandboxId, TerminalSize};
 use std::io;
@@ -60,6 +60,28 @@ impl Client {
             }
             reply => Ok(reply),
         }
+    }
+
+    /// Has it tried from inside whether hosts can be reached.
+    pub fn knock(&mut self, targets: &[(String, u16)]) -> Result<Vec<EgressProbe>, ProviderError> {
+        let failed = |source| ProviderError::Keeper {
+            operation: "knock at hosts from",
+            id: self.id.clone(),
+            source,
+        };
+        let (answer, findings) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| failed(error.into()))?;
+        let operation = Operation::Knock { targets: targets.to_vec() };
+        self.ask("knock at hosts from", operation, &[findings.as_fd()])?;
+        drop(findings);
+        let failed = |source| ProviderError::Keeper {
+            operation: "knock at hosts from",
+            id: self.id.clone(),
+            source,
+        };
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::fs::File::from(answer), &mut bytes).map_err(failed)?;
+        serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))
     }
 
     /// Waits until the keeper has closed the connection: after `Stop`, that it is gone.

@@ -8,6 +8,7 @@ use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::{self, IdMap};
+use crate::network::{self, inside, knock};
 use crate::pause;
 use crate::probe;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
@@ -23,7 +24,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal};
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_sys::stdio::{Stdio, open_terminal};
-use skep_types::{EnforcementReport, ExecId, NetworkMode, TerminalSize};
+use skep_types::{EnforcementReport, ExecId, NetworkMode, SystemView, TerminalSize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -104,9 +105,7 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
     let project = build_view(spec, opened, channel)?;
     rustix::system::sethostname(spec.run.name.as_str().as_bytes())
         .step(|| "set the host name".into())?;
-    if spec.run.policy.network == NetworkMode::None {
-        skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
-    }
+    connect(spec.run.policy.network, channel)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "hide init from the inside".into())?;
     // Changing ids has cleared the death signal.
@@ -135,6 +134,27 @@ fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
     }
 }
 
+/// The sandbox's own network: `lo`, and where something may be reached, the doors to it.
+fn connect(network: NetworkMode, channel: &Channel) -> Result<(), Failure> {
+    if network == NetworkMode::Host {
+        return Ok(());
+    }
+    skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
+    if network == NetworkMode::None {
+        return Ok(());
+    }
+    let (doors, sockets) = inside::open_doors()?;
+    let step = || "pass the doors to the keeper".to_owned();
+    let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    channel.send(&FromInit::Connect(doors), &descriptors).step(step)?;
+    // Ours are closed here: with the egress process gone for good, nobody must seem to listen.
+    drop(sockets);
+    match channel.receive().step(step)?.0 {
+        ToInit::Connected(result) => result,
+        other => Err(Failure::invalid(format!("init was told {other:?} too early"))),
+    }
+}
+
 fn build_view(
     spec: &InitSpec<'_>,
     opened: Vec<OwnedFd>,
@@ -153,6 +173,7 @@ fn build_view(
         home_pieces: spec.home_pieces,
         home_from: spec.places.home,
         messages: spec.places.messages,
+        files: own_files(spec.run),
         // The sandbox's directory is `sandboxes/ID` there.
         state: spec.run.directory.ancestors().nth(2).unwrap_or(&spec.run.directory),
     });
@@ -163,6 +184,21 @@ fn build_view(
         | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(&spec.run.project, flags, rustix::fs::Mode::empty())
         .step(|| format!("open the project `{}` inside", spec.run.project.display()))
+}
+
+/// Whom names are asked of, and which are known: not what the host says. A system that can be
+/// changed keeps its own list of hosts, because that is something to change.
+fn own_files(run: &RunSpec) -> Vec<(&'static str, String)> {
+    let resolver = match run.policy.network {
+        NetworkMode::Host => return Vec::new(),
+        NetworkMode::Allow => network::RESOLV_CONF,
+        NetworkMode::None => network::NO_RESOLV_CONF,
+    };
+    let mut files = vec![("/etc/resolv.conf", resolver.to_owned())];
+    if run.policy.system == SystemView::Ro {
+        files.push(("/etc/hosts", network::hosts_file(run.name.as_str())));
+    }
+    files
 }
 
 /// Asks the keeper to start fuse-overlayfs, and waits until it answers.
@@ -243,8 +279,12 @@ impl Init {
                 let result = self.write(descriptors);
                 channel.send(&FromInit::Done(result), &[])
             }
+            ToInit::Knock { targets, proxy } => {
+                knock::start(&targets, proxy, &self.confinement, descriptors);
+                Ok(())
+            }
             ToInit::Pause => channel.send(&FromInit::Done(pause::pause_everyone()), &[]),
-            ToInit::Go | ToInit::Sources | ToInit::Served(_) => Ok(()),
+            ToInit::Go | ToInit::Sources | ToInit::Served(_) | ToInit::Connected(_) => Ok(()),
         }
     }
 

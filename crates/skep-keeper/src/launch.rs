@@ -4,7 +4,11 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::identity::{IdMap, RANGE_START};
 use crate::init::{self, InitSpec, Places};
-use crate::keeper::{Keeper, Membership};
+use crate::keeper::{Attendants, Keeper, Membership};
+use crate::network;
+use crate::network::place::Place;
+use crate::network::process::Egress;
+use crate::network::publish::{self, Publisher};
 use crate::protocol::{FromInit, StartReport, ToInit, to_json};
 use crate::view::apply::WorkspaceParts;
 use crate::view::fuse::{self, SeenOwners, Served, Server};
@@ -68,8 +72,8 @@ fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
 fn run(spec: &RunSpec, report: OwnedFd) -> i32 {
     let up = detach(report.as_fd()).and_then(|umask| bring_up(spec, umask));
     let (message, keeper) = match up {
-        Ok((keeper, terminate, enforcement, servers)) => {
-            (StartReport::Ready(enforcement), Some((keeper, terminate, servers)))
+        Ok((keeper, terminate, enforcement)) => {
+            (StartReport::Ready(enforcement), Some((keeper, terminate)))
         }
         Err(failure) => (StartReport::Failed(failure), None),
     };
@@ -77,9 +81,8 @@ fn run(spec: &RunSpec, report: OwnedFd) -> i32 {
     let _ = rustix::io::write(&report, &to_json(&message));
     drop(report);
     match keeper {
-        Some((keeper, terminate, servers)) => {
+        Some((keeper, terminate)) => {
             keeper.serve(&terminate);
-            drop(servers);
             0
         }
         None => 1,
@@ -106,19 +109,22 @@ fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
 }
 
 /// 1. The socket: it is also what shows that nobody else holds this sandbox.
-/// 2. The cgroup, before the first process that must be counted.
-/// 3. Init, with all its namespaces; ids and cgroup are settled before it goes on.
-/// 4. Its report, joined with that of the limits; what was asked for and is not there is refused.
+/// 2. Ports of the host that were named: one that is taken is told before anything is made.
+/// 3. The cgroup, before the first process that must be counted.
+/// 4. Init, with all its namespaces; ids and cgroup are settled before it goes on.
+/// 5. Its report, joined with that of the limits; what was asked for and is not there is refused.
+/// 6. Those who serve the inside: from here on it can be reached, and can reach.
 fn bring_up<'a>(
     spec: &'a RunSpec,
     umask: u32,
-) -> Result<(Keeper<'a>, SignalFd, EnforcementReport, Vec<Server>), Failure> {
+) -> Result<(Keeper<'a>, SignalFd, EnforcementReport), Failure> {
     failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
     let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
     let mut undo = Undo { spec, group: None, init: None, listening: false };
     let listener = listen(spec)?;
     undo.listening = true;
     failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
+    let published = publish::take(&spec.policy.egress.publish)?;
     undo.group = make_group(spec)?;
     failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
     let plan = SourcePlan::new(spec, undo.group.is_some())?;
@@ -126,17 +132,27 @@ fn bring_up<'a>(
     undo.init = Some(clone_init(spec, &plan, theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
+    let mut place = place_of(spec, init)?;
+    let publisher = match published.is_empty() {
+        true => None,
+        false => place.as_ref().map(|place| Publisher::start(published, place)).transpose()?,
+    };
     let strict = must_join_first(spec);
     let group = undo.group.as_ref().filter(|_| strict);
     settle_init(init, &plan, group, &ours)?;
-    let (mut report, servers) = wait_until_ready(&ours, plan.map)?;
+    let up = wait_until_ready(spec, &ours, plan.map, &mut place)?;
+    let Up { mut report, servers, mut egress } = up;
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
     report.0.extend(limits_report(spec, undo.group.as_ref()).0);
+    if let Some(egress) = &mut egress {
+        network::serve(egress, &mut report)?;
+    }
     refuse_what_is_missing(spec, &report)?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
     let group = group.map(|group| Membership::new(group, strict));
-    Ok((Keeper::new(spec, listener, ours, init, group, umask), terminate, report, servers))
+    let attendants = Attendants { servers, publisher, egress };
+    Ok((Keeper::new(spec, listener, ours, init, group, umask, attendants), terminate, report))
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a
@@ -329,7 +345,7 @@ fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Chi
         .with(Namespaces::IPC)
         .with(Namespaces::UTS)
         .with(Namespaces::CGROUP);
-    if spec.policy.network == NetworkMode::None {
+    if spec.policy.network != NetworkMode::Host {
         namespaces = namespaces.with(Namespaces::NETWORK);
     }
     give_upper_to_inside(spec, plan.map)?;
@@ -453,18 +469,44 @@ fn pass_sources(pid: i32, plan: &SourcePlan, channel: &Channel) -> Result<(), Fa
     Ok(())
 }
 
-/// What init reports, and the programs it had started on the way.
+/// Where the sandbox's network is, unless it is the host's.
+fn place_of(spec: &RunSpec, init: &Child) -> Result<Option<Place>, Failure> {
+    if spec.policy.network == NetworkMode::Host {
+        return Ok(None);
+    }
+    let place = Place::of(init.pid.as_raw_nonzero().get());
+    place.map(Some).step(|| "find the sandbox's network".into())
+}
+
+/// What init reports, and whom it had started on the way.
+struct Up {
+    report: EnforcementReport,
+    servers: Vec<Server>,
+    egress: Option<Egress>,
+}
+
 fn wait_until_ready(
+    spec: &RunSpec,
     channel: &Channel,
     map: IdMap,
-) -> Result<(EnforcementReport, Vec<Server>), Failure> {
+    place: &mut Option<Place>,
+) -> Result<Up, Failure> {
     let step = || "wait for init".to_owned();
     let mut served: Vec<Served> = Vec::new();
+    let mut egress = None;
     loop {
         let (message, descriptors) = channel.receive().step(step)?;
         match message {
             FromInit::Ready(report) => {
-                return Ok((report, served.into_iter().map(|served| served.server).collect()));
+                let servers = served.into_iter().map(|served| served.server).collect();
+                return Ok(Up { report, servers, egress });
+            }
+            FromInit::Connect(doors) => {
+                let place = place.take().ok_or_else(|| Failure::invalid("init asks twice"))?;
+                let prepared = Egress::prepare(spec, doors, place, descriptors);
+                let answer = prepared.as_ref().map(drop).map_err(Clone::clone);
+                channel.send(&ToInit::Connected(answer), &[]).step(step)?;
+                egress = Some(prepared?);
             }
             FromInit::Serve(order) => match fuse::serve(&order, map, &descriptors) {
                 Ok(now) => {
@@ -516,7 +558,9 @@ fn limits_report(spec: &RunSpec, group: Option<&Group>) -> EnforcementReport {
 /// What the caller named must hold. Defaults may weaken; the report says so.
 fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Result<(), Failure> {
     let asked = spec.asked.iter().filter(|_| !spec.policy.best_effort);
-    for layer in asked.chain(&spec.policy.require) {
+    // Rules about what may be reached are worth nothing if something else may be, too.
+    let ruled = (spec.policy.network == NetworkMode::Allow).then_some(&Layer::Network);
+    for layer in asked.chain(&spec.policy.require).chain(ruled) {
         let missing = match report.0.get(layer) {
             Some(found) if found.enforced => continue,
             Some(found) => found.reason.clone().unwrap_or_else(|| "it is not enforced".into()),

@@ -32,7 +32,7 @@ mod identity;
 mod init;
 mod keeper;
 mod launch;
-
+mod network;
 mod pause;
 mod probe;
 mod protocol;
@@ -44,6 +44,7 @@ pub use client::Client;
 pub use identity::IdMap;
 pub use keeper::{Usage, usage};
 pub use launch::{CGROUP_PARENT, start};
+pub use network::rules_unavailable;
 #[doc(hidden)]
 pub use protocol::{FrameKind, Request, parse_frame, push_frame};
 pub use protocol::{Operation, Reply, VERSION};

@@ -5,18 +5,19 @@
 
 use crate::confinement::{Confinement, kept_capabilities};
 use crate::failure::{Failure, Step};
+use crate::network;
 use crate::view::plan::{MASKED, MaskKind};
 use crate::view::system;
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrV4, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use skep_provider::RunSpec;
 use skep_sys::process::{Namespaces, clone_with};
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView, WorkspaceDriver};
 use std::fs::File;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 /// `statfs` type of overlayfs.
@@ -39,6 +40,8 @@ struct Findings {
     workspace_type: i64,
     other_interfaces: Vec<String>,
     reaches_outside: bool,
+    knocked: bool,
+    datagrams_pass: bool,
     first_process: bool,
     filter_active: bool,
     no_new_privileges: bool,
@@ -107,6 +110,8 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         workspace_type: filesystem_type(&run.project),
         other_interfaces: other_interfaces(),
         reaches_outside: reaches_outside(),
+        knocked: run.policy.network == NetworkMode::Allow && knock(),
+        datagrams_pass: run.policy.network == NetworkMode::Allow && datagrams_pass(),
         first_process: rustix::process::getppid().is_some_and(|parent| parent.is_init()),
         filter_active: field("Seccomp") == "2" && denied,
         no_new_privileges: field("NoNewPrivs") == "1",
@@ -179,6 +184,37 @@ fn reaches_outside() -> bool {
     socket.is_ok_and(|socket| rustix::net::connect(&socket, &address).is_ok())
 }
 
+/// Connects to somewhere nobody is. What takes the connection must be a door, and the keeper looks
+/// whether it was (`network::process`).
+fn knock() -> bool {
+    let connects = |address: SocketAddr| {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let socket = rustix::net::socket_with(family, kind, flags, None);
+        // On the loopback the whole handshake happens within the call, which still says "soon".
+        socket.is_ok_and(|socket| {
+            matches!(rustix::net::connect(&socket, &address), Ok(()) | Err(Errno::INPROGRESS))
+                && rustix::net::getpeername(&socket).is_ok()
+        })
+    };
+    // Where there is no IPv6, the second reaches nothing; the keeper knows which it is.
+    network::NOWHERE.map(connects)[0]
+}
+
+/// Whether a datagram to somewhere is let through. It could not get anywhere; the sender shall
+/// know.
+fn datagrams_pass() -> bool {
+    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None);
+    socket.is_ok_and(|socket| {
+        let [nowhere, _] = network::NOWHERE;
+        rustix::net::sendto(&socket, b"?", SendFlags::empty(), &nowhere).is_ok()
+    })
+}
+
 fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> EnforcementReport {
     let mut report = EnforcementReport::default();
     judge_files(run, found, &mut report);
@@ -192,6 +228,7 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
             report.off(Layer::Network, "network namespace", reason);
         }
         NetworkMode::None => report.on(Layer::Network, "network namespace with loopback only"),
+        NetworkMode::Allow => judge_redirect(found, &mut report),
     }
     judge_processes(run, found, &mut report);
     match found.filter_active && found.no_new_privileges {
@@ -214,6 +251,19 @@ fn judge(run: &RunSpec, confinement: &Confinement, found: &Findings) -> Enforcem
         "the host's kernel is shared; use a microVM or gVisor for hostile code",
     );
     report
+}
+
+fn judge_redirect(found: &Findings, report: &mut EnforcementReport) {
+    let how = "network namespace with loopback only, nft redirect to skep's proxy";
+    if !found.other_interfaces.is_empty() {
+        let reason = format!("something besides loopback is there: {:?}", found.other_interfaces);
+        return report.off(Layer::Network, how, reason);
+    }
+    match (found.knocked, found.datagrams_pass) {
+        (true, false) => report.on(Layer::Network, how),
+        (false, _) => report.off(Layer::Network, how, "a connection was not taken by the proxy"),
+        (_, true) => report.off(Layer::Network, how, "a datagram was let through"),
+    }
 }
 
 /// What the project's filesystem must be inside; a copy is on whatever the state directory is on.

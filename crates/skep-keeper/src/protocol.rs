@@ -7,6 +7,7 @@
 //! Between the keeper and init: one message per packet on a socket pair, descriptors attached.
 
 use crate::failure::Failure;
+use crate::network::inside::Doors;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
 use skep_types::{
@@ -124,6 +125,21 @@ pub enum Operation {
         /// What.
         state: EntryState,
     },
+    /// Reach what these rules allow from now on, and nothing else.
+    Reach {
+        /// All of them.
+        rules: Vec<String>,
+    },
+    /// Forget a secret.
+    Revoke {
+        /// Its name.
+        name: String,
+    },
+    /// Try from inside whether hosts can be reached; descriptor: where the findings are written.
+    Knock {
+        /// Host and port.
+        targets: Vec<(String, u16)>,
+    },
     /// End everything.
     Stop,
 }
@@ -140,6 +156,11 @@ pub enum Reply {
         /// Whether it is frozen.
         frozen: bool,
     },
+    /// To `Reach` and `Revoke`.
+    Reached {
+        /// Connections that were cut.
+        cut: usize,
+    },
     /// The keeper speaks another version.
     OtherVersion(u32),
 }
@@ -153,6 +174,8 @@ pub enum ToInit {
     Go,
     /// The answer to `Serve`; descriptor: the mount.
     Served(Result<(), Failure>),
+    /// The answer to `Connect`.
+    Connected(Result<(), Failure>),
     /// Start a process. Descriptors: the [`SpawnOrder`], the cgroup files to join (`joins` of
     /// them), then standard input, output and error unless it gets a terminal.
     Spawn {
@@ -169,6 +192,13 @@ pub enum ToInit {
         whom: Whom,
         /// With what.
         signal: i32,
+    },
+    /// Try from inside whether hosts can be reached. Descriptor: where the findings are written.
+    Knock {
+        /// Host and port.
+        targets: Vec<(String, u16)>,
+        /// Of the proxy.
+        proxy: u16,
     },
     /// Stop every process but init, and answer when they stand (where there is no cgroup).
     Pause,
@@ -194,6 +224,8 @@ pub enum FromInit {
     Failed(Failure),
     /// Have this served by fuse-overlayfs; descriptors: init's user and mount namespace.
     Serve(FuseOrder),
+    /// Lead connections to these doors and have somebody behind them; descriptors: the doors.
+    Connect(Doors),
     /// A process runs; descriptors: a handle on it, where its refused system calls are answered if
     /// they are noted, and the terminal's other end if it has one.
     Spawned {

@@ -13,9 +13,11 @@ pub use mount::{MountError, parse_mount};
 
 use serde::Deserialize;
 use skep_types::{
-    ByteSize, ByteString, InsideUser, Layer, Mount, NetworkMode, RelPath, SystemView,
+    ByteSize, ByteString, InsideUser, Layer, Mount, NetworkMode, PlainSecret, PublishedPort,
+    RelPath, Secret, SystemView,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// A config file is at most this large.
@@ -68,6 +70,8 @@ pub struct ConfigDocument {
     pub sandbox: SandboxSection,
     /// Acceptance rules.
     pub changes: ChangesSection,
+    /// The way out.
+    pub egress: EgressSection,
     /// When to warn.
     pub warn: WarnSection,
     /// What undo keeps.
@@ -166,6 +170,32 @@ pub struct ChangesSection {
     pub deny: Option<Vec<String>>,
 }
 
+/// `[egress]`: what can be reached with `network = "allow"`, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressSection {
+    /// Rules and presets.
+    #[serde(deserialize_with = "values::rules")]
+    pub allow: Option<Vec<String>>,
+    /// Addresses of names, instead of asking a name server.
+    #[serde(deserialize_with = "values::host_addresses")]
+    pub hosts: BTreeMap<String, Vec<IpAddr>>,
+    /// Name servers to ask, instead of the host's.
+    #[serde(deserialize_with = "values::resolvers")]
+    pub resolvers: Option<Vec<SocketAddr>>,
+    /// Files with certificates of authorities that servers may have.
+    pub extra_ca: Option<Vec<ByteString>>,
+    /// Secrets put in at the edge. Not for files: filled from the command line.
+    #[serde(skip)]
+    pub secrets: Option<Vec<Secret>>,
+    /// Secrets given in the clear. Not for files.
+    #[serde(skip)]
+    pub secret_env: Option<Vec<PlainSecret>>,
+    /// Ports of the host that lead inside. Not for files.
+    #[serde(skip)]
+    pub publish: Option<Vec<PublishedPort>>,
+}
+
 /// `[warn]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -239,6 +269,8 @@ pub struct ProfileDocument {
     pub sandbox: SandboxSection,
     /// Acceptance rules.
     pub changes: ChangesSection,
+    /// The way out.
+    pub egress: EgressSection,
 }
 
 /// Memory as a share of the host: at most `percent` of it, and at most `cap`.

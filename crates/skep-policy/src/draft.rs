@@ -1,6 +1,8 @@
 //! Settings in the making: one source laid over another, each value remembering whose it is.
 
-use crate::config::{ChangesSection, ConfigDocument, LimitsSection, Mentioned, SandboxSection};
+use crate::config::{
+    ChangesSection, ConfigDocument, EgressSection, LimitsSection, Mentioned, SandboxSection,
+};
 use crate::environment::EnvironmentTable;
 use crate::origins::{Origin, Origins};
 use crate::settings::Settings;
@@ -32,8 +34,10 @@ impl Draft {
 
     /// Lays a whole document over what is there. `profile` and `profiles` were dealt with before.
     pub(crate) fn apply(&mut self, document: &ConfigDocument, origin: &Origin, lists: Lists) {
-        let ConfigDocument { limits, sandbox, changes, warn, undo, gc, provider, .. } = document;
+        let ConfigDocument { limits, sandbox, changes, egress, warn, undo, gc, provider, .. } =
+            document;
         self.apply_sections(limits, sandbox, changes, origin, lists);
+        self.apply_egress(egress, origin, lists);
         let settings = &mut self.settings;
         let mut layer = Overlay { origins: &mut self.origins, origin };
         layer.value("warn.upper_size", &mut settings.warn_upper_size, &warn.upper_size);
@@ -63,6 +67,23 @@ impl Draft {
         }
         self.apply_view(sandbox, origin);
         self.apply_lists(sandbox, changes, origin, lists);
+    }
+
+    /// Lays what is said about the way out over what is there.
+    pub(crate) fn apply_egress(&mut self, from: &EgressSection, origin: &Origin, lists: Lists) {
+        let to = &mut self.settings.policy.egress;
+        let mut layer = Overlay { origins: &mut self.origins, origin };
+        layer.list("egress.allow", &mut to.allow, &from.allow, lists);
+        layer.list("egress.extra_ca", &mut to.extra_ca, &from.extra_ca, lists);
+        // Servers are asked in order, so one list is not added to another.
+        layer.list("egress.resolvers", &mut to.resolvers, &from.resolvers, Lists::Narrow);
+        for (name, addresses) in &from.hosts {
+            to.hosts.insert(name.clone(), addresses.clone());
+            layer.origins.add_item("egress.hosts", name.clone(), origin);
+        }
+        layer.value("egress.secrets", &mut to.secrets, &from.secrets);
+        layer.value("egress.secret_env", &mut to.secret_env, &from.secret_env);
+        layer.value("egress.publish", &mut to.publish, &from.publish);
     }
 
     fn apply_limits(&mut self, from: &LimitsSection, origin: &Origin) {
@@ -193,6 +214,12 @@ pub(crate) trait ShowItem {
 impl ShowItem for String {
     fn show(&self) -> String {
         self.clone()
+    }
+}
+
+impl ShowItem for std::net::SocketAddr {
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -60,6 +60,7 @@ mod link;
 mod names;
 mod narrowing;
 mod origins;
+mod outward;
 mod pattern;
 mod profiles;
 mod risk;
@@ -71,9 +72,9 @@ mod system_secrets;
 pub use acceptance::AcceptanceRules;
 pub use bare::{bare_repositories, in_bare_repository};
 pub use config::{
-    ChangesSection, ConfigDocument, ConfigError, GcSection, KEYS, LimitsSection, MAX_CONFIG_BYTES,
-    MemoryShare, Mentioned, MicrovmSection, MountError, ProfileDocument, ProviderSection,
-    SandboxSection, UndoSection, WarnSection, nearest_key, parse_mount,
+    ChangesSection, ConfigDocument, ConfigError, EgressSection, GcSection, KEYS, LimitsSection,
+    MAX_CONFIG_BYTES, MemoryShare, Mentioned, MicrovmSection, MountError, ProfileDocument,
+    ProviderSection, SandboxSection, UndoSection, WarnSection, nearest_key, parse_mount,
 };
 pub use dotgit::is_dot_git;
 pub use environment::{
@@ -85,6 +86,10 @@ pub use limits::{HostFacts, LimitError, Widening, default_limits, narrow, valida
 pub use link::{LinkTarget, link_target};
 pub use narrowing::widenings;
 pub use origins::{Origin, Origins, SettingRow};
+pub use outward::{
+    OutwardError, canonical_rules, parse_plain_secret, parse_published_port, parse_secret,
+    unreachable_secret,
+};
 pub use pattern::PatternError;
 pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
 pub use risk::{ChangeFacts, RiskEntry, RiskTable};

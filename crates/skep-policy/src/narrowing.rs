@@ -1,6 +1,7 @@
 //! Whether one policy is inside another: what a project's own file, an agent or a child sandbox
 //! may ask for.
 
+use crate::egress::{RuleSet, added_rules};
 use crate::limits::{Widening, wider_in_force};
 use skep_types::{Access, InsideUser, Mount, NetworkMode, Policy, SystemView};
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ pub fn widenings(outer: &Policy, inner: &Policy) -> Vec<Widening> {
     dropped(&mut found, "sandbox.require", &outer.require, &inner.require);
     dropped(&mut found, "changes.deny", &outer.deny_changes, &inner.deny_changes);
     mounts(&mut found, &outer.mounts, &inner.mounts);
+    egress(&mut found, outer, inner);
     scope(&mut found, outer, inner);
     allowed(&mut found, outer, inner);
     found
@@ -42,7 +44,8 @@ fn widening(key: &str, outer: impl Into<String>, inner: impl Into<String>) -> Wi
 fn network(mode: NetworkMode) -> (u8, &'static str) {
     match mode {
         NetworkMode::None => (0, "none"),
-        NetworkMode::Host => (1, "host"),
+        NetworkMode::Allow => (1, "allow"),
+        NetworkMode::Host => (2, "host"),
     }
 }
 
@@ -105,6 +108,23 @@ fn mounts(found: &mut Vec<Widening>, outer: &[Mount], inner: &[Mount]) {
             let shown = format!("`{}:{}:{access}`", mount.source, mount.target);
             found.push(widening("sandbox.mounts", "a list without it", shown));
         }
+    }
+}
+
+/// Rules count where they are in force, and a rule inside another adds nothing.
+fn egress(found: &mut Vec<Widening>, outer: &Policy, inner: &Policy) {
+    if inner.network != NetworkMode::Allow || outer.network == NetworkMode::Host {
+        return;
+    }
+    let rules = |policy: &Policy| RuleSet::parse(&policy.egress.allow);
+    match (rules(outer), rules(inner)) {
+        (Ok(held), Ok(wanted)) => {
+            for rule in added_rules(&held, &wanted) {
+                found.push(widening("egress.allow", "a list without it", format!("`{rule}`")));
+            }
+        }
+        // Rules were read before they came here; what cannot be read is not inside anything.
+        _ => found.push(widening("egress.allow", "a list of rules", "something else")),
     }
 }
 

@@ -47,6 +47,7 @@ impl Settings {
         let policy = &self.policy;
         let network = match policy.network {
             NetworkMode::None => "none",
+            NetworkMode::Allow => "allow",
             NetworkMode::Host => "host",
         };
         let system = match policy.system {
@@ -73,6 +74,11 @@ impl Settings {
         rows.items("sandbox.env_pass", &policy.env_pass);
         rows.items("sandbox.require", &policy.require);
         rows.items("sandbox.scope", &policy.scope);
+        rows.items("egress.allow", &policy.egress.allow);
+        let hosts: Vec<String> = policy.egress.hosts.keys().cloned().collect();
+        rows.items("egress.hosts", &hosts);
+        rows.items("egress.resolvers", &policy.egress.resolvers);
+        rows.items("egress.extra_ca", &policy.egress.extra_ca);
         rows.items("changes.allow", &policy.allow_changes);
         rows.items("changes.deny", &policy.deny_changes);
     }

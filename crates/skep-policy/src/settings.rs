@@ -175,6 +175,7 @@ fn apply_profile(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), Setting
             &origin,
             Lists::Extend,
         );
+        draft.apply_egress(&profile.egress, &origin, Lists::Extend);
     }
     draft.settings.policy.profile = name.to_owned();
     draft.origins.set("profile", &origin);
@@ -213,11 +214,15 @@ fn narrowed_by_project(outer: Draft, project: &ConfigDocument) -> Result<Draft, 
 /// Settings about the user's machine rather than about the sandbox, and variables: a project that
 /// sets `ANTHROPIC_BASE_URL` would send the user's key to a host of its choice.
 fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
-    let ConfigDocument { profile, sandbox, undo, gc, provider, profiles, .. } = project;
+    let ConfigDocument { profile, sandbox, egress, undo, gc, provider, profiles, .. } = project;
     let present = [
         (profile.is_some(), "profile"),
         (!profiles.is_empty(), "profiles"),
         (!sandbox.env.is_empty(), "sandbox.env"),
+        // A project that says where names lead, or whom to trust, could take what is sent there.
+        (!egress.hosts.is_empty(), "egress.hosts"),
+        (egress.resolvers.is_some(), "egress.resolvers"),
+        (egress.extra_ca.is_some(), "egress.extra_ca"),
         (undo.keep.is_some(), "undo.keep"),
         (undo.age.is_some(), "undo.age"),
         (gc.approved_age.is_some(), "gc.approved_age"),

@@ -225,3 +225,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_project_may_take_rules_away_and_never_add_one() {
+    let user = "[sandbox]\nnetwork = \"allow\"\n[egress]\nallow = [\"*.a.test\", \"b.test\"]\n";
+    let resolve = |project: &str| {
+        let user = ConfigDocument::parse(user.as_bytes(), "config.toml").unwrap();
+        let project = ConfigDocument::parse(project.as_bytes(), "skep.toml").unwrap();
+        let sources = Sources { user: Some(&user), project: Some(&project), ..Sources::default() };
+        Settings::resolve(&sources).map(|(settings, _)| settings.policy)
+    };
+    let policy = resolve("[egress]\nallow = [\"x.a.test\"]\n").unwrap();
+    assert_eq!(policy.egress.allow, ["x.a.test"]);
+    assert_eq!(resolve("[egress]\nallow = []\n").unwrap().egress.allow, Vec::<String>::new());
+    assert_eq!(resolve("[sandbox]\nnetwork = \"none\"\n").unwrap().network, NetworkMode::None);
+    for wider in ["[egress]\nallow = [\"c.test\"]\n", "[sandbox]\nnetwork = \"host\"\n"] {
+        assert!(matches!(resolve(wider), Err(SettingsError::Widens(_))), "{wider}");
+    }
+    for foreign in
+        ["[egress.hosts]\n\"b.test\" = \"10.0.0.1\"\n", "[egress]\nextra_ca = [\"/x\"]\n"]
+    {
+        assert!(matches!(resolve(foreign), Err(SettingsError::NotForProjects(_))), "{foreign}");
+    }
+}

@@ -24,8 +24,8 @@ use skep_confine::probe::ProbeContext;
 use skep_keeper::{CGROUP_PARENT, Client, Operation, Reply};
 use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{
-    Attach, DriverChoice, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status,
-    ViewWrite,
+    Attach, DriverChoice, EgressProbe, ExecStream, Finding, Provider, ProviderError, RunSpec,
+    Started, Status, ViewWrite,
 };
 use skep_types::{
     ExecId, ExecSpec, KeeperIdentity, Layer, NetworkMode, SandboxId, WorkspaceDriver,
@@ -44,13 +44,20 @@ pub struct NamespaceProvider {
     program_directories: Vec<PathBuf>,
     user_name: String,
     forced: Option<WorkspaceDriver>,
+    egress: bool,
 }
 
 impl NamespaceProvider {
     /// A provider for sandboxes whose state lies in `state_dir`. The other two are for `doctor`:
     /// where programs are looked for, and whose subordinate ids count.
     pub fn new(state_dir: PathBuf, program_directories: Vec<PathBuf>, user_name: String) -> Self {
-        Self { state_dir, program_directories, user_name, forced: None }
+        Self { state_dir, program_directories, user_name, forced: None, egress: false }
+    }
+
+    /// This program, executed anew with the word for it, becomes an egress process; so there can be
+    /// a way out (`--net allow`).
+    pub fn with_egress(self) -> Self {
+        Self { egress: true, ..self }
     }
 
     /// Uses this copy-on-write driver and no other.
@@ -65,10 +72,14 @@ impl Provider for NamespaceProvider {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
+        let mut networks = vec![NetworkMode::None, NetworkMode::Host];
+        if self.egress {
+            networks.push(NetworkMode::Allow);
+        }
         Capabilities {
             boundary: Boundary::SharedKernel,
             layers: SHARED_KERNEL_LAYERS.to_vec(),
-            networks: vec![NetworkMode::None, NetworkMode::Host],
+            networks,
             system_cow: true,
             images: false,
             unprivileged: true,
@@ -104,7 +115,11 @@ impl Provider for NamespaceProvider {
             reason: probe.reason,
             remedy: probe.remedy,
         };
-        probes.into_iter().map(finding).collect()
+        let mut findings: Vec<Finding> = probes.into_iter().map(finding).collect();
+        if self.egress {
+            findings.push(redirect());
+        }
+        findings
     }
 
     fn choose_driver(
@@ -207,6 +222,25 @@ impl Provider for NamespaceProvider {
         Ok(())
     }
 
+    fn reach(&self, spec: &RunSpec, rules: &[String]) -> Result<u64, ProviderError> {
+        let operation = Operation::Reach { rules: rules.to_vec() };
+        Ok(connections_cut(&ask(spec, "change the rules of", operation)?))
+    }
+
+    fn revoke(&self, spec: &RunSpec, secret: &str) -> Result<u64, ProviderError> {
+        let operation = Operation::Revoke { name: secret.to_owned() };
+        Ok(connections_cut(&ask(spec, "revoke a secret of", operation)?))
+    }
+
+    fn knock(
+        &self,
+        spec: &RunSpec,
+        targets: &[(String, u16)],
+    ) -> Result<Vec<EgressProbe>, ProviderError> {
+        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        client.knock(targets)
+    }
+
     fn stop(
         &self,
         id: &SandboxId,
@@ -233,6 +267,26 @@ impl Provider for NamespaceProvider {
 
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
         Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
+    }
+}
+
+/// Whether connections inside can be led to the proxy, found by setting the rules for it.
+fn redirect() -> Finding {
+    let missing = skep_keeper::rules_unavailable();
+    let (reason, remedy) = missing.unzip();
+    Finding {
+        name: "nft-redirect".into(),
+        ok: reason.is_none(),
+        how: "set NAT rules in a network namespace of its own, for `--net allow`".into(),
+        reason,
+        remedy,
+    }
+}
+
+fn connections_cut(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Reached { cut } => *cut as u64,
+        _ => 0,
     }
 }
 

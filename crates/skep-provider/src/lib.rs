@@ -30,7 +30,8 @@ pub use capabilities::{Boundary, Capabilities};
 
 use skep_types::{
     ByteString, Code, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, KeeperIdentity,
-    Layer, Policy, Problem, RelPath, SandboxId, SandboxName, TerminalSize, WorkspaceDriver,
+    Layer, Policy, Problem, RelPath, SandboxId, SandboxName, SecretValue, TerminalSize,
+    WorkspaceDriver,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -73,6 +74,18 @@ pub struct RunSpec {
     pub home: PathBuf,
     /// What the base of the workspace is, for captures while execs run.
     pub base: skep_types::Base,
+    /// Values of the policy's secrets. In memory only: this is never written anywhere.
+    #[serde(skip)]
+    pub secrets: RunSecrets,
+}
+
+/// Values of secrets by name, as read from their sources for one start.
+#[derive(Debug, Clone, Default)]
+pub struct RunSecrets {
+    /// Put in at the edge.
+    pub edge: BTreeMap<String, SecretValue>,
+    /// Given to processes inside in the clear.
+    pub plain: BTreeMap<String, SecretValue>,
 }
 
 /// A sandbox that now runs.
@@ -228,6 +241,29 @@ impl ProviderError {
     }
 }
 
+fn no_way_out(provider: &str) -> ProviderError {
+    ProviderError::Invalid(format!("the provider `{provider}` has no egress of skep's"))
+}
+
+/// What came of trying to reach a host from inside.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EgressProbe {
+    /// The host, as asked for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it was reached.
+    pub reached: bool,
+    /// Whether the rules allow it; `None` where that could not be found out.
+    pub allowed: Option<bool>,
+    /// What was seen.
+    pub how: String,
+    /// Why not, in the proxy's words.
+    pub reason: Option<String>,
+    /// What would allow it.
+    pub hint: Option<String>,
+}
+
 /// Where the processes of a sandbox run.
 pub trait Provider {
     /// The word for it on the command line.
@@ -307,6 +343,29 @@ pub trait Provider {
     /// Puts entries into the workspace through the mounted view, in order. Nothing else inside
     /// may be running (frozen, or no execs).
     fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError>;
+
+    /// From now on these rules say what can be reached, and nothing else; connections that they do
+    /// not allow are cut, and counted in the answer.
+    fn reach(&self, spec: &RunSpec, rules: &[String]) -> Result<u64, ProviderError> {
+        let _ = (spec, rules);
+        Err(no_way_out(self.name()))
+    }
+
+    /// Forgets the value of a secret; connections to its hosts are cut, and counted.
+    fn revoke(&self, spec: &RunSpec, secret: &str) -> Result<u64, ProviderError> {
+        let _ = (spec, secret);
+        Err(no_way_out(self.name()))
+    }
+
+    /// Tries from inside whether hosts can be reached.
+    fn knock(
+        &self,
+        spec: &RunSpec,
+        targets: &[(String, u16)],
+    ) -> Result<Vec<EgressProbe>, ProviderError> {
+        let _ = (spec, targets);
+        Err(no_way_out(self.name()))
+    }
 
     /// Ends everything inside and the keeper. When this returns, no process, mount, cgroup or
     /// socket of the sandbox is left. Succeeds if it is already gone.

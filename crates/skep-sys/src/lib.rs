@@ -34,6 +34,7 @@ pub mod network;
 pub mod process;
 pub mod program;
 pub mod raw;
+pub mod route;
 pub mod seccomp;
 pub mod signal;
 pub mod stdio;

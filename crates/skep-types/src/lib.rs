@@ -32,6 +32,7 @@ mod exec;
 mod hash;
 mod id;
 mod name;
+mod outward;
 mod path;
 mod policy;
 mod problem;
@@ -57,6 +58,7 @@ pub use exec::{EndReason, Exec, ExecEnd, ExecSpec, ExecStats, RefusedCall, Termi
 pub use hash::{ChangeSetDigest, ContentHash, DigestError};
 pub use id::{ApprovalId, ExecId, IdError, LayerId, SandboxId};
 pub use name::{NameError, RESERVED_WORDS, SandboxName};
+pub use outward::{EgressDeath, EgressPolicy, PlainSecret, PublishedPort, Secret, SecretSource};
 pub use path::{RelPath, RelPathError};
 pub use policy::{Access, InsideUser, Limits, Mount, NetworkMode, Policy, SystemView};
 pub use problem::{Code, Problem, chain};

@@ -44,7 +44,10 @@ pub struct Limits {
 pub enum NetworkMode {
     /// Nothing but the sandbox's own loopback.
     #[default]
+    #[serde(alias = "loopback")]
     None,
+    /// What the rules of the policy allow, through skep's proxy.
+    Allow,
     /// The host's network as it is; must be named.
     Host,
 }
@@ -104,6 +107,8 @@ pub struct Policy {
     pub limits: Limits,
     /// Network.
     pub network: NetworkMode,
+    /// What the way out leads to, and which ports lead in.
+    pub egress: crate::EgressPolicy,
     /// System directories.
     pub system: SystemView,
     /// Who the processes look like.

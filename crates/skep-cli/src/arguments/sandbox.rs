@@ -42,9 +42,24 @@ pub(crate) struct SandboxArguments {
     /// Named policy
     #[arg(long, value_name = "P")]
     pub(crate) profile: Option<String>,
-    /// What can be reached: nothing but the sandbox's own loopback, or the host's network
+    /// What can be reached: nothing but the sandbox's own loopback, what --allow says, or the
+    /// host's network
     #[arg(long, value_name = "MODE")]
     pub(crate) net: Option<NetworkWord>,
+    /// Let HOST[:PORT], *.HOST, a network or a preset (@npm) be reached (may be repeated; implies
+    /// --net allow)
+    #[arg(long, value_name = "RULE")]
+    pub(crate) allow: Vec<String>,
+    /// Put a secret in at the edge, towards HOST only; inside is a placeholder (may be repeated;
+    /// SOURCE: env:VAR, file:PATH or cmd:COMMAND)
+    #[arg(long, value_name = "NAME[=SOURCE][@HOST]")]
+    pub(crate) secret: Vec<String>,
+    /// Give a secret to the processes inside in the clear (may be repeated)
+    #[arg(long, value_name = "NAME[=SOURCE]")]
+    pub(crate) secret_env: Vec<String>,
+    /// Lead a port of this host's loopback to a server inside (may be repeated)
+    #[arg(long, value_name = "[HOST:]PORT")]
+    pub(crate) publish: Vec<String>,
     /// Show a host path inside (may be repeated; read-only unless `:rw`)
     #[arg(long, value_name = "SRC:DST[:ro|rw]")]
     pub(crate) mount: Vec<OsString>,
@@ -116,6 +131,8 @@ pub(crate) enum NetworkWord {
     // Nothing but the sandbox's own loopback
     #[value(alias = "loopback")]
     None,
+    // What the rules allow, through skep's proxy
+    Allow,
     // The host's network as it is
     Host,
 }
@@ -142,6 +159,7 @@ impl From<NetworkWord> for NetworkMode {
     fn from(word: NetworkWord) -> Self {
         match word {
             NetworkWord::None => Self::None,
+            NetworkWord::Allow => Self::Allow,
             NetworkWord::Host => Self::Host,
         }
     }

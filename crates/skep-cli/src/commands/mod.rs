@@ -19,6 +19,7 @@ pub(crate) mod kill;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod net;
 pub(crate) mod providers;
 pub(crate) mod ps;
 pub(crate) mod pull;

@@ -10,11 +10,12 @@ use crate::commands::exec::{Ended, Through, attached, enforcement_of, say_why};
 use crate::context::Context;
 use crate::exit::{self, Failure, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
+use crate::render::egress;
 use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command};
 use clap::Args;
 use skep_engine::api::{Api, CreateRequest};
-use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, Problem, Sandbox};
+use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
 
 /// What can be typed.
@@ -94,8 +95,12 @@ impl Run {
         let ended = attached(api, sandbox, spec, Input::Passed, sink)
             .map_err(|problem| not_started(api, sandbox, problem))?;
         say_why(context, &ended.end);
+        let denials = denials(context, api, sandbox);
         if let Some((set, fate)) = self.afterwards(context, api, sandbox) {
             let style = context.output.error_style;
+            if let Some(denials) = denials {
+                context.output.say(denials.trim_end());
+            }
             let text = summary::after_run(style, &set, &ended.end, fate);
             context.output.say(text.trim_end());
         }
@@ -154,6 +159,15 @@ impl Run {
         }
         Some((set, Fate::Kept))
     }
+}
+
+/// What the network did not let through; looked at while the sandbox is still there.
+fn denials(context: &Context, api: &dyn Api, sandbox: &Sandbox) -> Option<String> {
+    if sandbox.policy.network != NetworkMode::Allow {
+        return None;
+    }
+    let view = api.egress(&sandbox.id).ok()?;
+    egress::after_run(context.output.error_style, &view)
 }
 
 /// The command could not even be asked for: a sandbox without a single exec is of no use.

@@ -4,7 +4,7 @@ use super::layer::{LayerView, enforcement};
 use super::text_and_bytes;
 use serde::Serialize;
 use skep_engine::api::{SandboxView, SnapshotView};
-use skep_types::Sandbox;
+use skep_types::{NetworkMode, Policy, PublishedPort, Sandbox};
 use std::collections::BTreeMap;
 
 /// The document.
@@ -21,6 +21,7 @@ pub(crate) struct SandboxDocument<'a> {
     driver: &'static str,
     base_commit: Option<&'a str>,
     profile: &'a str,
+    network: NetworkView<'a>,
     labels: &'a BTreeMap<String, String>,
     created_at: &'a str,
     updated_at: &'a str,
@@ -30,6 +31,44 @@ pub(crate) struct SandboxDocument<'a> {
     computed: Option<Computed<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshots: Option<Vec<SnapshotDocument<'a>>>,
+}
+
+/// What can be reached, what is put in on the way, and what leads in. Never a value.
+#[derive(Debug, Serialize)]
+struct NetworkView<'a> {
+    mode: NetworkMode,
+    allow: &'a [String],
+    secrets: Vec<SecretView<'a>>,
+    publish: &'a [PublishedPort],
+}
+
+#[derive(Debug, Serialize)]
+struct SecretView<'a> {
+    name: &'a str,
+    source: String,
+    hosts: &'a [String],
+    /// Whether the inside has its plain value.
+    plain: bool,
+}
+
+impl<'a> NetworkView<'a> {
+    fn new(policy: &'a Policy) -> Self {
+        let egress = &policy.egress;
+        let edge = egress.secrets.iter().map(|secret| SecretView {
+            name: &secret.name,
+            source: secret.source.to_string(),
+            hosts: &secret.hosts,
+            plain: false,
+        });
+        let plain = egress.secret_env.iter().map(|secret| SecretView {
+            name: &secret.name,
+            source: secret.source.to_string(),
+            hosts: &[],
+            plain: true,
+        });
+        let secrets = edge.chain(plain).collect();
+        Self { mode: policy.network, allow: &egress.allow, secrets, publish: &egress.publish }
+    }
 }
 
 /// What is only known after looking.
@@ -75,6 +114,7 @@ impl<'a> SandboxDocument<'a> {
             driver: sandbox.driver.as_str(),
             base_commit: sandbox.base.commit.as_deref(),
             profile: &sandbox.policy.profile,
+            network: NetworkView::new(&sandbox.policy),
             labels: &sandbox.labels,
             created_at: &sandbox.created_at,
             updated_at: &sandbox.updated_at,

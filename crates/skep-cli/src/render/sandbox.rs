@@ -4,7 +4,7 @@ use super::style::Style;
 use super::table::table;
 use skep_engine::api::{SandboxView, SnapshotView};
 use skep_types::escape::{visible, visible_text};
-use skep_types::{ByteSize, EnforcementReport, Layer, Limits, Sandbox, show_duration};
+use skep_types::{ByteSize, EnforcementReport, Layer, Limits, NetworkMode, Sandbox, show_duration};
 use std::fmt::Write as _;
 
 /// `ls`.
@@ -60,6 +60,21 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     let limits = limits(&sandbox.policy.limits);
     if !limits.is_empty() {
         field("limits", &limits.join(", "));
+    }
+    let egress = &sandbox.policy.egress;
+    if sandbox.policy.network == NetworkMode::Allow {
+        let rules = if egress.allow.is_empty() { "nothing".into() } else { egress.allow.join(" ") };
+        field("may reach", &rules);
+    }
+    for secret in &egress.secrets {
+        let hosts = secret.hosts.join(", ");
+        field("secret", &format!("{} from {} for {hosts}", secret.name, secret.source));
+    }
+    for secret in &egress.secret_env {
+        field("secret", &format!("{} from {}, IN THE CLEAR inside", secret.name, secret.source));
+    }
+    for port in &egress.publish {
+        field("publishes", &format!("127.0.0.1:{} leads to {} inside", port.host, port.inside));
     }
     for (key, value) in &sandbox.labels {
         field("label", &visible(format!("{key}={value}").as_bytes()));

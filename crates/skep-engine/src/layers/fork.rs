@@ -86,6 +86,9 @@ impl Engine {
         let now = self.now();
         let mut labels = parent.labels.clone();
         labels.insert(PARENT_LABEL.into(), parent.name.to_string());
+        let mut policy = parent.policy.clone();
+        // A port of the host leads to one sandbox only.
+        policy.egress.publish.clear();
         Ok(Sandbox {
             id: SandboxId::from_random((self.config.random)()),
             name,
@@ -96,6 +99,7 @@ impl Engine {
                 _ => layers.to_vec(),
             },
             keeper: Some(self_identity()?),
+            policy,
             labels,
             created_at: now.clone(),
             updated_at: now,

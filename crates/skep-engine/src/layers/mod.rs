@@ -78,7 +78,7 @@ impl Engine {
             return result;
         }
         let now = self.load(&id)?;
-        let started = provider.start(&self.run_spec(&now)).or_problem();
+        let started = self.start_spec(&now).and_then(|spec| provider.start(&spec).or_problem());
         let sandbox = match started {
             Ok(started) => self.update(&id, "sandbox.restarted", json!({}), &mut |row| {
                 row.keeper = Some(started.keeper.clone());

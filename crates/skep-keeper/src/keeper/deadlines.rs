@@ -14,8 +14,12 @@ const RAREST_CAPTURE: Duration = Duration::from_secs(30);
 impl Keeper<'_> {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut deadlines: Vec<Option<Instant>> =
-            vec![self.idle_deadline(), self.next_join(), self.state.refusals.next_deadline()];
+        let mut deadlines: Vec<Option<Instant>> = vec![
+            self.idle_deadline(),
+            self.next_join(),
+            self.next_egress(),
+            self.state.refusals.next_deadline(),
+        ];
         let mut any = false;
         for running in self.state.execs.values().filter(|running| !running.has_ended()) {
             any = true;
@@ -43,6 +47,7 @@ impl Keeper<'_> {
             return;
         }
         self.meet_joins(now);
+        self.meet_egress(now);
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
         for exec in &execs {
             self.meet_exec_deadlines(exec, now);

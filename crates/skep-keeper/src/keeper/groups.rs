@@ -39,6 +39,11 @@ impl Membership {
     pub fn new(group: Group, joined: bool) -> Self {
         Self { group, join_at: (!joined).then(|| Instant::now() + SOON) }
     }
+
+    /// Somebody is there who is not in it yet.
+    pub fn has_a_newcomer(&mut self) {
+        self.join_at.get_or_insert_with(|| Instant::now() + SOON);
+    }
 }
 
 impl Keeper<'_> {
@@ -62,7 +67,9 @@ impl Keeper<'_> {
         if let Some(membership) = &mut self.group
             && membership.join_at.is_some()
         {
-            let moved = move_family(&membership.group, &[self.init.pid]).map_err(failed)?;
+            let mut first = vec![self.init.pid];
+            first.extend(self.attendants.egress.as_ref().and_then(|egress| egress.pid()));
+            let moved = move_family(&membership.group, &first).map_err(failed)?;
             membership.join_at = moved.next();
         }
         let waiting: Vec<ExecId> = self

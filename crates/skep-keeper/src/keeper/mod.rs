@@ -7,6 +7,7 @@
 mod accountant;
 mod connection;
 mod deadlines;
+mod egress;
 mod groups;
 mod guard;
 mod operations;
@@ -20,9 +21,13 @@ pub use groups::Membership;
 
 use crate::channel::Channel;
 use crate::failure::Failure;
+use crate::network::process::Egress;
+use crate::network::publish::Publisher;
 use crate::protocol::{FromInit, Reply};
+use crate::view::fuse::Server;
 use crate::view::system;
 use connection::Connection;
+use egress::EgressState;
 use guard::DiskGuard;
 use polled::PolledGuard;
 use refusals::Refusals;
@@ -56,7 +61,19 @@ pub struct Keeper<'a> {
     /// The caller's file mode mask, which processes inside get.
     pub umask: u32,
     noting: Option<NotingFilter>,
+    attendants: Attendants,
     state: State,
+}
+
+/// Processes beside init that serve the inside. They end with the keeper.
+#[derive(Debug)]
+pub struct Attendants {
+    /// Filesystems.
+    pub servers: Vec<Server>,
+    /// Ports in.
+    pub publisher: Option<Publisher>,
+    /// The way out.
+    pub egress: Option<Egress>,
 }
 
 #[derive(Default)]
@@ -77,6 +94,7 @@ struct State {
     capture: Option<Capture>,
     refusals: Refusals,
     tracked: Tracking,
+    egress: EgressState,
 }
 
 /// Noting which files git had clean, once, while the first exec runs that takes a while.
@@ -107,6 +125,7 @@ enum Token {
     Terminate,
     Counted,
     Refused(u64),
+    Egress,
     Client(u64),
     Output(ExecId, usize),
     Input(ExecId),
@@ -121,13 +140,14 @@ impl<'a> Keeper<'a> {
         init: Child,
         group: Option<Membership>,
         umask: u32,
+        attendants: Attendants,
     ) -> Self {
         let now = Instant::now();
         let disk = DiskGuard::new(uppers(spec), &spec.policy.limits, now);
         let polled = group.is_none().then(|| PolledGuard::new(init.pid, spec.home.as_path(), now));
         let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
         let noting = Self::noting_filter(spec);
-        Self { spec, listener, channel, init, group, umask, noting, state }
+        Self { spec, listener, channel, init, group, umask, noting, attendants, state }
     }
 
     /// Until somebody says stop, init ends, or nothing has happened for too long.
@@ -162,6 +182,10 @@ impl<'a> Keeper<'a> {
         for (listener, token) in self.state.refusals.watched() {
             watched.push(listener);
             tokens.push(token);
+        }
+        if let Some(control) = self.attendants.egress.as_ref().and_then(Egress::control) {
+            watched.push(PollFd::from_borrowed_fd(control, PollFlags::IN));
+            tokens.push(Token::Egress);
         }
         let sockets: Vec<_> =
             self.state.connections.iter().map(|(id, client)| (*id, client.socket())).collect();
@@ -224,6 +248,7 @@ impl<'a> Keeper<'a> {
             }
             Token::Counted => self.judge_disk(),
             Token::Refused(number) => self.refuse(number),
+            Token::Egress => self.hear_egress(),
             Token::Terminate => self.state.stopping = terminate.next().ok().flatten().is_some(),
             Token::Client(id) => self.serve_client(id),
             Token::Output(exec, index) => self.pump(&exec, index),
@@ -253,7 +278,10 @@ impl<'a> Keeper<'a> {
                 }
             }
             // Said once, before the loop.
-            FromInit::Ready(_) | FromInit::Failed(_) | FromInit::Serve(_) => {}
+            FromInit::Ready(_)
+            | FromInit::Failed(_)
+            | FromInit::Serve(_)
+            | FromInit::Connect(_) => {}
         }
     }
 
@@ -290,6 +318,9 @@ impl<'a> Keeper<'a> {
         // A frozen process cannot die.
         self.set_frozen_groups(false);
         let _ = skep_sys::process::wait_for(&self.init);
+        let Attendants { servers, publisher, egress } = self.attendants;
+        drop((egress, publisher, servers));
+        self.attendants = Attendants { servers: Vec::new(), publisher: None, egress: None };
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
         for exec in execs {
             self.bury(&exec);

@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
-use skep_types::{EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
+use skep_types::{ByteString, EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -135,8 +135,22 @@ impl Keeper<'_> {
         Ok((vec![input, stdout, stderr], running))
     }
 
+    /// What every process inside has. The caller's own settings win over ours, but not over
+    /// secrets: they were asked for by name.
+    fn environment(&self) -> BTreeMap<String, ByteString> {
+        let mut environment = BTreeMap::new();
+        for (name, value) in self.egress_variables() {
+            environment.insert(name, ByteString::from(value.as_str()));
+        }
+        environment.extend(self.spec.environment.clone());
+        for (name, value) in self.secret_variables() {
+            environment.insert(name, value);
+        }
+        environment
+    }
+
     fn order(&self, command: &ExecSpec, running: &Running) -> SpawnOrder {
-        let mut environment = self.spec.environment.clone();
+        let mut environment = self.environment();
         environment.extend(command.env.clone());
         let workdir = command.workdir.clone();
         let counted = self.group.is_some();

@@ -133,6 +133,9 @@ impl Keeper<'_> {
             Operation::Thaw => self.operate_freeze(client, false),
             Operation::Status => self.operate_status(client),
             Operation::Write { path, state } => self.operate_write(client, path, state),
+            Operation::Reach { rules } => self.operate_reach(client, rules),
+            Operation::Revoke { name } => self.operate_revoke(client, name),
+            Operation::Knock { targets } => self.operate_knock(client, targets),
             Operation::Stop => self.state.stopping = true,
         }
     }

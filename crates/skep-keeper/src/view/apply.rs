@@ -138,6 +138,7 @@ impl<'a> Builder<'a> {
             ViewOp::Cover { target } => self.mask(target, MaskKind::Hide),
             ViewOp::Workspace { target, scope } => self.workspace(target, scope),
             ViewOp::ReadOnly { target } => self.read_only(target),
+            ViewOp::File { target, content } => self.own_file(Path::new(target), content),
             ViewOp::CopyOnWrite { target, lower, area, how } => {
                 self.copy_on_write(target, *lower, *area, *how)
             }
@@ -321,6 +322,28 @@ impl<'a> Builder<'a> {
         };
         mount_setattr(&cover, Depth::One, MountAttributes::READ_ONLY).step(step)?;
         self.attach(cover.as_fd(), at.as_fd(), target)
+    }
+
+    /// Made in the root, shown at its place, and then nameless: the mount alone holds it. Where
+    /// the system has a link (`/etc/resolv.conf` often is one), the link itself is covered.
+    fn own_file(&self, target: &Path, content: &str) -> Result<(), Failure> {
+        let step = || format!("show skep's own `{}` inside", target.display());
+        let at = match self.open(target) {
+            Ok(at) => at,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error).step(step),
+        };
+        let name = Path::new(".skep-file");
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.root, name, flags, Mode::from_raw_mode(0o644)).step(step)?;
+        // The mode given to open is cut by the umask.
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644)).step(step)?;
+        std::io::Write::write_all(&mut std::fs::File::from(file), content.as_bytes()).step(step)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(&self.root, name, flags).step(step)?;
+        mount_setattr(&tree, Depth::One, MountAttributes::READ_ONLY).step(step)?;
+        self.attach(tree.as_fd(), at.as_fd(), target)?;
+        rustix::fs::unlinkat(&self.root, name, rustix::fs::AtFlags::empty()).step(step)
     }
 
     pub(super) fn read_only(&self, target: &Path) -> Result<(), Failure> {

@@ -37,6 +37,8 @@ pub enum ViewOp {
     Workspace { target: PathBuf, scope: Vec<RelPath> },
     /// A directory of the system with writes going to an area of the sandbox's.
     CopyOnWrite { target: PathBuf, lower: usize, area: usize, how: CowMethod },
+    /// A small file of skep's own over a file of the system's, if that is there.
+    File { target: &'static str, content: String },
     /// Nothing below here can be written any more, except what is mounted on it.
     ReadOnly { target: PathBuf },
 }
@@ -106,6 +108,8 @@ pub struct ViewSpec<'a> {
     pub home_from: usize,
     /// Index of the directory shown at `/run/skep`.
     pub messages: usize,
+    /// Files of the system that say something else inside, with what they say.
+    pub files: Vec<(&'static str, String)>,
     /// Where skep keeps its own state: the other sandboxes, what was approved, the data base.
     pub state: &'a Path,
 }
@@ -156,6 +160,8 @@ pub const MASKED: &[(&str, MaskKind)] = &[
 pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
     let mut ops = Vec::with_capacity(64);
     system(spec, &mut ops);
+    let own = spec.files.iter().cloned();
+    ops.extend(own.map(|(target, content)| ViewOp::File { target, content }));
     private(spec, &mut ops);
     home(spec, &mut ops);
     ops.push(ViewOp::Workspace { target: spec.project.into(), scope: spec.scope.to_vec() });
@@ -301,6 +307,7 @@ mod tests {
             home_pieces: &[".cargo/bin".into()],
             home_from: 2,
             messages: 1,
+            files: Vec::new(),
             state: Path::new("/usr/state"),
         });
         let tmp = position(

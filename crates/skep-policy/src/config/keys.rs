@@ -35,6 +35,10 @@ pub const KEYS: &[&str] = &[
     "sandbox.scope",
     "changes.allow",
     "changes.deny",
+    "egress.allow",
+    "egress.hosts",
+    "egress.resolvers",
+    "egress.extra_ca",
     "warn.upper_size",
     "undo.keep",
     "undo.age",
@@ -51,7 +55,7 @@ pub const KEYS: &[&str] = &[
 ];
 
 /// What a profile may hold beside its own keys.
-const PROFILE_SECTIONS: [&str; 3] = ["limits.", "sandbox.", "changes."];
+const PROFILE_SECTIONS: [&str; 4] = ["limits.", "sandbox.", "changes.", "egress."];
 
 /// The first key of a file that nobody knows, from the top.
 pub(super) fn first_unknown(table: &Table) -> Option<String> {

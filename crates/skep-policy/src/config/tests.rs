@@ -122,10 +122,12 @@ fn every_listed_key_is_really_read() {
     for key in KEYS {
         let key = key.replace('*', "mine");
         let (section, name) = key.rsplit_once('.').unwrap_or(("", &key));
+        // A table of names is a leaf, too; nothing in it fits an empty table.
+        let value = if key == "egress.hosts" { "{ mine = {} }" } else { "{}" };
         let text = if section.is_empty() {
-            format!("{name} = {{}}")
+            format!("{name} = {value}")
         } else {
-            format!("[{section}]\n{name} = {{}}")
+            format!("[{section}]\n{name} = {value}")
         };
         // An empty table fits no leaf: the error must be about the value, not about the key.
         let error = parse(&text).unwrap_err().to_string();
@@ -137,5 +139,31 @@ proptest::proptest! {
     #[test]
     fn no_text_panics(text in "\\PC{0,80}") {
         let _ = parse(&text);
+    }
+}
+
+#[test]
+fn the_way_out_is_read_in_canonical_form() {
+    let document = parse(
+        "[egress]\nallow = [\"API.Example.org.\", \"@github\"]\nresolvers = [\"::1\", \"10.0.0.1:5353\"]\n\
+         extra_ca = [\"/ca.pem\"]\n[egress.hosts]\n\"DB.test\" = \"10.0.0.2\"\n\"x.test\" = [\"8.8.8.8\", \"::2\"]\n",
+    )
+    .unwrap();
+    assert_eq!(document.egress.allow.unwrap(), ["api.example.org", "@github"]);
+    assert_eq!(document.egress.hosts["db.test"].len(), 1);
+    assert_eq!(document.egress.hosts["x.test"].len(), 2);
+    let servers: Vec<String> =
+        document.egress.resolvers.unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["[::1]:53", "10.0.0.1:5353"]);
+    for bad in [
+        "[egress]\nallow = [\"*\"]",
+        "[egress]\nallow = \"a.test\"",
+        "[egress]\nallow = [\"169.254.169.254:80\"]",
+        "[egress]\nallowed = [\"a.test\"]",
+        "[egress]\nsecrets = [\"X\"]",
+        "[egress.hosts]\n\"a.test\" = \"nowhere\"",
+        "[egress]\nresolvers = [\"dns.test\"]",
+    ] {
+        assert!(parse(bad).is_err(), "{bad}");
     }
 }

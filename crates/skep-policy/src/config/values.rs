@@ -2,9 +2,11 @@
 //! `"none"` to lift a limit.
 
 use super::Mentioned;
+use crate::egress::Name;
 use serde::de::{self, Deserialize, Deserializer};
 use skep_types::{ByteSize, ByteString, RelPath, parse_duration};
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 const NONE: &str = "none";
@@ -131,4 +133,46 @@ fn positive<E: de::Error>(value: i64) -> Result<u64, E> {
         .ok()
         .filter(|count| *count > 0)
         .ok_or_else(|| E::custom(format!("`{value}` is not greater than zero")))
+}
+
+/// Allow rules, in their canonical form.
+pub(super) fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Vec<String>>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    crate::outward::canonical_rules(&texts).map(Some).map_err(de::Error::custom)
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(IpAddr),
+    More(Vec<IpAddr>),
+}
+
+/// `[egress.hosts]`: a name and its address, or addresses.
+pub(super) fn host_addresses<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<BTreeMap<String, Vec<IpAddr>>, D::Error> {
+    let given = BTreeMap::<String, OneOrMore>::deserialize(input)?;
+    let entry = |(name, addresses): (String, OneOrMore)| {
+        let name = Name::parse(&name).map_err(de::Error::custom)?;
+        let addresses = match addresses {
+            OneOrMore::One(address) => vec![address],
+            OneOrMore::More(addresses) => addresses,
+        };
+        Ok((name.as_str().to_owned(), addresses))
+    };
+    given.into_iter().map(entry).collect()
+}
+
+/// Name servers: addresses, with a port or without.
+pub(super) fn resolvers<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Option<Vec<SocketAddr>>, D::Error> {
+    let server = |text: String| {
+        let plain = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
+        plain
+            .or_else(|_| text.parse())
+            .map_err(|_| de::Error::custom(format!("`{text}` is not an address of a name server")))
+    };
+    Vec::<String>::deserialize(input)?.into_iter().map(server).collect::<Result<_, _>>().map(Some)
 }

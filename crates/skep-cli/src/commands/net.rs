@@ -1,0 +1,245 @@
+//! `skep net`: what a sandbox may reach, what it tried, and changes to it.
+
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::{Failure, Outcome};
+use crate::naming;
+use crate::render::egress;
+use crate::tree::Run;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use skep_engine::api::{EgressChange, EgressView};
+use skep_policy::egress::Host;
+use skep_types::{Code, Problem, Sandbox};
+use std::fmt::Write as _;
+
+/// Where nothing was said about the port.
+const USUAL_PORT: u16 = 443;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Net {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Sandbox (default: the project's newest)
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Only what was denied
+    #[arg(long)]
+    denied: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Let a sandbox reach more, also while it runs
+    Allow(Words),
+    /// Take rules away, also while it runs; open connections that they allowed are cut
+    Deny(Words),
+    /// Try from inside whether hosts can be reached, and say why not
+    Test(Words),
+    /// Propose rules for what was tried and denied
+    Learn {
+        /// Sandbox (default: the project's newest)
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Allow the proposed rules in this sandbox
+        #[arg(long)]
+        apply: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Forget a secret in a sandbox, also while it runs
+    Revoke(Words),
+}
+
+/// `[NAME] WORD…`.
+#[derive(Debug, Args)]
+struct Words {
+    /// Sandbox (default: the project's newest), then rules, hosts or names of secrets
+    #[arg(value_name = "NAME|WORD", required = true)]
+    words: Vec<String>,
+    /// Sandbox, as an option (then every word is what it is about)
+    #[arg(short, long, value_name = "NAME")]
+    sandbox: Option<String>,
+    #[command(flatten)]
+    json: Json,
+}
+
+impl Words {
+    /// The first word is a sandbox if one is called so.
+    fn split(&self, context: &Context) -> Result<(Sandbox, &[String]), Problem> {
+        if let Some(name) = &self.sandbox {
+            return Ok((naming::named_or_newest(context, Some(name))?, &self.words));
+        }
+        if let Some((first, rest)) = self.words.split_first()
+            && !rest.is_empty()
+            && let Ok(sandbox) = context.api()?.find(first)
+        {
+            return Ok((sandbox, rest));
+        }
+        Ok((naming::named_or_newest(context, None)?, &self.words))
+    }
+}
+
+impl Run for Net {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        match self.what {
+            None => log(context, self.name.as_deref(), self.denied, self.json),
+            Some(What::Allow(words)) => change(context, &words, Direction::Allow),
+            Some(What::Deny(words)) => change(context, &words, Direction::Deny),
+            Some(What::Test(words)) => test(context, &words),
+            Some(What::Learn { name, apply, json }) => learn(context, name.as_deref(), apply, json),
+            Some(What::Revoke(words)) => revoke(context, &words),
+        }
+    }
+}
+
+fn log(context: &Context, name: Option<&str>, denied: bool, json: Json) -> Outcome {
+    let sandbox = naming::named_or_newest(context, name)?;
+    let mut view = context.api()?.egress(&sandbox.id)?;
+    if denied {
+        view.entries.retain(|entry| entry.verdict == skep_types::EgressVerdict::Deny);
+    }
+    if json.json {
+        for entry in &view.entries {
+            context.output.json_line(entry)?;
+        }
+    } else {
+        context.output.text(&egress::log(context.output.style, &view))?;
+        say_denials(context, &view);
+    }
+    Ok(0)
+}
+
+fn say_denials(context: &Context, view: &EgressView) {
+    if let Some(text) = egress::after_run(context.output.error_style, view) {
+        context.output.say(text.trim_end());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Allow,
+    Deny,
+}
+
+fn change(context: &Context, words: &Words, direction: Direction) -> Outcome {
+    let (sandbox, rules) = words.split(context)?;
+    let change = match direction {
+        Direction::Allow => EgressChange { allow: rules.to_vec(), deny: Vec::new() },
+        Direction::Deny => EgressChange { allow: Vec::new(), deny: rules.to_vec() },
+    };
+    apply(context, &sandbox, &change, words.json)
+}
+
+fn apply(context: &Context, sandbox: &Sandbox, change: &EgressChange, json: Json) -> Outcome {
+    let changed = context.api()?.change_egress(&sandbox.id, change)?;
+    if json.json {
+        context.output.document(&changed)?;
+    } else {
+        let rules = match changed.allow.is_empty() {
+            true => "nothing".to_owned(),
+            false => changed.allow.join(" "),
+        };
+        let cut = match changed.cut {
+            0 => String::new(),
+            1 => "; one connection was cut".to_owned(),
+            many => format!("; {many} connections were cut"),
+        };
+        context.output.say(&format!("sandbox {} may reach: {rules}{cut}", sandbox.name));
+    }
+    Ok(0)
+}
+
+fn test(context: &Context, words: &Words) -> Outcome {
+    let (sandbox, hosts) = words.split(context)?;
+    let target = |text: &String| {
+        let (host, port) = Host::parse_authority(text)
+            .map_err(|error| Problem::new(Code::Usage, format!("`{text}` is no host: {error}")))?;
+        let host = match host.address() {
+            Some(address) => address.to_string(),
+            None => host.to_string(),
+        };
+        Ok((host, port.unwrap_or(USUAL_PORT)))
+    };
+    let targets = hosts.iter().map(target).collect::<Result<Vec<_>, Problem>>()?;
+    let probes = context.api()?.probe_egress(&sandbox.id, &targets)?;
+    if words.json.json {
+        context.output.document(&probes)?;
+    } else {
+        context.output.text(&egress::probes(context.output.style, &probes))?;
+    }
+    Ok(u8::from(!probes.iter().all(|probe| probe.reached)))
+}
+
+/// What `learn` proposes.
+#[derive(Serialize)]
+struct Proposal<'a> {
+    sandbox: &'a str,
+    /// In force now.
+    allow: &'a [String],
+    /// What was tried and denied, with the rule that would permit it.
+    tried: &'a [egress::Denied],
+    /// The rules to add.
+    add: Vec<&'a str>,
+}
+
+fn learn(context: &Context, name: Option<&str>, apply_now: bool, json: Json) -> Outcome {
+    let sandbox = naming::named_or_newest(context, name)?;
+    let view = context.api()?.egress(&sandbox.id)?;
+    let tried = egress::denied(&view);
+    let add: Vec<&str> = tried.iter().filter_map(|denied| denied.rule.as_deref()).collect();
+    if apply_now {
+        let allow = add.iter().map(|rule| (*rule).to_owned()).collect();
+        return apply(context, &sandbox, &EgressChange { allow, deny: Vec::new() }, json);
+    }
+    if json.json {
+        let name = sandbox.name.as_str();
+        context.output.document(&Proposal {
+            sandbox: name,
+            allow: &view.allow,
+            tried: &tried,
+            add,
+        })?;
+        return Ok(0);
+    }
+    context.output.text(&proposal(&view, &tried, &add)?)?;
+    if !add.is_empty() {
+        context.output.say(&format!("skep net learn --apply {}   allows this", sandbox.name));
+    }
+    Ok(0)
+}
+
+/// A difference of the `[egress]` part of the user's settings, to be read and approved.
+fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> Result<String, Failure> {
+    let mut text = String::from("--- allowed now\n+++ proposed\n [egress]\n allow = [\n");
+    for rule in &view.allow {
+        let _ = writeln!(text, "   \"{rule}\",");
+    }
+    for rule in add {
+        let times: usize = tried
+            .iter()
+            .filter(|denied| denied.rule.as_deref() == Some(*rule))
+            .map(|denied| denied.times)
+            .sum();
+        let _ = writeln!(text, "+  \"{rule}\", # tried {times}×");
+    }
+    text.push_str(" ]\n");
+    for denied in tried.iter().filter(|denied| denied.rule.is_none()) {
+        let host = skep_types::escape::visible_text(denied.host.as_bytes());
+        let _ = writeln!(text, "# never reachable: {host}:{}", denied.port);
+    }
+    Ok(text)
+}
+
+fn revoke(context: &Context, words: &Words) -> Outcome {
+    let (sandbox, names) = words.split(context)?;
+    for name in names {
+        let cut = context.api()?.revoke_secret(&sandbox.id, name)?;
+        context.output.say(&format!("secret {name} is forgotten; connections cut: {cut}"));
+    }
+    Ok(0)
+}

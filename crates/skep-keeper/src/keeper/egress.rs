@@ -1,0 +1,245 @@
+//! The way out, while the sandbox runs: new rules, and a process that must not stay dead.
+//!
+//! Whatever happens here, nothing gets out that was not allowed: without the process connections
+//! wait at the doors, and when it cannot be brought back, the doors are closed.
+
+use super::Keeper;
+use crate::failure::{Failure, Step};
+use crate::network::process::{Egress, PATIENCE};
+use crate::protocol::{Reply, ToInit};
+use rustix::fd::AsFd;
+use skep_types::{ByteString, EgressDeath, FromEgress, ToEgress};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How often the process is started again within [`FORGIVEN`].
+const MOST_RESTARTS: u32 = 5;
+/// After this long without a death the count starts anew.
+const FORGIVEN: Duration = Duration::from_secs(600);
+/// Before the first new start; then twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the keeper remembers about it.
+#[derive(Debug, Default)]
+pub(super) struct EgressState {
+    /// What it was asked for and has not answered yet, in order.
+    asked: VecDeque<Asked>,
+    restarts: u32,
+    died_at: Option<Instant>,
+    restart_at: Option<Instant>,
+    /// By when it must have answered.
+    answer_by: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Asked {
+    /// To serve again, after a death.
+    Serve,
+    /// New rules, for a client.
+    Rules { client: u64, rules: Vec<String> },
+    /// To forget a secret, for a client.
+    Revoke { client: u64, name: String },
+}
+
+impl Keeper<'_> {
+    /// When something is due.
+    pub(super) fn next_egress(&self) -> Option<Instant> {
+        let state = &self.state.egress;
+        [state.restart_at, state.answer_by].into_iter().flatten().min()
+    }
+
+    pub(super) fn meet_egress(&mut self, now: Instant) {
+        if self.state.egress.answer_by.is_some_and(|by| now >= by) {
+            self.egress_died("it did not answer");
+        }
+        if self.state.egress.restart_at.is_some_and(|at| now >= at) {
+            self.state.egress.restart_at = None;
+            self.restart_egress(now);
+        }
+    }
+
+    fn restart_egress(&mut self, now: Instant) {
+        let Some(egress) = &mut self.attendants.egress else { return };
+        match egress.launch().and_then(|()| egress.configure()) {
+            Ok(()) => {
+                self.state.egress.asked.push_back(Asked::Serve);
+                self.state.egress.answer_by = Some(now + PATIENCE);
+                if let Some(membership) = &mut self.group {
+                    membership.has_a_newcomer();
+                }
+            }
+            Err(_) => self.egress_died("it could not be started"),
+        }
+    }
+
+    /// The process has said something, or is gone.
+    pub(super) fn hear_egress(&mut self) {
+        let Some(egress) = &mut self.attendants.egress else { return };
+        match egress.hear() {
+            Ok(None) => {}
+            Ok(Some(message)) => self.egress_answered(message),
+            Err(_) => self.egress_died("it ended"),
+        }
+    }
+
+    fn egress_answered(&mut self, message: FromEgress) {
+        let Some(asked) = self.state.egress.asked.pop_front() else { return };
+        if self.state.egress.asked.is_empty() {
+            self.state.egress.answer_by = None;
+        }
+        let Some(egress) = &mut self.attendants.egress else { return };
+        match (asked, message) {
+            (Asked::Serve, FromEgress::Ready { ca }) => {
+                if egress.trust(ca.as_deref()).is_err() {
+                    self.egress_died("its certificate could not be written");
+                }
+            }
+            (Asked::Serve, _) => self.egress_died("it refused what it was told"),
+            (Asked::Rules { client, rules }, FromEgress::Ack { cut }) => {
+                let redirected = egress.redirect(&rules);
+                egress.config.rules = rules;
+                self.reply(client, &redirected.map(|()| Reply::Reached { cut }));
+            }
+            (Asked::Revoke { client, name }, FromEgress::Ack { cut }) => {
+                egress.config.secrets.retain(|secret| secret.name != name);
+                self.reply(client, &Ok(Reply::Reached { cut }));
+            }
+            (Asked::Rules { client, .. } | Asked::Revoke { client, .. }, other) => {
+                let reason = match other {
+                    FromEgress::Refused { message } => message,
+                    other => format!("it answered {other:?}"),
+                };
+                self.reply(client, &Err(Failure::invalid(reason)));
+            }
+        }
+    }
+
+    /// Ends what is left of it. It comes back after a pause, but not for ever.
+    fn egress_died(&mut self, why: &str) {
+        let now = Instant::now();
+        let Some(egress) = &mut self.attendants.egress else { return };
+        egress.end();
+        let state = &mut self.state.egress;
+        state.answer_by = None;
+        if state.died_at.is_some_and(|before| now.duration_since(before) > FORGIVEN) {
+            state.restarts = 0;
+        }
+        state.died_at = Some(now);
+        let again = state.restarts < MOST_RESTARTS;
+        if again {
+            state.restart_at = Some(now + FIRST_PAUSE * 2u32.pow(state.restarts));
+            state.restarts += 1;
+        } else {
+            state.restart_at = None;
+            egress.close();
+        }
+        let death = EgressDeath { why: why.to_owned(), restarts: state.restarts, again };
+        let asked = std::mem::take(&mut state.asked);
+        self.record_egress_death(&death);
+        for asked in asked {
+            if let Asked::Rules { client, .. } | Asked::Revoke { client, .. } = asked {
+                let gone = Failure::invalid(format!("the egress process is gone: {why}"));
+                self.reply(client, &Err(gone));
+            }
+        }
+    }
+
+    /// For whoever asks later: `skep show` and `skep net` say it.
+    fn record_egress_death(&self, death: &EgressDeath) {
+        let path = self.spec.directory.join(EgressDeath::FILE);
+        let _ = std::fs::write(path, crate::protocol::to_json(death));
+    }
+
+    /// A client wants other rules.
+    pub(super) fn operate_reach(&mut self, client: u64, rules: Vec<String>) {
+        let message = ToEgress::Update { rules: rules.clone(), learn: false };
+        self.ask_egress(client, &message, Asked::Rules { client, rules });
+    }
+
+    /// A client wants a secret to be forgotten.
+    pub(super) fn operate_revoke(&mut self, client: u64, name: String) {
+        let message = ToEgress::Revoke { name: name.clone() };
+        self.ask_egress(client, &message, Asked::Revoke { client, name });
+    }
+
+    /// A client wants to know what is reached from inside; init finds out.
+    pub(super) fn operate_knock(&mut self, client: u64, targets: Vec<(String, u16)>) {
+        let connection = self.state.connections.get_mut(&client);
+        let descriptors =
+            connection.map(|client| std::mem::take(&mut client.descriptors)).unwrap_or_default();
+        let sent = match &self.attendants.egress {
+            None => Err(Failure::invalid("this sandbox runs without `--net allow`")),
+            Some(egress) => {
+                let order = ToInit::Knock { targets, proxy: egress.doors.proxy };
+                let answer: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                self.channel.send(&order, &answer).step(|| "ask init to knock".into())
+            }
+        };
+        self.reply(client, &sent.map(|()| Reply::Done));
+    }
+
+    fn ask_egress(&mut self, client: u64, message: &ToEgress, asked: Asked) {
+        let told = match &self.attendants.egress {
+            Some(egress) => egress.tell(message).step(|| "tell the egress process".into()),
+            None => Err(Failure::invalid("this sandbox runs without `--net allow`")),
+        };
+        match told {
+            Ok(()) => {
+                self.state.egress.asked.push_back(asked);
+                self.state.egress.answer_by.get_or_insert(Instant::now() + PATIENCE);
+            }
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
+    /// Variables that lead programs inside to the proxy and to what they must trust.
+    pub(super) fn egress_variables(&self) -> Vec<(String, String)> {
+        let Some(egress) = &self.attendants.egress else { return Vec::new() };
+        variables(egress)
+    }
+
+    /// Placeholders of secrets, and plain values where the caller insisted.
+    pub(super) fn secret_variables(&self) -> Vec<(String, ByteString)> {
+        let egress = self.attendants.egress.iter();
+        let edge = egress.flat_map(|egress| &egress.config.secrets);
+        let edge = edge.map(|secret| (secret.name.clone(), secret.placeholder.as_str().into()));
+        let plain = self.spec.secrets.plain.iter();
+        edge.chain(plain.map(|(name, value)| (name.clone(), value.expose().into()))).collect()
+    }
+}
+
+/// Set in both spellings: some programs read only one.
+fn variables(egress: &Egress) -> Vec<(String, String)> {
+    let proxy = format!("http://127.0.0.1:{}", egress.doors.proxy);
+    let local = "localhost,127.0.0.1,::1".to_owned();
+    let mut variables: Vec<(String, String)> = Vec::new();
+    let values = [
+        ("HTTP_PROXY", &proxy),
+        ("HTTPS_PROXY", &proxy),
+        ("ALL_PROXY", &proxy),
+        ("NO_PROXY", &local),
+    ];
+    for (name, value) in values {
+        variables.push((name.to_owned(), value.clone()));
+        variables.push((name.to_ascii_lowercase(), value.clone()));
+    }
+    if egress.opens_tls {
+        let bundle = "/run/skep/ca.pem".to_owned();
+        variables.extend(TRUST.iter().map(|name| ((*name).to_owned(), bundle.clone())));
+    }
+    variables
+}
+
+/// What common tools read to learn whom to trust: OpenSSL, curl, Node.js, Python's requests and
+/// pip, cargo, git, the AWS tools, Deno.
+const TRUST: &[&str] = &[
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+];

@@ -1,0 +1,205 @@
+//! What is typed about secrets and ports, read into values.
+//!
+//! A secret is `NAME[=SOURCE][@HOST]…`: the variable inside, where its value comes from
+//! (`env:VAR`, `file:PATH`, `cmd:COMMAND`; the variable of the same name when nothing is said) and
+//! the hosts that get it. For some names everybody uses, the hosts are known
+//! (`resources/secret-hosts.toml`).
+
+use crate::egress::{Name, Rule, RuleError, RuleSet, Target, parse_port};
+use serde::Deserialize;
+use skep_types::{EgressPolicy, PlainSecret, PublishedPort, Secret, SecretSource, escape};
+use std::collections::BTreeMap;
+
+const KNOWN_HOSTS: &str = include_str!("../../../resources/secret-hosts.toml");
+
+/// Why a text is no secret or port.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{shown}` is no {kind}: {reason}", shown = escape::visible(text.as_bytes()))]
+pub struct OutwardError {
+    /// `secret` or `port to publish`.
+    pub kind: &'static str,
+    /// What was given. Never a value: only names and sources are.
+    pub text: String,
+    /// What is wrong with it, and how to write it.
+    pub reason: String,
+}
+
+/// Rules and presets in their canonical form; an error names the first that is none.
+pub fn canonical_rules<T: AsRef<str>>(texts: &[T]) -> Result<Vec<String>, RuleError> {
+    Ok(RuleSet::parse(texts)?.labels())
+}
+
+/// Reads `NAME[=SOURCE][@HOST]…`.
+pub fn parse_secret(text: &str) -> Result<Secret, OutwardError> {
+    let error = |reason: String| OutwardError { kind: "secret", text: text.to_owned(), reason };
+    let (rest, mut hosts) = take_hosts(text);
+    let (name, source) = name_and_source(rest).map_err(error)?;
+    if hosts.is_empty() {
+        hosts = known_hosts(&name).map_err(error)?;
+    }
+    if hosts.is_empty() {
+        let reason = format!("say which host gets it, as in `{rest}@api.example.org`");
+        return Err(error(reason));
+    }
+    Ok(Secret { name, source, hosts, in_body: false })
+}
+
+/// Reads `NAME[=SOURCE]`, for a secret that the inside shall have in the clear.
+pub fn parse_plain_secret(text: &str) -> Result<PlainSecret, OutwardError> {
+    let error = |reason: String| OutwardError { kind: "secret", text: text.to_owned(), reason };
+    let (name, source) = name_and_source(text).map_err(error)?;
+    Ok(PlainSecret { name, source })
+}
+
+/// Reads `[HOST:]PORT`: the port on the host's loopback, and the one inside.
+pub fn parse_published_port(text: &str) -> Result<PublishedPort, OutwardError> {
+    let error = |reason: String| OutwardError {
+        kind: "port to publish",
+        text: text.to_owned(),
+        reason: format!("{reason}; it is `PORT`, or `HOST_PORT:PORT`"),
+    };
+    let port = |text: &str| parse_port(text).map_err(|reason| error(reason.to_string()));
+    let (host, inside) = text.split_once(':').unwrap_or((text, text));
+    Ok(PublishedPort { host: port(host)?, inside: port(inside)? })
+}
+
+/// The first secret with a host that no rule lets through: it would never be sent there.
+pub fn unreachable_secret(policy: &EgressPolicy) -> Result<Option<(&Secret, &str)>, RuleError> {
+    let rules = RuleSet::parse(&policy.allow)?;
+    for secret in &policy.secrets {
+        for host in &secret.hosts {
+            if !rules.rules().any(|held| speaks_of(&held.rule, host)) {
+                return Ok(Some((secret, host)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn speaks_of(rule: &Rule, host: &str) -> bool {
+    match (host.strip_prefix("*."), Name::parse(host)) {
+        (Some(zone), _) => Name::parse(zone).is_ok_and(|zone| match &rule.target {
+            Target::Name(name) => name.is_below(&zone),
+            Target::Below(below) => *below == zone || below.is_below(&zone) || zone.is_below(below),
+            _ => false,
+        }),
+        (None, Ok(name)) => rule.names(&name),
+        (None, Err(_)) => false,
+    }
+}
+
+/// Takes `@HOST` off the end as long as what follows the last `@` is one: a dotted name, or `*.`
+/// and one.
+fn take_hosts(text: &str) -> (&str, Vec<String>) {
+    let (mut rest, mut hosts) = (text, Vec::new());
+    while let Some((before, last)) = rest.rsplit_once('@') {
+        let Some(host) = canonical_host(last) else { break };
+        hosts.insert(0, host);
+        rest = before;
+    }
+    (rest, hosts)
+}
+
+fn canonical_host(text: &str) -> Option<String> {
+    let (star, name) = match text.strip_prefix("*.") {
+        Some(zone) => ("*.", zone),
+        None => ("", text),
+    };
+    let name = Name::parse(name).ok().filter(|name| name.labels() >= 2)?;
+    Some(format!("{star}{name}"))
+}
+
+fn name_and_source(text: &str) -> Result<(String, SecretSource), String> {
+    let (name, source) = match text.split_once('=') {
+        Some((name, source)) => (name, Some(source)),
+        None => (text, None),
+    };
+    let starts = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    if !starts || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err("it begins with the name of a variable: letters, digits and `_`".into());
+    }
+    let source = match source {
+        None => SecretSource::Env(name.to_owned()),
+        Some(source) => match source.split_once(':') {
+            Some(("env", variable)) if !variable.is_empty() => SecretSource::Env(variable.into()),
+            Some(("file", path)) if !path.is_empty() => SecretSource::File(path.into()),
+            Some(("cmd", command)) if !command.is_empty() => SecretSource::Cmd(command.into()),
+            // Not repeated: somebody may have typed the value itself.
+            _ => {
+                return Err(
+                    "after `=` stands where the value comes from: `env:VAR`, `file:PATH` or \
+                     `cmd:COMMAND`; a value is never typed"
+                        .into(),
+                );
+            }
+        },
+    };
+    Ok((name.to_owned(), source))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KnownHosts {
+    #[serde(rename = "version")]
+    _version: u32,
+    hosts: BTreeMap<String, Vec<String>>,
+}
+
+fn known_hosts(name: &str) -> Result<Vec<String>, String> {
+    let table: KnownHosts = toml::from_str(KNOWN_HOSTS).map_err(|error| error.to_string())?;
+    Ok(table.hosts.get(name).cloned().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sources_and_hosts() {
+        let secret = parse_secret("TOKEN=cmd:pass show a@b@API.example.org@*.b.test").unwrap();
+        assert_eq!(secret.name, "TOKEN");
+        assert_eq!(secret.source, SecretSource::Cmd("pass show a@b".into()));
+        assert_eq!(secret.hosts, ["api.example.org", "*.b.test"]);
+        let secret = parse_secret("TOKEN@a.test").unwrap();
+        assert_eq!(secret.source, SecretSource::Env("TOKEN".into()));
+        assert_eq!(
+            parse_plain_secret("A=file:/k").unwrap().source,
+            SecretSource::File("/k".into())
+        );
+        assert!(!parse_secret("ANTHROPIC_API_KEY").unwrap().hosts.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_secret_and_that_a_value_is_not_repeated() {
+        for bad in ["", "=env:X@a.test", "1A@a.test", "A B@a.test", "TOKEN", "T=env:@a.test"] {
+            assert!(parse_secret(bad).is_err(), "{bad}");
+        }
+        let error = parse_secret("TOKEN=hunter2@a.test").unwrap_err();
+        assert!(!error.reason.contains("hunter2"));
+    }
+
+    #[test]
+    fn ports() {
+        let port = |text: &str| parse_published_port(text).map(|port| (port.host, port.inside));
+        assert_eq!(port("3000"), Ok((3000, 3000)));
+        assert_eq!(port("8080:3000"), Ok((8080, 3000)));
+        for bad in ["", "0", "x", "65536", "1:2:3", "127.0.0.1:80", ":80", "80:"] {
+            assert!(port(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_for_a_host_that_no_rule_allows_is_found() {
+        let policy = |allow: &[&str]| EgressPolicy {
+            allow: allow.iter().map(|rule| (*rule).to_owned()).collect(),
+            secrets: vec![parse_secret("T@a.test@b.test").unwrap()],
+            ..EgressPolicy::default()
+        };
+        let found = |allow: &[&str]| {
+            unreachable_secret(&policy(allow)).unwrap().map(|(_, host)| host.to_owned())
+        };
+        assert_eq!(found(&["a.test:9", "*.test.example", "b.test"]), None);
+        assert_eq!(found(&["a.test", "*.b.test"]).as_deref(), Some("b.test"));
+        assert_eq!(found(&[]).as_deref(), Some("a.test"));
+    }
+}
