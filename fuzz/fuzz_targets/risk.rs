@@ -20,23 +20,7 @@ fuzz_target!(|data: &[u8]| {
         Some(b'd') => EntryState::Dir { mode: 0o755 },
         _ => EntryState::File { hash: ContentHash::of(text), size: text.len() as u64, mode: 0o644 },
     };
-    let change = Change {
-        path: path.clone(),
-        kind: ChangeKind::Added,
-        old: EntryState::Absent,
-        new,
-        renamed_from: None,
-        binary: false,
-        too_large: false,
-        added: 0,
-        removed: 0,
-        risk: Risk::None,
-        risk_reasons: Vec::new(),
-        ignored: false,
-        verdict: None,
-        exec: None,
-        hunks: Vec::new(),
-    };
+    let change = Change::new(path.clone(), ChangeKind::Added, EntryState::Absent, new);
     let facts = ChangeFacts { text: Some(text), ..ChangeFacts::default() };
     let (risk, reasons) = RiskTable::builtin().classify(&change, &facts);
     assert_eq!(risk == Risk::None, reasons.is_empty());

@@ -42,6 +42,10 @@ fn a_snapshot_while_a_process_writes_is_a_cut() {
         let write = "n=0; while :; do n=$((n+1)); echo $n > a.new; mv a.new a; echo $n > b.new; mv b.new b; done";
         lab.skep(["exec", "-d", "s", "--", "sh", "-c", write]).run().ok();
         wait_for("the first round", 20, || (!paths(&lab.diff("s")).is_empty()).then_some(()));
+        // A shell that starts a program (by vfork) is stopped as well as any other.
+        for _ in 0..10 {
+            lab.diff("s");
+        }
         for at in 0..3 {
             let fork = format!("t{at}");
             lab.skep(["fork", "s", "--name", &fork]).run().ok();

@@ -20,5 +20,6 @@ mod property;
 mod pull;
 mod rebase;
 mod risk;
+mod saves;
 mod syscalls;
 mod undo;

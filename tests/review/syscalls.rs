@@ -17,6 +17,10 @@ const FAULTS: [(&str, bool); 4] = [
     ("error=EIO:when={}+", false),
 ];
 
+/// What else a filesystem or a process may run out of, at the calls that meet it.
+const SCARCE: [(&str, &str); 4] =
+    [("openat2", "EMFILE"), ("renameat2", "EROFS"), ("fsync", "EDQUOT"), ("mkdirat", "EACCES")];
+
 /// How often each call is made by one approval.
 fn counts(scene: &Scene<'_>) -> BTreeMap<String, usize> {
     let trace = scene.lab.root.join("trace");
@@ -119,6 +123,18 @@ fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
                     scene.rewind(&inject);
                     faults += 1;
                 }
+            }
+        }
+        for (call, error) in SCARCE {
+            for nth in sample(counts.get(call).copied().unwrap_or(0), if long() { 50 } else { 2 }) {
+                let inject = format!("inject={call}:error={error}:when={nth}");
+                let line = ["-f", "-qq", "-o", "/dev/null", "-e", "trace=none", "-e", &inject];
+                let binary = lab.binary.to_str().unwrap();
+                let ran =
+                    lab.program("strace").args(line).args([binary, "approve", "s", "--json"]).run();
+                scene.whole(&ran, &scene.after, &inject);
+                scene.rewind(&inject);
+                faults += 1;
             }
         }
         scene.closed();

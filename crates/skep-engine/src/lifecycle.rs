@@ -182,6 +182,16 @@ impl Engine {
     }
 }
 
+/// There is something to review again.
+pub(crate) fn pend(row: &mut Sandbox) {
+    if matches!(row.state, SandboxState::Approved | SandboxState::Rejected) {
+        row.state = match row.keeper {
+            Some(_) => SandboxState::Ready,
+            None => SandboxState::Stopped,
+        };
+    }
+}
+
 fn check_move(sandbox: &Sandbox, to: SandboxState) -> Result<(), Problem> {
     sandbox.state.check_move(to).map_err(|error| {
         Problem::new(Code::IllegalState, format!("sandbox `{}`: {error}", sandbox.name))

@@ -111,22 +111,10 @@ mod tests {
     #[test]
     fn a_rename_must_be_allowed_at_both_ends() {
         let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        let moved = |from: &str, to: &str| skep_types::Change {
-            path: path(to),
-            kind: skep_types::ChangeKind::Renamed,
-            old: skep_types::EntryState::Absent,
-            new: skep_types::EntryState::Absent,
-            renamed_from: Some(path(from)),
-            binary: false,
-            too_large: false,
-            added: 0,
-            removed: 0,
-            risk: skep_types::Risk::None,
-            risk_reasons: Vec::new(),
-            ignored: false,
-            verdict: None,
-            exec: None,
-            hunks: Vec::new(),
+        let moved = |from: &str, to: &str| {
+            use skep_types::{Change, ChangeKind, EntryState::Absent};
+            let moved = Change::new(path(to), ChangeKind::Renamed, Absent, Absent);
+            Change { renamed_from: Some(path(from)), ..moved }
         };
         let rules = rules(&["src"], &["src/locked"]);
         assert!(rules.verdict_of(&moved("src/a", "src/b")).allowed);

@@ -16,23 +16,7 @@ fn link(target: &str) -> EntryState {
 }
 
 fn change(bytes: &[u8], old: EntryState, new: EntryState) -> Change {
-    Change {
-        path: path(bytes),
-        kind: ChangeKind::Modified,
-        old,
-        new,
-        renamed_from: None,
-        binary: false,
-        too_large: false,
-        added: 0,
-        removed: 0,
-        risk: Risk::None,
-        risk_reasons: Vec::new(),
-        ignored: false,
-        verdict: None,
-        exec: None,
-        hunks: Vec::new(),
-    }
+    Change::new(path(bytes), ChangeKind::Modified, old, new)
 }
 
 fn classify(change: &Change) -> (Risk, Vec<String>) {

@@ -202,6 +202,29 @@ pub struct Change {
     pub hunks: Vec<Hunk>,
 }
 
+impl Change {
+    /// A change of which nothing is known yet but what happened.
+    pub fn new(path: RelPath, kind: ChangeKind, old: EntryState, new: EntryState) -> Self {
+        Self {
+            path,
+            kind,
+            old,
+            new,
+            renamed_from: None,
+            binary: false,
+            too_large: false,
+            added: 0,
+            removed: 0,
+            risk: Risk::None,
+            risk_reasons: Vec::new(),
+            ignored: false,
+            verdict: None,
+            exec: None,
+            hunks: Vec::new(),
+        }
+    }
+}
+
 /// A path where the project moved and the sandbox changed too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {

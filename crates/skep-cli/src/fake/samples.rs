@@ -78,23 +78,7 @@ fn file(bytes: &[u8], mode: u32) -> EntryState {
 }
 
 fn change(path: &[u8], kind: ChangeKind, old: EntryState, new: EntryState) -> Change {
-    Change {
-        path: RelPath::parse(path).unwrap(),
-        kind,
-        old,
-        new,
-        renamed_from: None,
-        binary: false,
-        too_large: false,
-        added: 0,
-        removed: 0,
-        risk: Risk::None,
-        risk_reasons: Vec::new(),
-        ignored: false,
-        verdict: None,
-        exec: None,
-        hunks: Vec::new(),
-    }
+    Change::new(RelPath::parse(path).unwrap(), kind, old, new)
 }
 
 fn set(changes: Vec<Change>) -> ChangeSet {

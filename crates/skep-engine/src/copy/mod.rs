@@ -8,9 +8,10 @@ mod out;
 
 use crate::Engine;
 use crate::api::CopyReport;
+use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
-use skep_types::{ApprovalId, Code, EntryState, Problem, RelPath, SandboxId, SandboxState};
+use skep_types::{ApprovalId, Code, EntryState, Problem, RelPath, SandboxId};
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use skep_workspace::{View, ViewWrite};
@@ -90,15 +91,7 @@ impl Engine {
             Ok((writes, report))
         })?;
         let data = json!({ "path": path, "entries": report.entries });
-        self.update(id, "sandbox.copied_into", data, &mut |row| {
-            // There is something to review again.
-            if matches!(row.state, SandboxState::Approved | SandboxState::Rejected) {
-                row.state = match row.keeper {
-                    Some(_) => SandboxState::Ready,
-                    None => SandboxState::Stopped,
-                };
-            }
-        })?;
+        self.update(id, "sandbox.copied_into", data, &mut pend)?;
         Ok(report)
     }
 }

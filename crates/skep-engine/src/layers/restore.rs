@@ -74,13 +74,7 @@ impl Engine {
         let data = json!({ "label": snapshot.label });
         self.update(&sandbox.id, "sandbox.restored", data, &mut |row| {
             row.layers.clone_from(&snapshot.layers);
-            // There may be something to review again.
-            if matches!(row.state, SandboxState::Approved | SandboxState::Rejected) {
-                row.state = match row.keeper {
-                    Some(_) => SandboxState::Ready,
-                    None => SandboxState::Stopped,
-                };
-            }
+            crate::lifecycle::pend(row);
         })
     }
 

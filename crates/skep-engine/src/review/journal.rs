@@ -168,14 +168,9 @@ impl Engine {
             Direction::Settle => skep_workspace::settle(&workspace, &note.settlement).or_problem(),
             Direction::Unsettle => {
                 skep_workspace::unsettle(&workspace, &note.settlement).or_problem()?;
-                // Changes are pending again.
                 if matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
-                    self.update(&sandbox.id, "sandbox.pending", Value::Null, &mut |row| {
-                        row.state = match row.keeper {
-                            Some(_) => SandboxState::Ready,
-                            None => SandboxState::Stopped,
-                        };
-                    })?;
+                    let pend = &mut crate::lifecycle::pend;
+                    self.update(&sandbox.id, "sandbox.pending", Value::Null, pend)?;
                 }
                 Ok(())
             }

@@ -6,7 +6,7 @@ use crate::api::ApproveReport;
 use crate::problems::OrProblem;
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
-    Selection,
+    RelPath, Selection,
 };
 use skep_workspace::apply::{Recovered, Resolution, left_behind, resolve, undo_targets};
 use skep_workspace::tree::TreeRoot;
@@ -101,18 +101,11 @@ impl Engine {
             _ => Vec::new(),
         };
         self.record_recovery(approval, recovered)?;
-        Ok(ApproveReport {
-            approval: Some(approval.id.clone()),
-            digest: approval.digest,
-            applied,
-            remaining: 0,
-            remaining_ignored: 0,
-            commit: None,
-            notes: vec![match resolution {
-                Resolution::Finish => "finished; what you had changed is kept as the backup".into(),
-                Resolution::Revert => "taken back; what you had changed stays".into(),
-            }],
-        })
+        let note = match resolution {
+            Resolution::Finish => "finished; what you had changed is kept as the backup",
+            Resolution::Revert => "taken back; what you had changed stays",
+        };
+        Ok(settled(approval, applied, vec![note.into()]))
     }
 
     /// Gives up an approval that can be neither finished nor taken back: its journal is damaged, or
@@ -139,15 +132,7 @@ impl Engine {
             vec!["given up; the project stays as it is, and may hold a part of it".to_owned()];
         notes.extend(kept.iter().map(|path| format!("kept: `{path}`")));
         notes.push("`skep diff` shows what differs; remove what is kept when you are done".into());
-        Ok(ApproveReport {
-            approval: Some(approval.id),
-            digest: approval.digest,
-            applied: Vec::new(),
-            remaining: 0,
-            remaining_ignored: 0,
-            commit: None,
-            notes,
-        })
+        Ok(settled(&approval, Vec::new(), notes))
     }
 
     fn newest_undoable(&self, project: &Path) -> Result<Approval, Problem> {
@@ -158,6 +143,19 @@ impl Engine {
             let message = format!("no approval of project `{}` can be undone", project.display());
             Problem::new(Code::NotFound, message).hint("see `skep history`")
         })
+    }
+}
+
+/// The report of an approval that was brought to an end.
+fn settled(approval: &Approval, applied: Vec<RelPath>, notes: Vec<String>) -> ApproveReport {
+    ApproveReport {
+        approval: Some(approval.id.clone()),
+        digest: approval.digest,
+        applied,
+        remaining: 0,
+        remaining_ignored: 0,
+        commit: None,
+        notes,
     }
 }
 

@@ -16,8 +16,7 @@ use crate::markers::Markers;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use crate::union;
 use skep_types::{
-    Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, RelPath, Risk,
-    Totals,
+    Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, RelPath, Totals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -143,23 +142,7 @@ fn build_changes(detail: &Detail) -> Vec<Change> {
     let mut changes = Vec::new();
     for entry in detail.entries.values() {
         let Some(kind) = entry.kind() else { continue };
-        changes.push(Change {
-            path: entry.path.clone(),
-            kind,
-            old: entry.old(),
-            new: entry.sandbox.clone(),
-            renamed_from: None,
-            binary: false,
-            too_large: false,
-            added: 0,
-            removed: 0,
-            risk: Risk::None,
-            risk_reasons: Vec::new(),
-            ignored: false,
-            verdict: None,
-            exec: None,
-            hunks: Vec::new(),
-        });
+        changes.push(Change::new(entry.path.clone(), kind, entry.old(), entry.sandbox.clone()));
     }
     changes
 }
