@@ -43,6 +43,8 @@ fn derive_problem(error: &DeriveError) -> Problem {
     match error {
         DeriveError::ProjectReplaced { .. } => Problem::from_error(Code::Conflict, error)
             .hint("bring the directory back to its place; the changes are kept"),
+        DeriveError::Moved { .. } => Problem::from_error(Code::Conflict, error)
+            .hint("nothing was changed; look at it again with `skep diff`"),
         _ => Problem::from_error(Code::Io, error),
     }
 }
@@ -59,6 +61,8 @@ fn plan_problem(error: &PlanError) -> Problem {
                 .details(serde_json::json!({ "conflicts": conflicts }))
         }
         PlanError::Derive(error) => derive_problem(error),
+        PlanError::Stale { .. } => Problem::from_error(Code::Conflict, error)
+            .hint("nothing was changed; look at it again with `skep diff`"),
         PlanError::UnknownHunk(_) => Problem::from_error(Code::NotFound, error)
             .hint("`skep diff` shows the ids; a hunk that changed has another one"),
         other => Problem::from_error(Code::Usage, other),
