@@ -223,3 +223,78 @@ fn a_fork_takes_a_changed_system_along_and_a_snapshot_says_that_it_does_not() {
         assert_eq!(lab.exec_script("cow", "cat /usr/skep-made").run().ok().text(), "later");
     });
 }
+
+/// What `/etc/subuid` lends the ordinary caller of the tests.
+fn lent() -> bool {
+    let lent = |path| fs::read_to_string(path).is_ok_and(|text: String| text.contains("skeptest:"));
+    let tools = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
+    lent("/etc/subuid")
+        && lent("/etc/subgid")
+        && tools.iter().all(|tool| fs::metadata(tool).is_ok())
+}
+
+/// Files of subordinate ids are made inside, counted, reviewed, approved and removed.
+#[test]
+fn subordinate_ids_are_users_inside_and_leave_nothing_that_cannot_be_reviewed_or_removed() {
+    for_each([Who::user()], |lab| {
+        if !lent() {
+            return skip("`skeptest` has no subordinate ids, or newuidmap is missing");
+        }
+        lab.write("a", "1\n");
+        if !create(lab, "cow", &["--user", "root", "--disk", "32M"]) {
+            return;
+        }
+        let how = lab.sandbox("cow")["enforcement"]["processes"]["how"].to_string();
+        assert!(how.contains("subordinate ids"), "{how}");
+        let script = "mkdir d && echo new > d/f && chown -R 33:33 d && chmod 700 d && chmod 600 d/f
+setpriv --reuid 33 --regid 33 --clear-groups sh -c 'id -u; echo more > d/g; chmod 0 d/g'; stat -c %u d";
+        assert_eq!(lab.exec_script("cow", script).run().ok().text(), "33\n33");
+        let upper = lab.state.join("sandboxes");
+        let owner = lab.program("find").arg(&upper).args(["-name", "d", "-printf", "%U"]).run();
+        assert!(owner.text().parse::<u32>().unwrap() >= 100_000, "{}", owner.describe());
+        // What lies in a directory that only a subordinate id can read is counted.
+        let fill = "import os; os.setgid(33); os.setuid(33)\ni = 0\nwhile True:\n  \
+                    open(f'd/{i}', 'wb').write(bytes(4 << 20)); i += 1";
+        let command = ["exec", "--json", "--timeout", "30s", "cow", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(command).arg(fill).run().json();
+        assert_eq!(end["reason"], "disk_limit", "{end}");
+        lab.exec_script("cow", "rm -f d/[0-9]*").run().ok();
+        lab.skep(["stop", "cow"]).run().ok();
+        let paths: Vec<_> = lab.diff("cow")["changes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|change| change["path"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(paths, ["d/f", "d/g"]);
+        lab.skep(["approve", "cow"]).run().ok();
+        assert_eq!(fs::read(lab.project.join("d/f")).unwrap(), b"new\n");
+        let mine =
+            std::os::unix::fs::MetadataExt::uid(&fs::metadata(lab.project.join("d/f")).unwrap());
+        assert_eq!(mine, lab.who.ids().0, "what is approved belongs to the caller");
+        lab.skep(["rm", "--discard", "cow"]).run().ok();
+    });
+}
+
+/// More users are not more processes.
+#[test]
+fn res_1_many_users_inside_are_one_sum() {
+    for_each([Who::user()], |lab| {
+        if !lent() || !create(lab, "cow", &["--user", "root", "--pids", "64", "--best-effort"]) {
+            return;
+        }
+        let bomb = "import os, time
+for i in range(1, 40):
+    if os.fork() == 0:
+        os.setgid(i); os.setuid(i)
+        for _ in range(50):
+            try:
+                if os.fork() == 0: time.sleep(60); os._exit(0)
+            except OSError: pass
+        time.sleep(60)
+time.sleep(60)";
+        let command = ["exec", "--json", "--timeout", "30s", "cow", "--", "/usr/bin/python3", "-c"];
+        let end = lab.skep(command).arg(bomb).run().json();
+        assert_eq!(end["reason"], "pids_limit", "{end}");
+    });
+}

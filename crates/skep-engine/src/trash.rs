@@ -49,7 +49,31 @@ pub fn remove(path: &Path) -> io::Result<()> {
     };
     raise_open_files();
     let name = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
-    remove_entry(parent.as_fd(), &name)
+    match remove_entry(parent.as_fd(), &name) {
+        // A root-looking user with subordinate ids may have left files of theirs: from a user
+        // namespace with the same ids they can be removed.
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && !rustix::process::geteuid().is_root()
+                && skep_sys::process::enter_own_user_namespace().is_ok() =>
+        {
+            remove_entry(parent.as_fd(), &name).map_err(|error| explained(path, error))
+        }
+        other => other,
+    }
+}
+
+/// Says whose it is that cannot be removed, and what to do.
+fn explained(path: &Path, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return error;
+    }
+    io::Error::other(format!(
+        "{error}: something in it belongs to a subordinate id that you were lent when the sandbox \
+         ran; put the line back into `/etc/subuid` and `/etc/subgid` and say `skep gc`, or remove \
+         `{}` as root",
+        path.display()
+    ))
 }
 
 /// A tree is removed from inside, with one directory open per level; untrusted code may have

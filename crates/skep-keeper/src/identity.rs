@@ -6,7 +6,8 @@
 
 use crate::failure::{Failure, Step};
 use serde::{Deserialize, Serialize};
-use skep_types::InsideUser;
+use skep_sys::subordinate;
+use skep_types::{InsideUser, Policy, SystemView};
 use std::io;
 use std::path::Path;
 
@@ -25,28 +26,66 @@ pub enum IdMap {
         user: (u32, u32),
         /// Group id.
         group: (u32, u32),
+        /// Inside from 1 on: what `/etc/subuid` and `/etc/subgid` lend the caller.
+        lent: Option<LentIds>,
     },
     /// All ids from 0 on to an unprivileged range.
     Range,
 }
 
+/// Subordinate ids: the first, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentIds {
+    /// Of users.
+    pub users: (u32, u32),
+    /// Of groups.
+    pub groups: (u32, u32),
+}
+
+impl LentIds {
+    /// What the caller was lent, if the kernel and the two programs really map it: tried.
+    fn of_caller() -> Option<Self> {
+        let lent = subordinate::lent()?;
+        subordinate::can_map(lent).ok()?;
+        let pair = |range: subordinate::Range| (range.start, range.count);
+        Some(Self { users: pair(lent.users), groups: pair(lent.groups) })
+    }
+}
+
 impl IdMap {
     /// The map for a caller with these effective ids.
     ///
+    /// A root-looking user who was given a system to change installs packages, and those want more
+    /// users than one: there the ids that the caller was lent are mapped too.
+    ///
     /// Root of a user namespace that does not have the range (`unshare -Ur`, a rootless container)
     /// is root of nothing else, and keeps its one id.
-    pub fn for_caller(uid: u32, gid: u32, wanted: InsideUser) -> Self {
-        match (uid, wanted) {
+    pub fn for_caller(uid: u32, gid: u32, policy: &Policy) -> Self {
+        match (uid, policy.user) {
             (0, _) if has_range() => Self::Range,
-            (uid, InsideUser::Caller) => Self::Own { user: (uid, uid), group: (gid, gid) },
-            (uid, InsideUser::Root) => Self::Own { user: (0, uid), group: (0, gid) },
+            (uid, InsideUser::Caller) => {
+                Self::Own { user: (uid, uid), group: (gid, gid), lent: None }
+            }
+            (uid, InsideUser::Root) => {
+                let many = policy.system == SystemView::Cow;
+                let lent = if many { LentIds::of_caller() } else { None };
+                Self::Own { user: (0, uid), group: (0, gid), lent }
+            }
+        }
+    }
+
+    /// The subordinate ids in it.
+    pub fn lent(self) -> Option<LentIds> {
+        match self {
+            Self::Own { lent, .. } => lent,
+            Self::Range => None,
         }
     }
 
     /// User and group id that processes inside have, as they see them.
     pub fn inside(self) -> (u32, u32) {
         match self {
-            Self::Own { user, group } => (user.0, group.0),
+            Self::Own { user, group, .. } => (user.0, group.0),
             Self::Range => (0, 0),
         }
     }
@@ -54,7 +93,7 @@ impl IdMap {
     /// What an id inside is on the host's disks.
     pub fn outside(self, uid: u32, gid: u32) -> (u32, u32) {
         match self {
-            Self::Own { user, group } => (user.1, group.1),
+            Self::Own { user, group, .. } => (user.1, group.1),
             Self::Range => (RANGE_START.saturating_add(uid), RANGE_START.saturating_add(gid)),
         }
     }
@@ -64,7 +103,7 @@ impl IdMap {
     /// The kernel lets an unprivileged process map its own id only after it gave up `setgroups`:
     /// dropping a group could otherwise open files that deny that group.
     pub fn write_own(self) -> Result<(), Failure> {
-        let Self::Own { user, group } = self else { return Ok(()) };
+        let Self::Own { user, group, lent: None } = self else { return Ok(()) };
         write("/proc/self/setgroups", "deny").step(|| "give up setgroups".into())?;
         write("/proc/self/gid_map", &format!("{} {} 1", group.0, group.1))
             .step(|| "map the group id".into())?;
@@ -74,8 +113,19 @@ impl IdMap {
 
     /// Written by the keeper for a child that waits for it.
     pub fn write_for(self, pid: i32) -> Result<(), Failure> {
-        if let Self::Own { .. } = self {
-            return Ok(());
+        if let Self::Own { user, group, lent } = self {
+            let Some(lent) = lent else { return Ok(()) };
+            let lines = |own: (u32, u32), more: (u32, u32)| {
+                [(own.0, own.1, 1), (own.0 + 1, more.0, more.1)]
+            };
+            let (users, groups) = (lines(user, lent.users), lines(group, lent.groups));
+            return subordinate::map_ids(pid, &users, &groups).map_err(|error| {
+                Failure::missing(
+                    "the map of subordinate ids",
+                    error.to_string(),
+                    "look at `/etc/subuid` and `/etc/subgid`; without a line there, one id is mapped",
+                )
+            });
         }
         let map = format!("0 {RANGE_START} {RANGE_LENGTH}");
         write(format!("/proc/{pid}/gid_map"), &map).step(|| "map the group ids".into())?;

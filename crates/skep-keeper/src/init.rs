@@ -111,7 +111,7 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
     // Changing ids has cleared the death signal.
     die_with_parent()?;
     let confinement = Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home)?;
-    let report = probe::from_inside(spec.run, &confinement)?;
+    let report = probe::from_inside(spec.run, &confinement, spec.map)?;
     let signals = SignalFd::new(&[libc::SIGCHLD]).step(|| "watch for ended processes".into())?;
     Ok((Init { running: HashMap::new(), signals, project, confinement }, report))
 }

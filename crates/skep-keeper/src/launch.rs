@@ -152,7 +152,8 @@ fn bring_up<'a>(
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
     let group = group.map(|group| Membership::new(group, strict));
     let attendants = Attendants { servers, publisher, egress };
-    Ok((Keeper::new(spec, listener, ours, init, group, umask, attendants), terminate, report))
+    let keeper = Keeper::new(spec, listener, ours, init, group, umask, attendants);
+    Ok((keeper.counting(plan.map.lent()), terminate, report))
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a
@@ -268,7 +269,7 @@ impl SourcePlan {
             ..plain(mount.source.as_path().to_owned())
         }));
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let map = IdMap::for_caller(uid.as_raw(), gid.as_raw(), spec.policy.user);
+        let map = IdMap::for_caller(uid.as_raw(), gid.as_raw(), &spec.policy);
         let copy_on_write = match spec.policy.system {
             SystemView::Ro => Vec::new(),
             SystemView::Cow => system_directories(spec, map, &mut sources)?,

@@ -5,6 +5,7 @@
 
 use crate::confinement::{Confinement, kept_capabilities};
 use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
 use crate::network;
 use crate::view::plan::{MASKED, MaskKind};
 use crate::view::system;
@@ -49,7 +50,11 @@ struct Findings {
 }
 
 /// Asks, from a process that wears the fences.
-pub fn from_inside(run: &RunSpec, confinement: &Confinement) -> Result<EnforcementReport, Failure> {
+pub fn from_inside(
+    run: &RunSpec,
+    confinement: &Confinement,
+    map: IdMap,
+) -> Result<EnforcementReport, Failure> {
     let step = || "probe the sandbox from inside".to_owned();
     let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
     let child = clone_with(Namespaces::NONE, || {
@@ -78,7 +83,14 @@ pub fn from_inside(run: &RunSpec, confinement: &Confinement) -> Result<Enforceme
             run.driver.as_str()
         )));
     }
-    Ok(judge(run, confinement, &findings))
+    let mut report = judge(run, confinement, &findings);
+    if let (Some(lent), Some(processes)) = (map.lent(), report.0.get_mut(&Layer::Processes)) {
+        let (first, count) = lent.users;
+        let ids =
+            format!("; ids 1 to {count} inside are the caller's subordinate ids from {first} on");
+        processes.how.push_str(&ids);
+    }
+    Ok(report)
 }
 
 fn look(run: &RunSpec, confinement: &Confinement) -> Findings {

@@ -38,3 +38,4 @@ pub mod route;
 pub mod seccomp;
 pub mod signal;
 pub mod stdio;
+pub mod subordinate;

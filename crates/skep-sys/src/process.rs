@@ -253,8 +253,27 @@ pub fn signal_everyone(signal: rustix::process::Signal) -> io::Result<()> {
 /// mapped to themselves.
 ///
 /// It is the same user as before, and gains power over its own files only: what its own permission
-/// bits keep it out of (`chmod 000`) can be read. It must have one thread.
+/// bits keep it out of (`chmod 000`) can be read. If it was lent subordinate ids they are mapped
+/// too, because a sandbox may have left files of theirs. It must have one thread. Once is enough: a
+/// second namespace inside the first would have fewer ids.
 pub fn enter_own_user_namespace() -> io::Result<()> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    if ENTERED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    enter_user_namespace_once()?;
+    ENTERED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+fn enter_user_namespace_once() -> io::Result<()> {
+    use crate::subordinate;
+    if let Some(lent) = subordinate::lent()
+        && subordinate::can_map(lent).is_ok()
+    {
+        return subordinate::enter_user_namespace(lent);
+    }
     if !is_single_threaded()? {
         return Err(io::Error::other(
             "cannot enter a user namespace: this process has several threads",

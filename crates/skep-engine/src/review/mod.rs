@@ -75,7 +75,16 @@ impl Engine {
                 if !rustix::process::geteuid().is_root()
                     && skep_sys::process::enter_own_user_namespace().is_ok() =>
             {
-                skep_workspace::derive(&workspace, &options).or_problem()
+                match skep_workspace::derive(&workspace, &options) {
+                    Err(error @ DeriveError::Unreadable { .. }) => Err(error).or_problem().map_err(
+                        |problem: Problem| {
+                            problem.hint(
+                                "if it belongs to a subordinate id you were lent, put the line back into `/etc/subuid` and `/etc/subgid`",
+                            )
+                        },
+                    ),
+                    other => other.or_problem(),
+                }
             }
             other => other.or_problem(),
         }

@@ -5,7 +5,7 @@
 //! of a user namespace that maps just that user may read them all the same. It walks by descriptors,
 //! so that no nesting makes a path too long to be followed.
 
-use crate::identity::IdMap;
+use crate::identity::{IdMap, LentIds};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -41,13 +41,14 @@ pub struct Accountant {
 
 impl Accountant {
     /// Starts it. It ends with the keeper, or when this is dropped.
-    pub fn start(uppers: &[PathBuf]) -> io::Result<Self> {
+    pub fn start(uppers: &[PathBuf], lent: Option<LentIds>) -> io::Result<Self> {
         let (read_question, question) = pipe_with(PipeFlags::CLOEXEC)?;
         let (answer, write_answer) = pipe_with(PipeFlags::CLOEXEC)?;
         let ids = (rustix::process::geteuid(), rustix::process::getegid());
         let map = IdMap::Own {
             user: (ids.0.as_raw(), ids.0.as_raw()),
             group: (ids.1.as_raw(), ids.1.as_raw()),
+            lent,
         };
         let body = |map: Option<IdMap>| {
             let (question, answer) = (read_question.as_fd(), write_answer.as_fd());
@@ -60,7 +61,11 @@ impl Accountant {
         } else {
             clone_with(Namespaces::USER, || body(Some(map)))?
         };
-        Ok(Self { child, question, answer })
+        let accountant = Self { child, question, answer };
+        // It waits for the first question.
+        let pid = accountant.child.pid.as_raw_nonzero().get();
+        map.write_for(pid).map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
+        Ok(accountant)
     }
 
     /// Asks for a count. The answer comes on [`Accountant::as_fd`].

@@ -11,6 +11,9 @@ const OOM_INTERVAL: Duration = Duration::from_millis(250);
 /// Captures become rarer, up to this.
 const RAREST_CAPTURE: Duration = Duration::from_secs(30);
 
+/// Tasks that are ours, and not the sandbox's: init, and one that is just being started.
+const SPARE_TASKS: u64 = 16;
+
 impl Keeper<'_> {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -125,6 +128,11 @@ impl Keeper<'_> {
         let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
         if memory.is_some_and(|limit| look.memory > limit.0) {
             return self.end_all(EndReason::Oom, "memory");
+        }
+        // The limit of the kernel is per user, and a root with many ids can be many users.
+        let pids = self.state.execs.values().filter_map(|running| running.limits.pids).min();
+        if pids.is_some_and(|limit| look.tasks > limit + SPARE_TASKS) {
+            return self.end_all(EndReason::PidsLimit, "pids");
         }
         let mut over = Vec::new();
         for (exec, running) in &mut self.state.execs {

@@ -1,6 +1,7 @@
 //! Limits that nobody in the kernel enforces for us: processor time, and the size of the upper.
 
 use super::accountant::{Accountant, Usage};
+use crate::identity::LentIds;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::Pid;
 use skep_confine::cgroup::Group;
@@ -34,6 +35,8 @@ const OVERLAY: i64 = 0x794c_7630;
 pub struct DiskGuard {
     /// The workspace's first; all lie on one filesystem.
     uppers: Vec<PathBuf>,
+    /// Whose files lie there too.
+    lent: Option<LentIds>,
     bytes: Option<u64>,
     inodes: Option<u64>,
     accountant: Option<Accountant>,
@@ -61,6 +64,7 @@ impl DiskGuard {
     pub fn new(uppers: Vec<PathBuf>, limits: &Limits, now: Instant) -> Self {
         Self {
             uppers,
+            lent: None,
             bytes: limits.disk.map(|size| size.0),
             inodes: limits.inodes,
             accountant: None,
@@ -71,6 +75,11 @@ impl DiskGuard {
             excused: Usage::default(),
             room: Room::default(),
         }
+    }
+
+    /// Files of these ids are counted too.
+    pub fn count_for(&mut self, lent: Option<LentIds>) {
+        self.lent = lent;
     }
 
     /// An exec starts: something will be written from now on.
@@ -130,7 +139,7 @@ impl DiskGuard {
     fn count(&mut self, now: Instant, room: Room) {
         self.room = room;
         if self.accountant.is_none() {
-            self.accountant = Accountant::start(&self.uppers).ok();
+            self.accountant = Accountant::start(&self.uppers, self.lent).ok();
         }
         match self.accountant.as_ref().map(Accountant::ask) {
             Some(Ok(())) => self.asked = Some(now),

@@ -21,6 +21,7 @@ pub use groups::Membership;
 
 use crate::channel::Channel;
 use crate::failure::Failure;
+use crate::identity::LentIds;
 use crate::network::process::Egress;
 use crate::network::publish::Publisher;
 use crate::protocol::{FromInit, Reply};
@@ -148,6 +149,14 @@ impl<'a> Keeper<'a> {
         let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
         let noting = Self::noting_filter(spec);
         Self { spec, listener, channel, init, group, umask, noting, attendants, state }
+    }
+
+    /// Counts files of these ids too.
+    pub fn counting(mut self, lent: Option<LentIds>) -> Self {
+        if let Some(guard) = &mut self.state.disk {
+            guard.count_for(lent);
+        }
+        self
     }
 
     /// Until somebody says stop, init ends, or nothing has happened for too long.

@@ -270,7 +270,7 @@ mod tests {
             work: "/.skep/1/work".into(),
             owners: SeenOwners::Inside,
         };
-        let map = IdMap::Own { user: (1000, 1000), group: (100, 100) };
+        let map = IdMap::Own { user: (1000, 1000), group: (100, 100), lent: None };
         let words = arguments(&order, "/usr/bin/fuse-overlayfs", map, 7);
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(

@@ -332,7 +332,7 @@ mod tests {
             ("log/old".into(), Cover::Absent),
             ("nowhere/secret".into(), Cover::Absent),
         ]);
-        let map = IdMap::Own { user: (0, 0), group: (0, 0) };
+        let map = IdMap::Own { user: (0, 0), group: (0, 0), lent: None };
         let writer = Mask { root: &mask, lower: &lower, map, how: CowMethod::Fuse };
         writer.write(&covers).unwrap();
         let whiteout = rustix::fs::lstat(mask.join("a/b/secret")).unwrap();
