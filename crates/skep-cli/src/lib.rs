@@ -34,6 +34,7 @@ mod arguments;
 mod attach;
 mod commands;
 mod context;
+mod egress;
 mod environment;
 mod exit;
 mod json;
@@ -60,6 +61,9 @@ use surroundings::Surroundings;
 
 /// Runs one command line, program name included, and returns the exit code.
 pub fn main(line: Vec<OsString>) -> u8 {
+    if line.get(1).is_some_and(|word| word == skep_types::EGRESS_WORD) {
+        return egress::main(&line[2..]);
+    }
     let output = Output::standard();
     if commands::version::is_all_that_was_asked(&line) {
         return exit::finish(commands::version::print(&output), Family::Other, &output);

@@ -188,6 +188,30 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Takes over a descriptor that this process was started with, by its number.
+///
+/// Each number may be taken once, at the start of the process, before anything else could have
+/// opened a descriptor of that number; it is closed by the next exec.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: only asks for flags; a number that is not open is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if number < 3 || flags < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    if flags & libc::FD_CLOEXEC != 0 {
+        // What survived an exec does not have this mark: it was opened, or taken, since.
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: changes a flag of an open descriptor.
+    let result = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: open, and nobody's yet: Rust marks what it opens, and what was taken here before is
+    // marked too.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Closes every descriptor from 3 on, except those in `keep`.
 pub fn close_all_but(keep: &[rustix::fd::BorrowedFd<'_>]) -> io::Result<()> {
     use rustix::fd::AsRawFd;

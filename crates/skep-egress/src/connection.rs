@@ -1,0 +1,231 @@
+//! One connection on its way out: first bytes, verdict, tunnel.
+//!
+//! How it is decided what to wait for:
+//!
+//! 1. A `tcp://` rule for the destination: dialled at once, bytes pass unseen.
+//! 2. Raw bytes are allowed (a rule without a protocol, on a port that is neither 80 nor 443):
+//!    dialled at once; whoever speaks first decides. If it is the other side (ssh, SMTP, MySQL),
+//!    bytes pass. If it is the inside, its first bytes are looked at as below; what is neither
+//!    TLS nor HTTP passes.
+//! 3. Else the first bytes are awaited, for `head_seconds` if TLS or HTTP could be allowed, and
+//!    a quarter of a second if nothing could: long enough to answer a web client properly.
+//!
+//! TLS is then judged by its server name, HTTP request by request.
+
+use crate::audit::Subject;
+use crate::client::Client;
+use crate::first_bytes::{FirstBytes, classify};
+use crate::gateway::{Gateway, Ticket};
+use crate::hello::{self, Hello, UNRECOGNIZED_NAME};
+use crate::http::{self, Origin};
+use crate::judge::{Denial, Destination, Grant};
+use crate::opened;
+use crate::tunnel::{self, Counts};
+use skep_policy::egress::{Name, Protocol, reason};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a client that will be refused may take to say how it wants to hear it.
+const SHORT: Duration = Duration::from_millis(250);
+
+type Dialled = Option<(TcpStream, IpAddr)>;
+
+/// Serves a connection whose destination is known.
+pub(crate) async fn serve(
+    gateway: Arc<Gateway>,
+    ticket: Arc<Ticket>,
+    mut client: Client,
+    destination: Destination,
+) {
+    let raw = gateway.judge(&destination, None, Protocol::Tcp).await;
+    if let Ok(grant) = &raw
+        && let Some(address) = grant.addresses.first()
+        && gateway.rules().is_blind(grant.name.as_ref(), *address, grant.port)
+    {
+        return pass(&gateway, &ticket, client, grant, None).await;
+    }
+    let mut dialled = None;
+    let mut patience = gateway.head_patience();
+    match &raw {
+        Ok(grant) => match gateway.dial(grant).await {
+            Ok(found) => {
+                ticket.set_purpose(grant.purpose(found.1));
+                if !inside_speaks_first(&mut client, &found.0, &gateway).await {
+                    return pass(&gateway, &ticket, client, grant, Some(found)).await;
+                }
+                dialled = Some(found);
+            }
+            Err(denial) => {
+                let subject = subject(&destination, &gateway, "tcp");
+                gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
+                return client.reset();
+            }
+        },
+        Err(_) if gateway.could_allow(&destination).is_err() => patience = SHORT,
+        Err(_) => {}
+    }
+    let kind = timeout(patience, first_bytes(&mut client)).await;
+    match (kind, raw) {
+        (Ok(Some(FirstBytes::Tls)), _) => {
+            serve_tls(gateway, ticket, client, destination, dialled).await;
+        }
+        (Ok(Some(FirstBytes::Http1)), _) => {
+            http::serve(gateway, ticket, client, Origin::Plain(destination)).await;
+        }
+        (Ok(Some(FirstBytes::Http2)), _) => {
+            http::serve_http2(gateway, ticket, client, Origin::Plain(destination)).await;
+        }
+        (Ok(Some(_)), Ok(grant)) => pass(&gateway, &ticket, client, &grant, dialled).await,
+        (_, Ok(_)) => {
+            let denial = Denial::new(reason::TIMEOUT, "the first bytes did not come");
+            refuse(&gateway, client, subject(&destination, &gateway, "tcp"), &denial);
+        }
+        (_, Err(denial)) => {
+            refuse(&gateway, client, subject(&destination, &gateway, "tcp"), &denial);
+        }
+    }
+}
+
+/// Waits until one side says something; an end counts as saying something.
+async fn inside_speaks_first(client: &mut Client, outside: &TcpStream, gateway: &Gateway) -> bool {
+    if !client.seen().is_empty() {
+        return true;
+    }
+    let idle = Duration::from_secs(gateway.limits.idle_seconds);
+    tokio::select! {
+        biased;
+        _ = client.see_more() => !client.seen().is_empty(),
+        _ = outside.readable() => false,
+        () = tokio::time::sleep(idle) => false,
+    }
+}
+
+/// What the connection speaks; `None` if it ends before it says so.
+async fn first_bytes(client: &mut Client) -> Option<FirstBytes> {
+    loop {
+        match classify(client.seen()) {
+            FirstBytes::NeedMore => {}
+            kind => return Some(kind),
+        }
+        if !matches!(client.see_more().await, Ok(count) if count > 0) {
+            return None;
+        }
+    }
+}
+
+async fn serve_tls(
+    gateway: Arc<Gateway>,
+    ticket: Arc<Ticket>,
+    mut client: Client,
+    destination: Destination,
+    dialled: Dialled,
+) {
+    let mut subject = subject(&destination, &gateway, "tls");
+    let claim = match timeout(gateway.head_patience(), hello::read(&mut client)).await {
+        Ok(Ok(Hello::Whole(Some(name)))) => {
+            subject.host.clone_from(&name);
+            match Name::parse(&name) {
+                Ok(name) => Some(name),
+                Err(error) => {
+                    let denial = Denial::new(reason::BAD_HOST, error.to_string());
+                    return alert(&gateway, client, subject, &denial).await;
+                }
+            }
+        }
+        Ok(Ok(Hello::Whole(None))) => None,
+        Ok(_) => {
+            let denial = Denial::new(reason::SERVER_NAME, "the TLS hello cannot be read");
+            return alert(&gateway, client, subject, &denial).await;
+        }
+        Err(_) => {
+            let denial = Denial::new(reason::TIMEOUT, "the TLS hello did not come");
+            return refuse(&gateway, client, subject, &denial);
+        }
+    };
+    let judged = gateway.judge(&destination, claim.as_ref(), Protocol::Tls).await;
+    let grant = match judged {
+        Ok(grant) if claim.is_none() && destination.name.is_some() => {
+            // Asked for by name, and the handshake hides which one it means.
+            let name = grant.shown();
+            let denial = Denial::new(reason::SERVER_NAME, format!("TLS for `{name}` must name it"));
+            return alert(&gateway, client, subject, &denial).await;
+        }
+        Ok(grant) => grant,
+        Err(denial) => return alert(&gateway, client, subject, &denial).await,
+    };
+    match &claim {
+        Some(name) if gateway.secrets().has_host(name) => {
+            drop(dialled);
+            opened::serve(gateway.clone(), ticket, client, name.clone(), grant).await;
+        }
+        _ => {
+            let same = dialled.filter(|(_, address)| grant.addresses.contains(address));
+            pass(&gateway, &ticket, client, &grant, same).await;
+        }
+    }
+}
+
+/// Dials if that was not done yet, and copies until the end.
+async fn pass(
+    gateway: &Arc<Gateway>,
+    ticket: &Ticket,
+    client: Client,
+    grant: &Grant,
+    dialled: Dialled,
+) {
+    let proto = match grant.protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Tls => "tls",
+        Protocol::Http => "http",
+    };
+    let mut subject = Subject {
+        host: grant.shown(),
+        port: grant.port,
+        ip: grant.addresses.first().copied(),
+        proto,
+    };
+    let (outside, address) = match dialled {
+        Some(found) => found,
+        None => match gateway.dial(grant).await {
+            Ok(found) => found,
+            Err(denial) => {
+                gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
+                return client.reset();
+            }
+        },
+    };
+    subject.ip = Some(address);
+    ticket.set_purpose(grant.purpose(address));
+    let counts = Counts::default();
+    let idle = Duration::from_secs(gateway.limits.idle_seconds);
+    let reason = tokio::select! {
+        () = tunnel::run(client, outside, &counts, idle) => None,
+        () = ticket.cut() => Some(reason::NARROWED),
+    };
+    gateway.allow(&subject, &grant.rule, reason, counts.both());
+}
+
+fn subject(destination: &Destination, gateway: &Gateway, proto: &'static str) -> Subject {
+    Subject {
+        host: destination.shown(gateway),
+        port: destination.port,
+        ip: destination.addresses.first().copied(),
+        proto,
+    }
+}
+
+fn refuse(gateway: &Gateway, client: Client, subject: Subject, denial: &Denial) {
+    gateway.deny(&subject, denial.reason);
+    client.reset();
+}
+
+/// Says no in TLS's own words, then ends.
+async fn alert(gateway: &Gateway, mut client: Client, subject: Subject, denial: &Denial) {
+    gateway.deny(&subject, denial.reason);
+    let _ = client.write_all(UNRECOGNIZED_NAME).await;
+    let _ = client.shutdown().await;
+}

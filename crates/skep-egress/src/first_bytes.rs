@@ -1,0 +1,93 @@
+//! What a connection speaks, told from its first bytes.
+
+/// What the first bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstBytes {
+    /// Not enough of them yet.
+    NeedMore,
+    /// A TLS record with a handshake in it.
+    Tls,
+    /// A request line of HTTP/1, or something that a lenient server would take for one.
+    Http1,
+    /// The preface of HTTP/2 without TLS.
+    Http2,
+    /// Anything else.
+    Other,
+}
+
+/// A request line longer than this is no request line.
+const MOST_LINE: usize = 16 << 10;
+
+/// Tells what the bytes are the beginning of.
+///
+/// Text is only called something else than HTTP when its first line is whole and is no request
+/// line, so nothing that a web server would answer passes as raw bytes. Empty lines in front
+/// (which servers skip) are called HTTP, and refused as such later.
+pub fn classify(bytes: &[u8]) -> FirstBytes {
+    match bytes {
+        [] | [0x16] => FirstBytes::NeedMore,
+        [0x16, 0x03, ..] => FirstBytes::Tls,
+        [b'\r' | b'\n' | b' ' | b'\t', ..] => FirstBytes::Http1,
+        _ => text(bytes),
+    }
+}
+
+fn text(bytes: &[u8]) -> FirstBytes {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let line = &bytes[..end.unwrap_or(bytes.len())];
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    // Bytes that cannot be in a request line decide at once: git, PostgreSQL and ssh have them
+    // early, or end their first line soon.
+    if !line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | 0x21..=0x7e | 0x80..)) {
+        return FirstBytes::Other;
+    }
+    match end {
+        Some(_) if line.starts_with(b"PRI * HTTP/2") => FirstBytes::Http2,
+        Some(_) if is_request_line(line) => FirstBytes::Http1,
+        Some(_) => FirstBytes::Other,
+        None if bytes.len() > MOST_LINE => FirstBytes::Http1,
+        None => FirstBytes::NeedMore,
+    }
+}
+
+/// `METHOD target HTTP/…`, in whatever spacing and letter case a server might forgive.
+fn is_request_line(line: &[u8]) -> bool {
+    let upper = line.to_ascii_uppercase();
+    upper.windows(6).any(|window| matches!(window, b" HTTP/" | b"\tHTTP/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_usual_beginnings() {
+        for (bytes, expected) in [
+            (&b""[..], FirstBytes::NeedMore),
+            (b"\x16", FirstBytes::NeedMore),
+            (b"\x16\x03\x01", FirstBytes::Tls),
+            (b"GET / HT", FirstBytes::NeedMore),
+            (b"GET / HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"get / http/1.1\n", FirstBytes::Http1),
+            (b"FOO\t/\tHTTP/1.1\r\n", FirstBytes::Http1),
+            (b"\r\nGET / HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", FirstBytes::Http2),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", FirstBytes::Other),
+            (b"\0\0\0\x08\x04\xd2\x16\x2f", FirstBytes::Other),
+            (b"003egit-upload-pack /x\0host=y\0", FirstBytes::Other),
+            (b"*1\r\n$4\r\nPING\r\n", FirstBytes::Other),
+            (b"\x05\x01\x00", FirstBytes::Other),
+        ] {
+            assert_eq!(classify(bytes), expected, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn more_bytes_never_change_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..64), cut in 0usize..64) {
+            let early = classify(&bytes[..cut.min(bytes.len())]);
+            prop_assert!(early == FirstBytes::NeedMore || early == classify(&bytes));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! An allowed request goes out, its answer comes back, and the log gets its line.
+
+use crate::audit::Subject;
+use crate::gateway::Gateway;
+use crate::http::{Origin, Session, refusal};
+use crate::judge::{Denial, Grant};
+use crate::tunnel::{self, Counts};
+use crate::upstream::Upstream;
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::TokioIo;
+use skep_policy::egress::{Name, reason};
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// The body of what passes through.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// A body in which placeholders are looked for is held whole; longer ones are refused.
+const MOST_SEARCHED: usize = 16 << 20;
+
+/// Headers that are between two neighbours only (RFC 9110, 7.6.1).
+const BETWEEN_NEIGHBOURS: [&str; 7] = [
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+pub(crate) fn text_body(text: String) -> Body {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// One request and its answer.
+pub(crate) struct Exchange<'a> {
+    session: &'a Session,
+    grant: Grant,
+    line: Arc<Line>,
+}
+
+impl<'a> Exchange<'a> {
+    pub(crate) fn new(session: &'a Session, grant: Grant) -> Self {
+        let line = Line {
+            gateway: session.gateway.clone(),
+            subject: Mutex::new(Subject {
+                host: grant.shown(),
+                port: grant.port,
+                ip: grant.addresses.first().copied(),
+                proto: "http",
+            }),
+            rule: grant.rule.clone(),
+            reason: Mutex::new(None),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        };
+        Self { session, grant, line: Arc::new(line) }
+    }
+
+    pub(crate) async fn run(self, mut request: Request<Incoming>) -> Response<Body> {
+        let old = request.version() < Version::HTTP_2;
+        let upgrade = (old && request.headers().contains_key(UPGRADE))
+            .then(|| hyper::upgrade::on(&mut request));
+        // After these the gate does not know where the next head begins.
+        let last = upgrade.is_some() || request.headers().contains_key(TRANSFER_ENCODING);
+        let version = if old { Version::HTTP_11 } else { Version::HTTP_2 };
+        let answered = match self.prepare(request).await {
+            Ok(request) => self.send(request, version).await,
+            Err(denial) => Err(denial),
+        };
+        match answered {
+            Ok(response) => self.give_back(response, upgrade, last),
+            Err(denial) => {
+                self.line.end(denial.reason);
+                let mut response = refusal(&self.grant.shown(), self.grant.port, &denial);
+                if old {
+                    close(&mut response);
+                }
+                response
+            }
+        }
+    }
+
+    /// The request as it goes out: neighbours' headers gone, secrets in.
+    async fn prepare(&self, request: Request<Incoming>) -> Result<Request<Body>, Denial> {
+        let (mut parts, body) = request.into_parts();
+        let upgrade =
+            parts.headers.get(UPGRADE).cloned().filter(|_| parts.version < Version::HTTP_2);
+        strip(&mut parts.headers);
+        if let Some(protocol) = upgrade {
+            parts.headers.insert(UPGRADE, protocol);
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        let body = Counted { inner: body, line: self.line.clone(), out: true };
+        let Origin::Opened { name, .. } = &self.session.origin else {
+            return Ok(Request::from_parts(parts, body.map_err(Into::into).boxed_unsync()));
+        };
+        let secrets = self.session.gateway.secrets();
+        secrets.put_into_headers(name, &mut parts.headers);
+        if let Some(target) = parts.uri.path_and_query()
+            && let Some(new) = secrets.put_into_target(name, target.as_str())
+            && let Ok(new) = Uri::try_from(new.as_slice())
+        {
+            // Only the path: the host stays what was judged.
+            let mut pieces = parts.uri.clone().into_parts();
+            pieces.path_and_query = new.path_and_query().cloned();
+            if let Ok(uri) = Uri::from_parts(pieces) {
+                parts.uri = uri;
+            }
+        }
+        let body = if secrets.wants_body(name) {
+            searched(&secrets, name, body, &mut parts.headers).await?
+        } else {
+            body.map_err(Into::into).boxed_unsync()
+        };
+        Ok(Request::from_parts(parts, body))
+    }
+
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+        version: Version,
+    ) -> Result<Response<Incoming>, Denial> {
+        for _ in 0..2 {
+            let sent = {
+                let mut held = self.session.upstream.lock().await;
+                let ready = match held.as_mut() {
+                    Some(upstream) => upstream.is_ready_for(&self.grant).await,
+                    None => false,
+                };
+                if !ready {
+                    *held = None;
+                    let made =
+                        Upstream::connect(&self.session.gateway, &self.grant, version).await?;
+                    *held = Some(made);
+                }
+                let Some(upstream) = held.as_mut() else { continue };
+                let purpose = self.grant.purpose(upstream.address);
+                self.session.ticket.set_purpose(purpose);
+                self.line.set_address(upstream.address);
+                address_to(&mut request, upstream.version(), &self.grant);
+                upstream.send(request)
+            };
+            match sent.await {
+                Ok(response) => return Ok(response),
+                // It had been closed while idle, and nothing was sent: once more, anew.
+                Err(Some(back)) => request = back,
+                Err(None) => break,
+            }
+            *self.session.upstream.lock().await = None;
+        }
+        Err(Denial::new(
+            reason::UNREACHABLE,
+            "it is allowed, and the other side ended the connection",
+        ))
+    }
+
+    fn give_back(
+        self,
+        response: Response<Incoming>,
+        upgrade: Option<OnUpgrade>,
+        last: bool,
+    ) -> Response<Body> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.switch(response, upgrade);
+        }
+        let (mut parts, body) = response.into_parts();
+        strip(&mut parts.headers);
+        let body = Counted { inner: body, line: self.line, out: false };
+        let mut response = Response::from_parts(parts, body.map_err(Into::into).boxed_unsync());
+        if last {
+            close(&mut response);
+        }
+        response
+    }
+
+    /// WebSocket and its like: from here on bytes.
+    fn switch(
+        self,
+        mut response: Response<Incoming>,
+        upgrade: Option<OnUpgrade>,
+    ) -> Response<Body> {
+        let outside = hyper::upgrade::on(&mut response);
+        let (parts, _) = response.into_parts();
+        let Some(inside) = upgrade else {
+            self.line.end(reason::BAD_REQUEST);
+            let denial =
+                Denial::new(reason::UNREACHABLE, "the other side switched protocols unasked");
+            return refusal(&self.grant.shown(), self.grant.port, &denial);
+        };
+        let ticket = self.session.ticket.clone();
+        let (gateway, line) = (self.session.gateway.clone(), self.line.clone());
+        tokio::spawn(async move {
+            let (Ok(inside), Ok(outside)) = tokio::join!(inside, outside) else { return };
+            let counts = Counts::default();
+            let idle = Duration::from_secs(gateway.limits.idle_seconds);
+            let both = tunnel::run(TokioIo::new(inside), TokioIo::new(outside), &counts, idle);
+            tokio::select! {
+                () = both => {}
+                () = ticket.cut() => line.end(reason::NARROWED),
+            }
+            let (bytes_in, bytes_out) = counts.both();
+            line.bytes_in.fetch_add(bytes_in, Ordering::Relaxed);
+            line.bytes_out.fetch_add(bytes_out, Ordering::Relaxed);
+        });
+        Response::from_parts(parts, text_body(String::new()))
+    }
+}
+
+/// The form of target and host that a version of HTTP wants.
+fn address_to(request: &mut Request<Body>, version: Version, grant: &Grant) {
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    *request.version_mut() = version;
+    let scheme =
+        if grant.protocol == skep_policy::egress::Protocol::Tls { "https" } else { "http" };
+    let authority = request.uri().authority().map(ToString::to_string);
+    let named = request.headers().get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
+    let authority = authority.or(named).unwrap_or_else(|| grant.shown());
+    let uri = if version == Version::HTTP_2 {
+        request.headers_mut().remove(HOST);
+        format!("{scheme}://{authority}{}", if target == "*" { "/" } else { &target })
+    } else {
+        if !request.headers().contains_key(HOST)
+            && let Ok(value) = HeaderValue::from_str(&authority)
+        {
+            request.headers_mut().insert(HOST, value);
+        }
+        target
+    };
+    if let Ok(uri) = Uri::try_from(uri) {
+        *request.uri_mut() = uri;
+    }
+}
+
+fn close(response: &mut Response<Body>) {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Takes off what is between neighbours, and what `Connection` names.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    // gRPC asks for trailers this way, and nothing else may be asked for.
+    let trailers = headers.get("te").is_some_and(|value| value == "trailers");
+    for name in named {
+        headers.remove(name);
+    }
+    headers.remove(CONNECTION);
+    for name in BETWEEN_NEIGHBOURS {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert("te", HeaderValue::from_static("trailers"));
+    }
+}
+
+async fn searched(
+    secrets: &crate::secrets::Secrets,
+    name: &Name,
+    body: Counted<Incoming>,
+    headers: &mut HeaderMap,
+) -> Result<Body, Denial> {
+    let too_long =
+        |_| Denial::new(reason::BAD_REQUEST, "a body that is searched for secrets may have 16 MiB");
+    let whole = Limited::new(body, MOST_SEARCHED).collect().await.map_err(too_long)?.to_bytes();
+    let whole = match secrets.put_into_body(name, &whole) {
+        Some(new) => Bytes::copy_from_slice(&new),
+        None => whole,
+    };
+    if !whole.is_empty() || headers.contains_key(CONTENT_LENGTH) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
+    }
+    Ok(Full::new(whole).map_err(|never| match never {}).boxed_unsync())
+}
+
+/// The line of the log, written when the exchange is over.
+struct Line {
+    gateway: Arc<Gateway>,
+    subject: Mutex<Subject>,
+    rule: String,
+    reason: Mutex<Option<&'static str>>,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+impl Line {
+    fn end(&self, reason: &'static str) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    }
+
+    fn set_address(&self, address: std::net::IpAddr) {
+        self.subject.lock().unwrap_or_else(PoisonError::into_inner).ip = Some(address);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let bytes = (self.bytes_in.load(Ordering::Relaxed), self.bytes_out.load(Ordering::Relaxed));
+        let reason = *self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let subject = self.subject.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gateway.allow(&subject, &self.rule, reason, bytes);
+    }
+}
+
+/// A body whose bytes are counted.
+struct Counted<B> {
+    inner: B,
+    line: Arc<Line>,
+    out: bool,
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            let count = if self.out { &self.line.bytes_out } else { &self.line.bytes_in };
+            count.fetch_add(data.len() as u64, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

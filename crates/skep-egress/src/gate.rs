@@ -1,0 +1,184 @@
+//! Between the client and hyper: lets one inspected head through at a time.
+//!
+//! hyper reads ahead and would parse whatever comes. The gate holds back bytes until a head is
+//! whole, looks at it ([`head::inspect`]), and then gives out exactly that head and the body it
+//! announces, before it looks for the next one. After a chunked body, or a request for another
+//! protocol, it cannot know where the next head begins and passes everything; the service closes
+//! the connection after that answer. A refused head becomes bytes that hyper answers with 400.
+
+use crate::head::{self, Body};
+use bytes::BytesMut;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// No method begins like this, so hyper refuses it.
+const REFUSED: &[u8] = b"\0\r\n\r\n";
+
+enum Phase {
+    /// Collecting.
+    Head,
+    /// Giving out so many bytes of what is held, then the body.
+    Give(usize, Body),
+    /// Giving out so many bytes of a body.
+    Body(u64),
+    /// Passing everything.
+    Open,
+    /// Ended by a bad head.
+    Refused,
+}
+
+pub(crate) struct Gate<S> {
+    inner: S,
+    held: BytesMut,
+    phase: Phase,
+    refused: Arc<AtomicBool>,
+}
+
+impl<S> Gate<S> {
+    /// The flag tells afterwards whether a head was refused.
+    pub(crate) fn new(inner: S) -> (Self, Arc<AtomicBool>) {
+        let refused = Arc::new(AtomicBool::new(false));
+        let gate =
+            Self { inner, held: BytesMut::new(), phase: Phase::Head, refused: refused.clone() };
+        (gate, refused)
+    }
+
+    /// Looks at what is held; whether there is something to give out now.
+    fn look(&mut self) -> bool {
+        let found = match head::find_end(&self.held) {
+            Ok(None) => return false,
+            Ok(Some(end)) => head::inspect(&self.held[..end]).map(|head| (end, head)),
+            Err(fault) => Err(fault),
+        };
+        self.phase = match found {
+            // Where another protocol may follow, only the other side's answer tells.
+            Ok((end, head)) if head.upgrade => Phase::Give(end, Body::Chunked),
+            Ok((end, head)) => Phase::Give(end, head.body),
+            Err(_) => {
+                self.refused.store(true, Ordering::Relaxed);
+                self.held.clear();
+                self.held.extend_from_slice(REFUSED);
+                Phase::Refused
+            }
+        };
+        true
+    }
+
+    /// Moves at most `most` held bytes into `buffer`.
+    fn give(&mut self, most: usize, buffer: &mut ReadBuf<'_>) -> usize {
+        let count = most.min(self.held.len()).min(buffer.remaining());
+        buffer.put_slice(&self.held.split_to(count));
+        count
+    }
+}
+
+impl<S: AsyncRead + Unpin> Gate<S> {
+    /// Reads more into what is held; the number of bytes.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [0; 8192];
+        let mut buffer = ReadBuf::new(&mut space);
+        ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer))?;
+        self.held.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let gate = self.get_mut();
+        loop {
+            match gate.phase {
+                Phase::Head => {
+                    if !gate.look() && ready!(gate.poll_more(context))? == 0 {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Phase::Give(0, Body::Length(length)) => gate.phase = Phase::Body(length),
+                Phase::Give(0, Body::Chunked) => gate.phase = Phase::Open,
+                Phase::Give(left, body) => {
+                    let given = gate.give(left, buffer);
+                    gate.phase = Phase::Give(left - given, body);
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Body(0) => gate.phase = Phase::Head,
+                Phase::Body(left) => {
+                    if gate.held.is_empty() && ready!(gate.poll_more(context))? == 0 {
+                        return Poll::Ready(Ok(()));
+                    }
+                    let most = usize::try_from(left).unwrap_or(usize::MAX);
+                    let given = gate.give(most, buffer) as u64;
+                    gate.phase = Phase::Body(left - given);
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Open if gate.held.is_empty() => {
+                    return Pin::new(&mut gate.inner).poll_read(context, buffer);
+                }
+                Phase::Open | Phase::Refused => {
+                    gate.give(usize::MAX, buffer);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    async fn through(bytes: &[u8]) -> (Vec<u8>, bool) {
+        let (mut gate, refused) = Gate::new(bytes);
+        let mut out = Vec::new();
+        gate.read_to_end(&mut out).await.unwrap();
+        (out, refused.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn heads_and_bodies_pass_until_a_bad_head() {
+        let good = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nG\n\nETGET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(through(good).await, (good.to_vec(), false));
+        let bad = [&good[..], b"GET / HTTP/1.1\nHost: b\n\n"].concat();
+        assert_eq!(through(&bad).await, ([&good[..], REFUSED].concat(), true));
+        // A head that never ends gives nothing.
+        assert_eq!(through(b"GET / HTTP/1.1\r\nHost: a\r\n").await, (Vec::new(), false));
+    }
+}

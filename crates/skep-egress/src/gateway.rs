@@ -1,0 +1,240 @@
+//! What all connections of one sandbox share: rules, names, secrets, the log, the list of what
+//! is open.
+
+use crate::audit::{Audit, Subject};
+use crate::authority::Authority;
+use crate::names::Names;
+use crate::secrets::Secrets;
+use skep_policy::egress::{Name, Protocol, Question, RuleError, RuleSet};
+use skep_types::{EgressConfig, EgressLimits, EgressStats};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+/// Why a gateway cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// A rule.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// A secret's host, or its placeholder.
+    #[error("secret `{name}` cannot be used: {reason}")]
+    Secret {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The certificate authority.
+    #[error("cannot make the sandbox's certificate authority")]
+    Authority(#[from] rcgen::Error),
+    /// TLS.
+    #[error("cannot set up TLS")]
+    Tls(#[from] rustls::Error),
+    /// The extra certificates.
+    #[error("cannot read the extra certificate authorities")]
+    ExtraAuthorities,
+}
+
+/// One sandbox's way out.
+pub(crate) struct Gateway {
+    rules: Mutex<Arc<RuleSet>>,
+    secrets: Mutex<Arc<Secrets>>,
+    pub(crate) names: Names,
+    pub(crate) authority: Option<Authority>,
+    pub(crate) limits: EgressLimits,
+    audit: Audit,
+    open: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+struct Open {
+    purpose: Option<Purpose>,
+    cut: Arc<Cut>,
+}
+
+/// Tells everybody who works on a connection that it has to end, also those who ask later.
+#[derive(Default)]
+struct Cut {
+    done: AtomicBool,
+    notify: Notify,
+}
+
+impl Cut {
+    fn now(&self) {
+        self.done.store(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+    }
+}
+
+/// What an open connection was allowed for; asked again when the rules change.
+#[derive(Debug, Clone)]
+pub(crate) struct Purpose {
+    pub(crate) name: Option<Name>,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+}
+
+impl Purpose {
+    pub(crate) fn question(&self) -> Question<'_> {
+        Question {
+            name: self.name.as_ref(),
+            address: Some(self.address),
+            port: self.port,
+            protocol: self.protocol,
+        }
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(config: EgressConfig, audit: Audit) -> Result<Arc<Self>, GatewayError> {
+        let rules = RuleSet::parse(&config.rules)?.learning(config.learn);
+        let names = Names::new(&config);
+        let authority = if config.secrets.is_empty() {
+            None
+        } else {
+            Some(Authority::new(&config.sandbox, &config.extra_ca)?)
+        };
+        let secrets = Secrets::new(config.secrets)?;
+        Ok(Arc::new(Self {
+            rules: Mutex::new(Arc::new(rules)),
+            secrets: Mutex::new(Arc::new(secrets)),
+            names,
+            authority,
+            limits: config.limits,
+            audit,
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+            allowed: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        lock(&self.rules).clone()
+    }
+
+    pub(crate) fn secrets(&self) -> Arc<Secrets> {
+        lock(&self.secrets).clone()
+    }
+
+    pub(crate) fn head_patience(&self) -> Duration {
+        Duration::from_secs(self.limits.head_seconds)
+    }
+
+    /// Puts new rules in force and cuts what they do not allow. All or nothing.
+    pub(crate) fn update(&self, rules: &[String], learn: bool) -> Result<usize, RuleError> {
+        let rules = Arc::new(RuleSet::parse(rules)?.learning(learn));
+        *lock(&self.rules) = rules.clone();
+        Ok(self.cut_where(|purpose| !rules.decide(&purpose.question()).is_allowed()))
+    }
+
+    /// Forgets a secret, and cuts connections into which it may have been put.
+    pub(crate) fn revoke(&self, name: &str) -> usize {
+        let hosts = {
+            let mut secrets = lock(&self.secrets);
+            let (left, gone) = secrets.without(name);
+            *secrets = Arc::new(left);
+            gone
+        };
+        self.cut_where(|purpose| {
+            purpose.name.as_ref().is_some_and(|name| hosts.iter().any(|host| host.names(name)))
+        })
+    }
+
+    fn cut_where(&self, condition: impl Fn(&Purpose) -> bool) -> usize {
+        let open = lock(&self.open);
+        let meant = open.values().filter(|open| open.purpose.as_ref().is_some_and(&condition));
+        meant.map(|open| open.cut.now()).count()
+    }
+
+    /// Ends everything, when the keeper is gone.
+    pub(crate) fn cut_all(&self) {
+        for open in lock(&self.open).values() {
+            open.cut.now();
+        }
+    }
+
+    /// Enters a connection in the list; it leaves when the ticket is dropped.
+    pub(crate) fn enter(self: &Arc<Self>, room: OwnedSemaphorePermit) -> Ticket {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let cut = Arc::new(Cut::default());
+        lock(&self.open).insert(id, Open { purpose: None, cut: cut.clone() });
+        Ticket { gateway: self.clone(), id, cut, _room: room }
+    }
+
+    pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        self.audit.deny(subject, reason);
+    }
+
+    pub(crate) fn allow(
+        &self,
+        subject: &Subject,
+        rule: &str,
+        reason: Option<&'static str>,
+        bytes: (u64, u64),
+    ) {
+        self.allowed.fetch_add(1, Ordering::Relaxed);
+        self.bytes_in.fetch_add(bytes.0, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes.1, Ordering::Relaxed);
+        self.audit.allow(subject, rule, reason, bytes);
+    }
+
+    pub(crate) fn stats(&self) -> EgressStats {
+        EgressStats {
+            open: lock(&self.open).len() as u64,
+            allowed: self.allowed.load(Ordering::Relaxed),
+            denied: self.denied.load(Ordering::Relaxed),
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A connection in the list of open ones.
+pub(crate) struct Ticket {
+    gateway: Arc<Gateway>,
+    id: u64,
+    cut: Arc<Cut>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Ticket {
+    /// Says what the connection is for from now on.
+    pub(crate) fn set_purpose(&self, purpose: Purpose) {
+        if let Some(open) = lock(&self.gateway.open).get_mut(&self.id) {
+            open.purpose = Some(purpose);
+        }
+    }
+
+    /// Comes back when the connection has to end.
+    pub(crate) async fn cut(&self) {
+        let mut notified = std::pin::pin!(self.cut.notify.notified());
+        // Counted as waiting before the flag is read, so that no call falls between the two.
+        notified.as_mut().enable();
+        if !self.cut.done.load(Ordering::SeqCst) {
+            notified.await;
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        lock(&self.gateway.open).remove(&self.id);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,220 @@
+//! HTTP in the clear (or in TLS that ends here): each request judged on its own.
+//!
+//! A connection proves nothing about the next request on it. Every request names its host, is
+//! judged, and goes to an upstream connection that was made for that host. Redirects are
+//! answers like any other: nothing here follows them.
+
+use crate::audit::Subject;
+use crate::explicit;
+use crate::forward::{Body, Exchange, text_body};
+use crate::gate::Gate;
+use crate::gateway::{Gateway, Ticket};
+use crate::judge::{Denial, Destination, Grant};
+use crate::upstream::Upstream;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use skep_policy::egress::{Host, Name, Protocol, reason};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Mutex;
+
+/// Where the requests of a connection come from.
+pub(crate) enum Origin {
+    /// A connection that was going to this destination.
+    Plain(Destination),
+    /// The proxy port: requests say themselves where they want to go.
+    Explicit,
+    /// TLS that ends here, for this host.
+    Opened { name: Name, grant: Grant },
+}
+
+/// One connection from inside, and the upstream connection it uses.
+pub(crate) struct Session {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) origin: Origin,
+    pub(crate) upstream: Mutex<Option<Upstream>>,
+}
+
+/// Serves HTTP/1.
+pub(crate) async fn serve<S>(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream: S, origin: Origin)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (gate, refused) = Gate::new(stream);
+    let session = Session::new(gateway.clone(), ticket.clone(), origin);
+    let service = service_fn(move |request| session.clone().answer(request));
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(gateway.head_patience())
+        .serve_connection(TokioIo::new(gate), service)
+        .with_upgrades();
+    tokio::select! {
+        _ = connection => {}
+        () = ticket.cut() => {}
+    }
+    if refused.load(Ordering::Relaxed) {
+        let subject = Subject { proto: "http", ..Subject::default() };
+        gateway.deny(&subject, reason::BAD_REQUEST);
+    }
+}
+
+/// Serves HTTP/2.
+pub(crate) async fn serve_http2<S>(
+    gateway: Arc<Gateway>,
+    ticket: Arc<Ticket>,
+    stream: S,
+    origin: Origin,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let session = Session::new(gateway, ticket.clone(), origin);
+    let service = service_fn(move |request| session.clone().answer(request));
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(100)
+        .max_header_list_size(64 << 10)
+        .keep_alive_interval(std::time::Duration::from_secs(60))
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        _ = connection => {}
+        () = ticket.cut() => {}
+    }
+}
+
+/// A request that was refused, and whom it was for.
+struct Refused {
+    host: String,
+    port: u16,
+    denial: Denial,
+}
+
+impl Session {
+    fn new(gateway: Arc<Gateway>, ticket: Arc<Ticket>, origin: Origin) -> Arc<Self> {
+        Arc::new(Self { gateway, ticket, origin, upstream: Mutex::new(None) })
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        Ok(match self.judge(&request).await {
+            Ok(grant) => Exchange::new(&self, grant).run(request).await,
+            Err(refused) => {
+                let subject = Subject {
+                    host: refused.host.clone(),
+                    port: refused.port,
+                    ip: None,
+                    proto: "http",
+                };
+                self.gateway.deny(&subject, refused.denial.reason);
+                refusal(&refused.host, refused.port, &refused.denial)
+            }
+        })
+    }
+
+    async fn judge(&self, request: &Request<Incoming>) -> Result<Grant, Refused> {
+        let bad = |hint: &str| Refused {
+            host: String::new(),
+            port: 0,
+            denial: Denial::new(reason::BAD_REQUEST, hint),
+        };
+        if request.method() == Method::CONNECT {
+            return Err(bad("CONNECT is for the proxy port, as the first request"));
+        }
+        let claim = claim(request).map_err(bad)?;
+        let (destination, protocol) = match &self.origin {
+            Origin::Plain(destination) => (destination.clone(), Protocol::Http),
+            Origin::Opened { name, grant } => (
+                Destination {
+                    name: Some(name.clone()),
+                    addresses: grant.addresses.clone(),
+                    port: grant.port,
+                },
+                Protocol::Tls,
+            ),
+            Origin::Explicit => {
+                let plain = request.uri().scheme_str() == Some("http");
+                let Some((host, port)) = claim.clone().filter(|_| plain) else {
+                    return Err(bad("a proxy wants `http://HOST/…` or CONNECT"));
+                };
+                let port = port.unwrap_or(80);
+                let found = explicit::destination(&self.gateway, host.clone(), port).await;
+                let refuse = |denial| Refused { host: host.to_string(), port, denial };
+                (found.map_err(refuse)?, Protocol::Http)
+            }
+        };
+        let port = destination.port;
+        let shown = || match &claim {
+            Some((host, _)) => host.to_string(),
+            None => destination.shown(&self.gateway),
+        };
+        let refuse = |denial: Denial| Refused { host: shown(), port, denial };
+        let name = match &claim {
+            Some((_, Some(other))) if *other != port => {
+                let hint =
+                    format!("the connection is to port {port} and the request to port {other}");
+                return Err(refuse(Denial::new(reason::ADDRESS_NOT_OF_NAME, hint)));
+            }
+            Some((Host::Address(address), _)) if !destination.addresses.contains(address) => {
+                let hint = "the request is for another address than the connection";
+                return Err(refuse(Denial::new(reason::ADDRESS_NOT_OF_NAME, hint)));
+            }
+            Some((Host::Name(name), _)) => Some(name),
+            _ => None,
+        };
+        self.gateway.judge(&destination, name, protocol).await.map_err(refuse)
+    }
+}
+
+type Claim = Option<(Host, Option<u16>)>;
+
+/// The host that a request names. Where it is named twice, both must agree.
+fn claim(request: &Request<Incoming>) -> Result<Claim, &'static str> {
+    let parse = |text: &str| Host::parse_authority(text).map_err(|_| "the host cannot be read");
+    let mut named = request.headers().get_all(HOST).iter();
+    let header = match named.next() {
+        Some(value) => Some(parse(value.to_str().map_err(|_| "the host cannot be read")?)?),
+        None => None,
+    };
+    if named.next().is_some() {
+        return Err("there is more than one host");
+    }
+    let line = request.uri().authority().map(|authority| parse(authority.as_str())).transpose()?;
+    match (line, header) {
+        (Some(line), Some(header)) if line.0 != header.0 => Err("two hosts are named"),
+        (Some(line), _) => Ok(Some(line)),
+        (None, header) => Ok(header),
+    }
+}
+
+/// The body of a refusal.
+pub(crate) fn refusal_text(host: &str, port: u16, denial: &Denial) -> String {
+    let text = serde_json::json!({
+        "error": denial.reason,
+        "host": host,
+        "port": port,
+        "rule": null,
+        "hint": denial.hint,
+    });
+    format!("{text}\n")
+}
+
+/// An answer that teaches.
+pub(crate) fn refusal(host: &str, port: u16, denial: &Denial) -> Response<Body> {
+    let status = match denial.reason {
+        reason::BAD_REQUEST => StatusCode::BAD_REQUEST,
+        reason::UNREACHABLE | reason::CERTIFICATE => StatusCode::BAD_GATEWAY,
+        _ => StatusCode::FORBIDDEN,
+    };
+    let mut response = Response::new(text_body(refusal_text(host, port, denial)));
+    *response.status_mut() = status;
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}

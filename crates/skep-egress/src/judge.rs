@@ -1,0 +1,263 @@
+//! Where a connection is going, and whether it may: rules, names and addresses brought together.
+
+use crate::gateway::{Gateway, Purpose};
+use skep_policy::egress::{Host, Name, Protocol, Question, Verdict, reason};
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// Addresses tried one after the other.
+const MOST_TRIED: usize = 4;
+
+/// Where somebody inside wants to go.
+#[derive(Debug, Clone)]
+pub(crate) struct Destination {
+    /// The name, if they asked a proxy for it by name.
+    pub(crate) name: Option<Name>,
+    /// The address they dialled, or the checked addresses of the name.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) port: u16,
+}
+
+/// A yes: what may be dialled, and by which rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Grant {
+    pub(crate) name: Option<Name>,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) rule: String,
+}
+
+/// A no.
+#[derive(Debug, Clone)]
+pub(crate) struct Denial {
+    pub(crate) reason: &'static str,
+    pub(crate) hint: String,
+}
+
+impl Denial {
+    pub(crate) fn new(reason: &'static str, hint: impl Into<String>) -> Self {
+        Self { reason, hint: hint.into() }
+    }
+}
+
+impl Destination {
+    /// How the log and answers call it when nothing better is known.
+    pub(crate) fn shown(&self, gateway: &Gateway) -> String {
+        if let Some(name) = &self.name {
+            return name.to_string();
+        }
+        let Some(address) = self.addresses.first() else { return String::new() };
+        match gateway.names.of_address(*address).first() {
+            Some(name) => name.to_string(),
+            None => Host::Address(*address).to_string(),
+        }
+    }
+}
+
+impl Gateway {
+    /// Whether a connection may speak `protocol` with the host that it `claims` to want.
+    ///
+    /// - Asked by name (CONNECT, SOCKS): a claim must be that name, and each address that is
+    ///   dialled must be allowed for it.
+    /// - Dialled by address: a rule for the address allows it whatever it claims; else the
+    ///   claimed name must be allowed *and* lead to that address.
+    /// - Without a claim: raw bytes may go to an address that was given out for an allowed name;
+    ///   TLS and HTTP without a name only where a rule names the address.
+    pub(crate) async fn judge(
+        &self,
+        destination: &Destination,
+        claim: Option<&Name>,
+        protocol: Protocol,
+    ) -> Result<Grant, Denial> {
+        match &destination.name {
+            Some(name) if claim.is_some_and(|claim| claim != name) => Err(Denial::new(
+                reason::SERVER_NAME,
+                format!("the connection was opened for `{name}` and asks for another host"),
+            )),
+            Some(name) => self.by_name(destination, name, protocol),
+            None => self.by_address(destination, claim, protocol).await,
+        }
+    }
+
+    fn by_name(
+        &self,
+        destination: &Destination,
+        name: &Name,
+        protocol: Protocol,
+    ) -> Result<Grant, Denial> {
+        let rules = self.rules();
+        let mut granted = Vec::new();
+        let mut by_rule = String::new();
+        let mut denial = Denial::new(reason::NO_ANSWER, "the name has no address");
+        for address in &destination.addresses {
+            let question = Question {
+                name: Some(name),
+                address: Some(*address),
+                port: destination.port,
+                protocol,
+            };
+            match rules.decide(&question) {
+                Verdict::Allow { rule } => {
+                    granted.push(*address);
+                    by_rule = rule;
+                }
+                Verdict::Deny { reason, hint } => denial = Denial { reason, hint },
+            }
+        }
+        if granted.is_empty() {
+            return Err(denial);
+        }
+        Ok(Grant {
+            name: Some(name.clone()),
+            addresses: granted,
+            port: destination.port,
+            protocol,
+            rule: by_rule,
+        })
+    }
+
+    async fn by_address(
+        &self,
+        destination: &Destination,
+        claim: Option<&Name>,
+        protocol: Protocol,
+    ) -> Result<Grant, Denial> {
+        let Some(address) = destination.addresses.first().copied() else {
+            return Err(Denial::new(reason::BAD_HOST, "there is no address"));
+        };
+        let rules = self.rules();
+        let ask = |name: Option<&Name>| {
+            rules.decide(&Question {
+                name,
+                address: Some(address),
+                port: destination.port,
+                protocol,
+            })
+        };
+        let grant = |name: Option<&Name>, rule: String| Grant {
+            name: name.cloned(),
+            addresses: vec![address],
+            port: destination.port,
+            protocol,
+            rule,
+        };
+        // A rule for the address itself. A learning run is not one: it goes by names.
+        let plain = ask(None);
+        let by_rule = rules.rules().any(|labelled| labelled.rule.has_address(address));
+        match (claim, plain) {
+            (claim, Verdict::Allow { rule }) if by_rule => {
+                match claim.map(|name| ask(Some(name))) {
+                    Some(Verdict::Deny { reason, hint }) => Err(Denial { reason, hint }),
+                    _ => Ok(grant(claim, rule)),
+                }
+            }
+            (Some(name), _) => match ask(Some(name)) {
+                Verdict::Allow { rule } if self.names.leads_to(&rules, name, address).await => {
+                    Ok(grant(Some(name), rule))
+                }
+                Verdict::Allow { .. } => Err(Denial::new(
+                    reason::ADDRESS_NOT_OF_NAME,
+                    format!("`{name}` does not lead to {address}; let the program resolve it"),
+                )),
+                Verdict::Deny { reason, hint } => Err(Denial { reason, hint }),
+            },
+            (None, plain) => {
+                let mut nearest = plain;
+                for name in self.names.of_address(address) {
+                    match ask(Some(&name)) {
+                        Verdict::Allow { rule } if protocol == Protocol::Tcp => {
+                            return Ok(grant(Some(&name), rule));
+                        }
+                        Verdict::Allow { .. } => {
+                            let hint =
+                                format!("the connection does not say that it is for `{name}`");
+                            return Err(Denial::new(reason::SERVER_NAME, hint));
+                        }
+                        verdict @ Verdict::Deny { .. } => nearest = verdict,
+                    }
+                }
+                match nearest {
+                    Verdict::Allow { rule } => Ok(grant(None, rule)),
+                    Verdict::Deny { reason, hint } => Err(Denial { reason, hint }),
+                }
+            }
+        }
+    }
+
+    /// Whether anything at all could be allowed there; decides how patiently first bytes are
+    /// waited for, and nothing else.
+    pub(crate) fn could_allow(&self, destination: &Destination) -> Result<(), Denial> {
+        let rules = self.rules();
+        let mut names: Vec<Option<Name>> = match &destination.name {
+            Some(name) => vec![Some(name.clone())],
+            None => {
+                let address = destination.addresses.first().copied();
+                address
+                    .map(|ip| self.names.of_address(ip))
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(Some)
+                    .collect()
+            }
+        };
+        if destination.name.is_none() {
+            names.push(None);
+        }
+        let mut denial = Denial::new(reason::BAD_HOST, "there is no address");
+        for name in &names {
+            for address in destination.addresses.iter().map(|ip| Some(*ip)).chain(
+                // Not resolved yet: the name alone.
+                destination.addresses.is_empty().then_some(None),
+            ) {
+                for protocol in [Protocol::Tls, Protocol::Http, Protocol::Tcp] {
+                    let question =
+                        Question { name: name.as_ref(), address, port: destination.port, protocol };
+                    match rules.decide(&question) {
+                        Verdict::Allow { .. } => return Ok(()),
+                        Verdict::Deny { reason, hint } => denial = Denial { reason, hint },
+                    }
+                }
+            }
+        }
+        Err(denial)
+    }
+
+    /// Dials what was granted: exactly those addresses, in order.
+    pub(crate) async fn dial(&self, grant: &Grant) -> Result<(TcpStream, IpAddr), Denial> {
+        let patience = Duration::from_secs(self.limits.dial_seconds);
+        let tried = async {
+            for address in grant.addresses.iter().take(MOST_TRIED) {
+                if let Ok(stream) = TcpStream::connect((*address, grant.port)).await {
+                    let _ = stream.set_nodelay(true);
+                    return Some((stream, *address));
+                }
+            }
+            None
+        };
+        match tokio::time::timeout(patience, tried).await {
+            Ok(Some(found)) => Ok(found),
+            _ => Err(Denial::new(
+                reason::UNREACHABLE,
+                "it is allowed, and the other side does not take the connection",
+            )),
+        }
+    }
+}
+
+impl Grant {
+    /// For the list of open connections.
+    pub(crate) fn purpose(&self, address: IpAddr) -> Purpose {
+        Purpose { name: self.name.clone(), address, port: self.port, protocol: self.protocol }
+    }
+
+    /// How it is called in the log.
+    pub(crate) fn shown(&self) -> String {
+        match (&self.name, self.addresses.first()) {
+            (Some(name), _) => name.to_string(),
+            (None, Some(address)) => Host::Address(*address).to_string(),
+            (None, None) => String::new(),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The listeners, and the conversation with the keeper.
+
+use crate::audit::{Audit, Clock, Subject};
+use crate::client::Client;
+use crate::gateway::{Gateway, Ticket};
+use crate::judge::Destination;
+use crate::{connection, dns, explicit};
+use skep_policy::egress::reason;
+use skep_types::{EgressConfig, FromEgress, MAX_EGRESS_MESSAGE, ToEgress, egress_message};
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// Where a redirected connection was going; by the kernel's memory of NAT, or told by whoever
+/// made the listener.
+pub type OriginalDestination = Arc<dyn Fn(&TcpStream) -> io::Result<SocketAddr> + Send + Sync>;
+
+/// What is listened on. All but the log come from inside the sandbox's network namespace.
+pub struct Sockets {
+    /// Every TCP connection is redirected to these.
+    pub tcp: Vec<TcpListener>,
+    /// DNS.
+    pub dns_udp: Vec<UdpSocket>,
+    /// DNS.
+    pub dns_tcp: Vec<TcpListener>,
+    /// For programs that use a proxy.
+    pub proxy: Vec<TcpListener>,
+    /// The log, opened for reading and appending.
+    pub audit: File,
+    /// How to learn where a connection to one of `tcp` was going.
+    pub destination: OriginalDestination,
+    /// Tells the time.
+    pub clock: Clock,
+}
+
+/// Serves until the keeper closes its end. Nothing is accepted before it sent the configuration.
+pub async fn run(sockets: Sockets, mut control: UnixStream) -> io::Result<()> {
+    let Some(ToEgress::Configure(config)) = receive(&mut control).await? else {
+        return Err(io::Error::other("the first message is not the configuration"));
+    };
+    let gateway = match start(sockets, config) {
+        Ok(gateway) => gateway,
+        Err(message) => {
+            send(&mut control, &FromEgress::Refused { message: message.clone() }).await?;
+            return Err(io::Error::other(message));
+        }
+    };
+    let ca = gateway.authority.as_ref().map(|authority| authority.pem().to_owned());
+    send(&mut control, &FromEgress::Ready { ca }).await?;
+    while let Some(message) = receive(&mut control).await? {
+        let reply = obey(&gateway, message);
+        send(&mut control, &reply).await?;
+    }
+    // The keeper is gone: connections end with their line in the log.
+    gateway.cut_all();
+    let deadline = Instant::now() + Duration::from_millis(500);
+    while gateway.stats().open > 0 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+fn obey(gateway: &Gateway, message: ToEgress) -> FromEgress {
+    match message {
+        ToEgress::Configure(_) => {
+            FromEgress::Refused { message: "the configuration was given already".into() }
+        }
+        ToEgress::Update { rules, learn } => match gateway.update(&rules, learn) {
+            Ok(cut) => FromEgress::Ack { cut },
+            Err(error) => FromEgress::Refused { message: error.to_string() },
+        },
+        ToEgress::Revoke { name } => FromEgress::Ack { cut: gateway.revoke(&name) },
+        ToEgress::Stats => FromEgress::Stats(gateway.stats()),
+    }
+}
+
+fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String> {
+    let Sockets { tcp, dns_udp, dns_tcp, proxy, audit, destination, clock } = sockets;
+    let audit = Audit::new(audit, config.limits.audit_bytes, clock);
+    let gateway = Gateway::new(config, audit).map_err(|error| whole_text(&error))?;
+    let room = Arc::new(Semaphore::new(connections(gateway.limits.connections)));
+    for listener in tcp {
+        let destination = destination.clone();
+        tokio::spawn(accept(
+            gateway.clone(),
+            room.clone(),
+            listener,
+            move |gateway, ticket, stream| {
+                let going = destination(&stream);
+                async move {
+                    let Ok(going) = going else { return Client::new(stream).reset() };
+                    let destination = Destination {
+                        name: None,
+                        addresses: vec![going.ip().to_canonical()],
+                        port: going.port(),
+                    };
+                    connection::serve(gateway, ticket, Client::new(stream), destination).await;
+                }
+            },
+        ));
+    }
+    for listener in proxy {
+        tokio::spawn(accept(gateway.clone(), room.clone(), listener, explicit::serve));
+    }
+    for listener in dns_tcp {
+        tokio::spawn(accept(
+            gateway.clone(),
+            room.clone(),
+            listener,
+            |gateway, ticket, stream| async move {
+                tokio::select! {
+                    () = dns::serve_tcp(gateway, stream) => {}
+                    () = ticket.cut() => {}
+                }
+            },
+        ));
+    }
+    for socket in dns_udp {
+        tokio::spawn(dns::serve_udp(gateway.clone(), Arc::new(socket)));
+    }
+    Ok(gateway)
+}
+
+/// An error with its causes.
+fn whole_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+/// Each connection may need two descriptors, and some are needed for other things.
+fn connections(asked: usize) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let fit = usize::try_from(files.saturating_sub(64) / 2).unwrap_or(usize::MAX);
+    asked.min(fit).max(1)
+}
+
+/// Takes connections for ever. With no room left they are ended at once, and the log says so
+/// once a second at most.
+async fn accept<F, W>(gateway: Arc<Gateway>, room: Arc<Semaphore>, listener: TcpListener, work: F)
+where
+    F: Fn(Arc<Gateway>, Arc<Ticket>, TcpStream) -> W,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let mut told: Option<Instant> = None;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors or memory: those who are served go on, and may free some.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            Client::new(stream).reset();
+            if told.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {
+                told = Some(Instant::now());
+                gateway.deny(&Subject { proto: "tcp", ..Subject::default() }, reason::TOO_MANY);
+            }
+            continue;
+        };
+        let ticket = Arc::new(gateway.enter(permit));
+        tokio::spawn(work(gateway.clone(), ticket, stream));
+    }
+}
+
+/// The next message; `None` when the keeper is gone.
+async fn receive(control: &mut UnixStream) -> io::Result<Option<ToEgress>> {
+    let length = match control.read_u32().await {
+        Ok(length) => length as usize,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if length > MAX_EGRESS_MESSAGE {
+        return Err(io::Error::other("a message is longer than allowed"));
+    }
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    control.read_exact(&mut bytes).await?;
+    serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other)
+}
+
+async fn send(control: &mut UnixStream, message: &FromEgress) -> io::Result<()> {
+    let bytes = egress_message(message).map_err(io::Error::other)?;
+    control.write_all(&bytes).await
+}
