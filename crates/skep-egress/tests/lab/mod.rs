@@ -174,11 +174,16 @@ impl Lab {
 
     /// Connects as NAT would make it look: to the listener, going elsewhere.
     pub async fn dial(&self, to: &str) -> TcpStream {
+        self.try_dial(to).await.unwrap()
+    }
+
+    /// The same, where being refused is one of the answers.
+    pub async fn try_dial(&self, to: &str) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let own = socket.local_addr().unwrap();
         self.going.lock().unwrap().insert(own, to.parse().unwrap());
-        socket.connect(self.tcp).await.unwrap()
+        socket.connect(self.tcp).await
     }
 
     pub fn audit(&self) -> Vec<EgressEntry> {
