@@ -67,6 +67,7 @@ use skep_types::{
     ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
 };
 use skep_workspace::WorkspaceSpec;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,6 +79,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct EngineConfig {
     /// Where everything lies.
     pub layout: Layout,
+    /// The system's settings file: its text, and its name for messages.
+    pub system_config: Option<(Vec<u8>, String)>,
+    /// Variables that begin with `SKEP_`.
+    pub variables: BTreeMap<String, String>,
     /// The user's settings file: its text, and its name for messages.
     pub user_config: Option<(Vec<u8>, String)>,
     /// The caller's home directory.
