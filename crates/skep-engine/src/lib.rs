@@ -24,6 +24,7 @@
 //! clock and the random source (they come in with [`EngineConfig`]).
 
 pub mod api;
+mod archive;
 mod commit;
 mod compare;
 mod copy;
@@ -44,6 +45,7 @@ mod problems;
 mod project;
 mod providers;
 mod pull;
+mod quota;
 mod receipt;
 pub mod reconcile;
 mod repeated;
