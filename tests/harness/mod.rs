@@ -20,6 +20,7 @@ mod canary;
 mod fuse;
 mod lab;
 pub(crate) mod outside;
+pub(crate) mod postgres;
 mod skip;
 mod terminal;
 mod tree;

@@ -8,6 +8,7 @@ use crate::wiring;
 use skep_engine::api::Api;
 use skep_types::{Code, Problem};
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The resolved global settings: all that opening the engine needs.
@@ -17,6 +18,12 @@ pub(crate) struct Global {
     pub(crate) state_dir: PathBuf,
     /// The user's settings file; it need not exist.
     pub(crate) config_file: PathBuf,
+    /// The system's settings file; it need not exist.
+    pub(crate) system_config_file: PathBuf,
+    /// Variables that begin with `SKEP_`.
+    pub(crate) variables: BTreeMap<String, String>,
+    /// `--store`.
+    pub(crate) store: Option<String>,
     /// The caller's home directory.
     pub(crate) home: PathBuf,
     /// The caller's user id.
@@ -24,23 +31,32 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// The user's settings and the name of their file; none if there is no such file. One that
-    /// is there and cannot be read is an error: its limits must not be left out silently.
+    /// The user's settings and the name of their file; none if there is no such file.
     pub(crate) fn user_config(&self) -> Result<Option<(Vec<u8>, String)>, Problem> {
-        let name = show_path(&self.config_file);
-        match std::fs::read(&self.config_file) {
-            Ok(text) => Ok(Some((text, name))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => {
-                let message = format!("cannot read the settings in `{name}`: {error}");
-                Err(Problem::new(Code::Io, message))
-            }
-        }
+        read_config(&self.config_file)
+    }
+
+    /// The system's settings and the name of their file; none if there is no such file.
+    pub(crate) fn system_config(&self) -> Result<Option<(Vec<u8>, String)>, Problem> {
+        read_config(&self.system_config_file)
     }
 
     /// The caller's name, for approvals.
     pub(crate) fn user_name(&self) -> String {
         surroundings::user_name(self.user)
+    }
+}
+
+/// A file that is there and cannot be read is an error: its limits must not be left out silently.
+fn read_config(path: &Path) -> Result<Option<(Vec<u8>, String)>, Problem> {
+    let name = show_path(path);
+    match std::fs::read(path) {
+        Ok(text) => Ok(Some((text, name))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let message = format!("cannot read the settings in `{name}`: {error}");
+            Err(Problem::new(Code::Io, message))
+        }
     }
 }
 
@@ -61,6 +77,9 @@ impl Context {
         let global = Global {
             state_dir: surroundings.state_directory(typed.home.as_deref()),
             config_file: surroundings.config_file(),
+            system_config_file: surroundings.system_config_file(),
+            variables: surroundings.own_variables(),
+            store: typed.store.clone(),
             home: surroundings.home.clone(),
             user: surroundings.user,
         };

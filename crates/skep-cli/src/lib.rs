@@ -46,6 +46,7 @@ mod render;
 mod resolve;
 mod secrets;
 mod selection;
+mod storage;
 mod surroundings;
 mod tree;
 mod wiring;

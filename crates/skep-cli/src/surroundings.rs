@@ -80,6 +80,21 @@ impl Surroundings {
         self.base_directory("XDG_CONFIG_HOME", ".config").join("skep/config.toml")
     }
 
+    /// The settings of this machine. Tests of debug builds put another file in its place.
+    pub(crate) fn system_config_file(&self) -> PathBuf {
+        let tests = self.variable("SKEP_TEST_SYSTEM_CONFIG").filter(|_| cfg!(debug_assertions));
+        tests.map_or_else(|| PathBuf::from("/etc/skep/config.toml"), PathBuf::from)
+    }
+
+    /// The variables that may be settings.
+    pub(crate) fn own_variables(&self) -> BTreeMap<String, String> {
+        let own = self.variables.iter().filter(|(name, _)| name.as_bytes().starts_with(b"SKEP_"));
+        own.map(|(name, value)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        })
+        .collect()
+    }
+
     fn base_directory(&self, variable: &str, below_home: &str) -> PathBuf {
         // The XDG rules say that a relative value is to be ignored.
         match self.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute()) {

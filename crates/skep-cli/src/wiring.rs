@@ -1,10 +1,10 @@
-//! The only file that names an engine, a provider or a store.
+//! The only file that names an engine or a provider; `storage.rs` names the stores.
 
 use crate::context::Global;
+use crate::storage;
 use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
 use skep_provider_namespace::NamespaceProvider;
-use skep_store::{Access, NewInstance, SqliteStore};
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
 
 /// Opens the engine in this process.
@@ -15,15 +15,8 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
         Problem::new(Code::Io, message).hint("name another one with `--home DIR`")
     })?;
     let user = global.user_name();
-    let new = NewInstance { instance: random_word(), node: host_name() };
-    let store =
-        SqliteStore::open(&layout.database(), Access::ReadWrite, &new).map_err(|error| {
-            let problem = Problem::from_error(error.code(), &error);
-            match error.hint() {
-                Some(hint) => problem.hint(hint),
-                None => problem,
-            }
-        })?;
+    let configs = (global.system_config()?, global.user_config()?);
+    let store = storage::open(global, &layout, &configs, random_word(), host_name())?;
     let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
     let mut namespace = NamespaceProvider::new(
         layout.root().to_owned(),
@@ -35,14 +28,16 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
     }
     let config = EngineConfig {
         layout,
-        user_config: global.user_config()?,
+        system_config: configs.0,
+        variables: global.variables.clone(),
+        user_config: configs.1,
         home: global.home.clone(),
         user,
         now,
         random,
         secret: crate::secrets::read,
     };
-    Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], Box::new(store))?))
+    Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], store)?))
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.

@@ -308,12 +308,30 @@ pub struct GcDecision {
     pub what: String,
     /// Which.
     pub name: String,
-    /// `remove` or `keep`.
+    /// `remove`, `archive` (and then remove), `stop` or `keep`.
     pub action: String,
     /// Why.
     pub reason: String,
     /// Bytes freed.
     pub bytes: u64,
+}
+
+/// One job of gc, that can be run alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GcPart {
+    /// Sandboxes whose time is over.
+    Sandboxes,
+    /// Backups of approvals that can no longer be undone.
+    Undo,
+    /// Layers nobody stands on.
+    Layers,
+    /// Archives past their age.
+    Archives,
+    /// What was thrown away and could not be removed then.
+    Trash,
+    /// Events, rows of deleted sandboxes, expired keys.
+    Rows,
 }
 
 /// How gc shall go about it.
@@ -326,6 +344,10 @@ pub struct GcRequest {
     pub older_than: Option<Duration>,
     /// Until all together is at most this.
     pub max_size: Option<ByteSize>,
+    /// With one of the two above: unreviewed work may be put into an archive, and then go.
+    pub archive: bool,
+    /// Only these jobs; empty is all.
+    pub only: BTreeSet<GcPart>,
 }
 
 /// The way out of a sandbox, and what was tried there.

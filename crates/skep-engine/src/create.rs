@@ -25,6 +25,8 @@ pub(crate) struct Start {
     pub driver: Option<WorkspaceDriver>,
     /// Where it is kept what is known of the base.
     pub memory: Option<PathBuf>,
+    /// Of no use once the sandbox is there, or failed.
+    pub scratch: Option<PathBuf>,
 }
 
 /// What a new sandbox stands on.
@@ -56,8 +58,10 @@ impl Engine {
         if request.fresh {
             self.make_room(request)?;
         }
+        self.check_quota(&settings)?;
         let start = self.start_from(request, &project)?;
         let memory = start.memory.clone();
+        let _scratch = crate::archive::Scratch(start.scratch.clone(), self.layout().trash());
         let (hidden, searched) = find_hidden(&project, &settings.policy)?;
         let base = match start.base.clone() {
             Some(base) => base,

@@ -74,6 +74,11 @@ impl Layout {
         self.root.join("trash")
     }
 
+    /// Work that was put away before its sandbox was removed.
+    pub fn archives(&self) -> PathBuf {
+        self.root.join("archives")
+    }
+
     /// The key that receipts are signed with.
     pub fn receipt_key(&self) -> PathBuf {
         self.root.join("receipt-key")

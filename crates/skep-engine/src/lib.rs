@@ -24,6 +24,7 @@
 //! clock and the random source (they come in with [`EngineConfig`]).
 
 pub mod api;
+mod archive;
 mod commit;
 mod compare;
 mod copy;
@@ -44,6 +45,7 @@ mod problems;
 mod project;
 mod providers;
 mod pull;
+mod quota;
 mod receipt;
 pub mod reconcile;
 mod repeated;
@@ -67,6 +69,7 @@ use skep_types::{
     ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
 };
 use skep_workspace::WorkspaceSpec;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,6 +81,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct EngineConfig {
     /// Where everything lies.
     pub layout: Layout,
+    /// The system's settings file: its text, and its name for messages.
+    pub system_config: Option<(Vec<u8>, String)>,
+    /// Variables that begin with `SKEP_`.
+    pub variables: BTreeMap<String, String>,
     /// The user's settings file: its text, and its name for messages.
     pub user_config: Option<(Vec<u8>, String)>,
     /// The caller's home directory.

@@ -24,8 +24,14 @@ impl Engine {
             ConfigDocument::parse(text, name)
                 .map_err(|error| Problem::from_error(Code::Usage, &error))
         };
-        let user = self.config.user_config.as_ref();
-        let user = user.map(|(text, name)| parse(text, name)).transpose()?;
+        let file = |config: &Option<(Vec<u8>, String)>| {
+            config.as_ref().map(|(text, name)| parse(text, name)).transpose()
+        };
+        let (system, user) = (file(&self.config.system_config)?, file(&self.config.user_config)?);
+        let variables =
+            self.config.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let environment = ConfigDocument::from_variables(variables)
+            .map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let project = match project {
             Some(project) => project_file(project)?,
             None => None,
@@ -33,7 +39,9 @@ impl Engine {
         let project = project.map(|(text, name)| parse(&text, &name)).transpose()?;
         let sources = Sources {
             host: self.host_facts(),
+            system: system.as_ref(),
             user: user.as_ref(),
+            environment: environment.as_ref(),
             project: project.as_ref(),
             command_line: typed,
         };

@@ -4,12 +4,17 @@
 //! code, the command line. An unknown key is an error that names the nearest known one; a
 //! malformed file is refused as a whole.
 
+mod environment;
 mod keys;
 mod mount;
+mod pages;
+mod table;
 mod values;
 
 pub use keys::{KEYS, nearest_key};
 pub use mount::{MountError, parse_mount};
+pub use pages::{example_file, json_schema, reference_page};
+pub use table::{Kind, ProjectMay, Setting, TABLE};
 
 use serde::Deserialize;
 use skep_types::{
@@ -80,6 +85,10 @@ pub struct ConfigDocument {
     pub gc: GcSection,
     /// Providers.
     pub provider: ProviderSection,
+    /// How much there may be at once.
+    pub quota: QuotaSection,
+    /// Where skep remembers.
+    pub store: StoreSection,
     /// Profiles of the user's own.
     pub profiles: BTreeMap<String, ProfileDocument>,
 }
@@ -233,6 +242,50 @@ pub struct GcSection {
     /// Warn when this much of it is used.
     #[serde(deserialize_with = "values::percent")]
     pub warn_percent: Option<u8>,
+    /// Whether sandboxes without changes stay.
+    pub keep_empty: Option<bool>,
+    /// Whether unreviewed work may be archived, and then removed, to make room.
+    pub archive_unreviewed: Option<bool>,
+    /// Archives go after this.
+    #[serde(deserialize_with = "values::duration")]
+    pub archive_age: Mentioned<Duration>,
+    /// Events go after this.
+    #[serde(deserialize_with = "values::duration")]
+    pub events_age: Mentioned<Duration>,
+    /// Rows of deleted sandboxes go after this.
+    #[serde(deserialize_with = "values::plain_duration")]
+    pub deleted_age: Option<Duration>,
+}
+
+/// `[quota]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotaSection {
+    /// Sandboxes at once.
+    #[serde(deserialize_with = "values::count")]
+    pub sandboxes: Mentioned<u64>,
+    /// Memory limits of the running ones together.
+    #[serde(deserialize_with = "values::size")]
+    pub memory: Mentioned<ByteSize>,
+    /// Changed files of all together.
+    #[serde(deserialize_with = "values::size")]
+    pub disk: Mentioned<ByteSize>,
+    /// Memory the host must have free.
+    #[serde(deserialize_with = "values::size")]
+    pub free_memory: Mentioned<ByteSize>,
+}
+
+/// `[store]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreSection {
+    /// A PostgreSQL instead of the file in the state directory.
+    pub url: Option<String>,
+    /// What this machine is called there.
+    pub node: Option<String>,
+    /// How long its lease is good for.
+    #[serde(deserialize_with = "values::plain_duration")]
+    pub lease: Option<Duration>,
 }
 
 /// `[provider]`.

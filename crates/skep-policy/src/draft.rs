@@ -36,6 +36,7 @@ impl Draft {
     pub(crate) fn apply(&mut self, document: &ConfigDocument, origin: &Origin, lists: Lists) {
         let ConfigDocument { limits, sandbox, changes, egress, warn, undo, gc, provider, .. } =
             document;
+        let (quota, store) = (&document.quota, &document.store);
         self.apply_sections(limits, sandbox, changes, origin, lists);
         self.apply_egress(egress, origin, lists);
         let settings = &mut self.settings;
@@ -47,6 +48,20 @@ impl Draft {
         layer.value("gc.rejected_age", &mut settings.rejected_age, &gc.rejected_age);
         layer.value("gc.total_size", &mut settings.total_size, &gc.total_size);
         layer.value("gc.warn_percent", &mut settings.total_warn_percent, &gc.warn_percent);
+        let kept = &mut settings.retention;
+        layer.value("gc.keep_empty", &mut kept.keep_empty, &gc.keep_empty);
+        let archive = &gc.archive_unreviewed;
+        layer.value("gc.archive_unreviewed", &mut kept.archive_unreviewed, archive);
+        layer.value("gc.archive_age", &mut kept.archives, &gc.archive_age);
+        layer.value("gc.events_age", &mut kept.events, &gc.events_age);
+        layer.value("gc.deleted_age", &mut kept.deleted, &gc.deleted_age);
+        layer.value("quota.sandboxes", &mut settings.quota.sandboxes, &quota.sandboxes);
+        layer.value("quota.memory", &mut settings.quota.memory, &quota.memory);
+        layer.value("quota.disk", &mut settings.quota.disk, &quota.disk);
+        layer.value("quota.free_memory", &mut settings.quota.free_memory, &quota.free_memory);
+        layer.value("store.url", &mut settings.store.url, &store.url.clone().map(Some));
+        layer.value("store.node", &mut settings.store.node, &store.node.clone().map(Some));
+        layer.value("store.lease", &mut settings.store.lease, &store.lease);
         layer.value("provider.name", &mut settings.provider, &provider.name);
         let emulation = &provider.microvm.emulation;
         layer.value("provider.microvm.emulation", &mut settings.microvm_emulation, emulation);

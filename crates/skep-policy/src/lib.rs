@@ -76,6 +76,10 @@ pub use config::{
     MAX_CONFIG_BYTES, MemoryShare, Mentioned, MicrovmSection, MountError, ProfileDocument,
     ProviderSection, SandboxSection, UndoSection, WarnSection, nearest_key, parse_mount,
 };
+pub use config::{
+    Kind, ProjectMay, QuotaSection, Setting, StoreSection, TABLE, example_file, json_schema,
+    reference_page,
+};
 pub use dotgit::is_dot_git;
 pub use environment::{
     EnvironmentTable, InsideFacts, PassedVariable, WithheldVariable, inside_environment,
@@ -94,5 +98,5 @@ pub use pattern::PatternError;
 pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
 pub use risk::{ChangeFacts, RiskEntry, RiskTable};
 pub use selector::PathSelector;
-pub use settings::{Settings, SettingsError, Sources};
+pub use settings::{Quota, Retention, Settings, SettingsError, Sources, StoreSettings};
 pub use system_secrets::{NameMatch, SystemSecret, SystemSecretsError, system_secrets};

@@ -10,10 +10,14 @@ pub enum Origin {
     Builtin,
     /// A profile.
     Profile(String),
+    /// `/etc/skep/config.toml`.
+    System,
     /// The user's config file.
     User,
     /// The project's `skep.toml`.
     Project,
+    /// A `SKEP_…` variable.
+    Environment,
     /// The command line.
     CommandLine,
 }
@@ -23,8 +27,10 @@ impl fmt::Display for Origin {
         match self {
             Self::Builtin => f.write_str("built in"),
             Self::Profile(name) => write!(f, "profile `{name}`"),
+            Self::System => f.write_str("system config"),
             Self::User => f.write_str("user config"),
             Self::Project => f.write_str("project `skep.toml`"),
+            Self::Environment => f.write_str("environment"),
             Self::CommandLine => f.write_str("command line"),
         }
     }

@@ -24,12 +24,13 @@ pub fn builtin_profiles() -> Result<BTreeMap<String, ProfileDocument>, SettingsE
         .map_err(|error| SettingsError::BuiltinData(error.to_string()))
 }
 
-/// All profiles by name: the built-in ones and the user's.
+/// All profiles by name: the built-in ones, the system's and the user's.
 pub fn all_profiles(
+    system: Option<&ConfigDocument>,
     user: Option<&ConfigDocument>,
 ) -> Result<BTreeMap<String, ProfileDocument>, SettingsError> {
     let mut profiles = builtin_profiles()?;
-    for (name, profile) in user.iter().flat_map(|user| &user.profiles) {
+    for (name, profile) in system.iter().chain(&user).flat_map(|source| &source.profiles) {
         // A redefined `default` would silently change what every other profile stands on.
         if profiles.insert(name.clone(), profile.clone()).is_some() {
             return Err(SettingsError::ProfileRedefined(name.clone()));
@@ -115,7 +116,7 @@ mod tests {
     fn lineages_end_at_default_and_cycles_are_refused() {
         let of = |text: &str| {
             let user = ConfigDocument::parse(text.as_bytes(), "config.toml").unwrap();
-            all_profiles(Some(&user))
+            all_profiles(None, Some(&user))
         };
         let profiles = of("profiles.mine.from = \"agent\"").unwrap();
         let names: Vec<&str> =

@@ -21,9 +21,26 @@ impl Settings {
         rows.value("gc.rejected_age", show_duration(self.rejected_age));
         rows.value("gc.total_size", self.total_size);
         rows.value("gc.warn_percent", self.total_warn_percent);
+        self.upkeep_rows(&mut rows);
         rows.value("provider.name", &self.provider);
         rows.value("provider.microvm.emulation", self.microvm_emulation);
         rows.rows
+    }
+
+    fn upkeep_rows(&self, rows: &mut Rows<'_>) {
+        let kept = &self.retention;
+        rows.value("gc.keep_empty", kept.keep_empty);
+        rows.value("gc.archive_unreviewed", kept.archive_unreviewed);
+        rows.time("gc.archive_age", kept.archives);
+        rows.time("gc.events_age", kept.events);
+        rows.value("gc.deleted_age", show_duration(kept.deleted));
+        rows.limit("quota.sandboxes", self.quota.sandboxes);
+        rows.limit("quota.memory", self.quota.memory);
+        rows.limit("quota.disk", self.quota.disk);
+        rows.limit("quota.free_memory", self.quota.free_memory);
+        rows.limit("store.url", self.store.shown_url());
+        rows.limit("store.node", self.store.node.as_ref());
+        rows.value("store.lease", show_duration(self.store.lease));
     }
 
     fn limit_rows(&self, rows: &mut Rows<'_>) {

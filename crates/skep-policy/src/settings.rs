@@ -5,7 +5,7 @@
 //! trusted, so it may only narrow.
 
 use crate::acceptance::AcceptanceRules;
-use crate::config::ConfigDocument;
+use crate::config::{ConfigDocument, GcSection, QuotaSection, StoreSection};
 use crate::draft::{Draft, Lists};
 use crate::hidden::{HideError, HideRules};
 use crate::limits::{HostFacts, LimitError, Widening, default_limits, share, validate};
@@ -84,10 +84,96 @@ pub struct Settings {
     pub total_size: ByteSize,
     /// Warn when this much of `total_size` is used.
     pub total_warn_percent: u8,
+    /// What is kept, and for how long.
+    pub retention: Retention,
+    /// How much there may be at once.
+    pub quota: Quota,
+    /// Where skep remembers.
+    pub store: StoreSettings,
     /// Which provider, or `auto`.
     pub provider: String,
     /// Whether software emulation may stand in for KVM.
     pub microvm_emulation: bool,
+}
+
+/// How long things are kept that grow with use. `None` is for ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// Whether sandboxes without changes stay.
+    pub keep_empty: bool,
+    /// Whether unreviewed work may be archived, and then removed, to make room.
+    pub archive_unreviewed: bool,
+    /// Archives.
+    pub archives: Option<Duration>,
+    /// Events.
+    pub events: Option<Duration>,
+    /// Rows of deleted sandboxes.
+    pub deleted: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            keep_empty: false,
+            archive_unreviewed: false,
+            archives: Some(90 * DAY),
+            events: Some(90 * DAY),
+            deleted: 30 * DAY,
+        }
+    }
+}
+
+/// How much there may be at once. `None` is no limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// Sandboxes.
+    pub sandboxes: Option<u64>,
+    /// Memory limits of the running ones together.
+    pub memory: Option<ByteSize>,
+    /// Changed files of all together.
+    pub disk: Option<ByteSize>,
+    /// Memory the host must have free.
+    pub free_memory: Option<ByteSize>,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { sandboxes: None, memory: None, disk: None, free_memory: Some(ByteSize(64 << 20)) }
+    }
+}
+
+/// Where skep remembers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// A PostgreSQL instead of the file in the state directory.
+    pub url: Option<String>,
+    /// What this machine is called there; made up once where nobody says it.
+    pub node: Option<String>,
+    /// How long its lease is good for without a write.
+    pub lease: Duration,
+}
+
+impl StoreSettings {
+    /// The address without its password.
+    pub fn shown_url(&self) -> Option<String> {
+        let url = self.url.as_deref()?;
+        let hidden = url.split_once("://").and_then(|(scheme, rest)| {
+            let (who, place) = rest.split_once('@')?;
+            let (user, _) = who.split_once(':')?;
+            Some(format!("{scheme}://{user}:…@{place}"))
+        });
+        Some(match hidden {
+            Some(hidden) => hidden,
+            None if url.contains("password=") => "(holds a password)".to_owned(),
+            None => url.to_owned(),
+        })
+    }
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { url: None, node: None, lease: Duration::from_secs(60) }
+    }
 }
 
 /// What settings are made from. Files are read and parsed by the caller.
@@ -95,10 +181,14 @@ pub struct Settings {
 pub struct Sources<'a> {
     /// The host.
     pub host: HostFacts,
+    /// `/etc/skep/config.toml`.
+    pub system: Option<&'a ConfigDocument>,
     /// `~/.config/skep/config.toml`.
     pub user: Option<&'a ConfigDocument>,
     /// The project's `skep.toml`.
     pub project: Option<&'a ConfigDocument>,
+    /// `SKEP_…` variables.
+    pub environment: Option<&'a ConfigDocument>,
     /// What was typed.
     pub command_line: Option<&'a ConfigDocument>,
 }
@@ -119,6 +209,9 @@ impl Settings {
             rejected_age: 7 * DAY,
             total_size: share(100 * GIB, 20, host.state_filesystem),
             total_warn_percent: 80,
+            retention: Retention::default(),
+            quota: Quota::default(),
+            store: StoreSettings::default(),
             provider: "auto".into(),
             microvm_emulation: false,
         }
@@ -127,18 +220,25 @@ impl Settings {
     /// Puts the sources together, the later ones stronger:
     ///
     /// 1. built-in values, which depend on the host;
-    /// 2. the profile (named on the command line, else in the user's file), with what it builds on;
-    /// 3. the user's file;
+    /// 2. the profile (named on the command line, else in a variable, else in the user's file, else
+    ///    in the system's), with what it builds on;
+    /// 3. the system's file, then the user's;
     /// 4. the project's file, which may only narrow what 1 to 3 gave;
-    /// 5. the command line, which is the user speaking and may widen again.
+    /// 5. variables, then the command line, which are the user speaking and may widen again.
     pub fn resolve(sources: &Sources<'_>) -> Result<(Self, Origins), SettingsError> {
         let mut draft = Draft::new(Self::builtin(&sources.host));
         apply_profile(&mut draft, sources)?;
+        if let Some(system) = sources.system {
+            draft.apply(system, &Origin::System, Lists::Extend);
+        }
         if let Some(user) = sources.user {
             draft.apply(user, &Origin::User, Lists::Extend);
         }
         if let Some(project) = sources.project {
             draft = narrowed_by_project(draft, project)?;
+        }
+        if let Some(variables) = sources.environment {
+            draft.apply(variables, &Origin::Environment, Lists::Extend);
         }
         if let Some(typed) = sources.command_line {
             draft.apply(typed, &Origin::CommandLine, Lists::Extend);
@@ -152,14 +252,16 @@ impl Settings {
 }
 
 fn apply_profile(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), SettingsError> {
-    let typed = sources.command_line.and_then(|typed| typed.profile.as_deref());
-    let configured = sources.user.and_then(|user| user.profile.as_deref());
-    let (name, origin) = match (typed, configured) {
-        (Some(name), _) => (name, Origin::CommandLine),
-        (None, Some(name)) => (name, Origin::User),
-        (None, None) => (DEFAULT_PROFILE, Origin::Builtin),
+    let named = |source: Option<&'_ ConfigDocument>, origin: Origin| {
+        source.and_then(|document| document.profile.clone()).map(|name| (name, origin))
     };
-    let profiles = all_profiles(sources.user)?;
+    let (name, origin) = named(sources.command_line, Origin::CommandLine)
+        .or_else(|| named(sources.environment, Origin::Environment))
+        .or_else(|| named(sources.user, Origin::User))
+        .or_else(|| named(sources.system, Origin::System))
+        .unwrap_or_else(|| (DEFAULT_PROFILE.to_owned(), Origin::Builtin));
+    let name = name.as_str();
+    let profiles = all_profiles(sources.system, sources.user)?;
     for (name, profile) in lineage(&profiles, name)? {
         let origin = Origin::Profile(name.to_owned());
         if let Some(wanted) = &profile.memory_share {
@@ -215,6 +317,7 @@ fn narrowed_by_project(outer: Draft, project: &ConfigDocument) -> Result<Draft, 
 /// sets `ANTHROPIC_BASE_URL` would send the user's key to a host of its choice.
 fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
     let ConfigDocument { profile, sandbox, egress, undo, gc, provider, profiles, .. } = project;
+    let (quota, store) = (&project.quota, &project.store);
     let present = [
         (profile.is_some(), "profile"),
         (!profiles.is_empty(), "profiles"),
@@ -225,12 +328,11 @@ fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
         (egress.extra_ca.is_some(), "egress.extra_ca"),
         (undo.keep.is_some(), "undo.keep"),
         (undo.age.is_some(), "undo.age"),
-        (gc.approved_age.is_some(), "gc.approved_age"),
-        (gc.rejected_age.is_some(), "gc.rejected_age"),
-        (gc.total_size.is_some(), "gc.total_size"),
-        (gc.warn_percent.is_some(), "gc.warn_percent"),
+        (*gc != GcSection::default(), "gc"),
         (provider.name.is_some(), "provider.name"),
         (provider.microvm.emulation.is_some(), "provider.microvm.emulation"),
+        (*quota != QuotaSection::default(), "quota"),
+        (*store != StoreSection::default(), "store"),
     ];
     present.into_iter().find(|(present, _)| *present).map(|(_, key)| key)
 }

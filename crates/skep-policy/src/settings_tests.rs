@@ -16,6 +16,7 @@ fn resolve(user: &str, project: &str, typed: &str) -> Result<(Settings, Origins)
         user: Some(&user),
         project: Some(&project),
         command_line: Some(&typed),
+        ..Sources::default()
     })
 }
 
@@ -161,7 +162,7 @@ fn a_project_may_not_widen() {
         ("profile = \"agent\"", "profile"),
         ("sandbox.env.A = \"b\"", "sandbox.env"),
         ("undo.keep = 1", "undo.keep"),
-        ("gc.total_size = \"1G\"", "gc.total_size"),
+        ("gc.total_size = \"1G\"", "gc"),
         ("provider.name = \"subprocess\"", "provider.name"),
         ("provider.microvm.emulation = true", "provider.microvm.emulation"),
         ("profiles.x.description = \"y\"", "profiles"),

@@ -38,6 +38,8 @@ pub enum Code {
     Store,
     /// A file operation failed.
     Io,
+    /// As many, or as much, as is allowed is there already.
+    OverQuota,
     /// A bug of ours.
     Internal,
 }
@@ -54,13 +56,18 @@ impl Code {
             | Self::IllegalState
             | Self::UnreviewedChanges => 4,
             Self::Refused | Self::Risky | Self::MissingCapability | Self::ProviderUnavailable => 5,
-            Self::Busy | Self::NoSpace | Self::Store | Self::Io | Self::Internal => 1,
+            Self::Busy
+            | Self::NoSpace
+            | Self::Store
+            | Self::Io
+            | Self::Internal
+            | Self::OverQuota => 1,
         }
     }
 
     /// Whether the same request may succeed later by itself.
     pub fn retryable(self) -> bool {
-        matches!(self, Self::Busy | Self::NoSpace)
+        matches!(self, Self::Busy | Self::NoSpace | Self::OverQuota)
     }
 }
 

@@ -15,6 +15,15 @@ pub(crate) struct Config {
     /// Also say where each value comes from
     #[arg(long)]
     origin: bool,
+    /// Print a JSON schema of config files instead
+    #[arg(long, conflicts_with_all = ["origin", "reference", "example"])]
+    schema: bool,
+    /// Print the reference of all settings instead, in Markdown
+    #[arg(long, conflicts_with_all = ["origin", "example"])]
+    reference: bool,
+    /// Print an annotated config file with all settings instead
+    #[arg(long, conflicts_with = "origin")]
+    example: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -29,6 +38,18 @@ struct SettingView<'a> {
 
 impl Run for Config {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        if self.schema {
+            context.output.document(&skep_policy::json_schema())?;
+            return Ok(0);
+        }
+        if self.reference {
+            context.output.text(&skep_policy::reference_page())?;
+            return Ok(0);
+        }
+        if self.example {
+            context.output.text(&skep_policy::example_file())?;
+            return Ok(0);
+        }
         let project = context.project_here();
         let settings = context.api()?.config(Some(&project))?;
         if self.json.json {

@@ -7,9 +7,9 @@ use crate::render::table::table;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
-use skep_engine::api::{GcDecision, GcRequest};
+use skep_engine::api::{GcDecision, GcPart, GcRequest};
 use skep_types::escape::visible_text;
-use skep_types::{ByteSize, parse_duration};
+use skep_types::{ByteSize, Code, Problem, parse_duration};
 use std::time::Duration;
 
 /// What can be typed.
@@ -24,6 +24,12 @@ pub(crate) struct Gc {
     /// Until everything together is at most this large
     #[arg(long, value_name = "S")]
     max_size: Option<ByteSize>,
+    /// With --older-than or --max-size: put unreviewed work into an archive, then remove it too
+    #[arg(long)]
+    archive: bool,
+    /// Only these jobs: sandboxes, undo, layers, archives, trash, rows
+    #[arg(long, value_name = "JOB", value_delimiter = ',', value_parser = job)]
+    only: Vec<GcPart>,
     #[command(flatten)]
     json: Json,
 }
@@ -43,7 +49,15 @@ impl Run for Gc {
             dry_run: self.dry_run,
             older_than: self.older_than,
             max_size: self.max_size,
+            archive: self.archive,
+            only: self.only.iter().copied().collect(),
         };
+        if self.archive && self.older_than.is_none() && self.max_size.is_none() {
+            let message = "`--archive` says what may be done, not with what";
+            return Err(Problem::new(Code::Usage, message)
+                .hint("add `--older-than D` or `--max-size S`")
+                .into());
+        }
         let decisions = context.api()?.gc(&request)?;
         if self.json.json {
             let views: Vec<_> = decisions.iter().map(view).collect();
@@ -53,12 +67,25 @@ impl Run for Gc {
         let rows: Vec<_> = decisions.iter().map(row).collect();
         let heading = ["ACTION", "WHAT", "NAME", "SIZE", "REASON"];
         context.output.text(&table(context.output.style, &heading, &rows))?;
-        let freed = decisions.iter().filter(|decision| decision.action == "remove");
+        let freed =
+            decisions.iter().filter(|decision| matches!(&*decision.action, "remove" | "archive"));
         let freed = ByteSize(freed.map(|decision| decision.bytes).sum());
         let word = if self.dry_run { "would be freed" } else { "freed" };
         context.output.say(&format!("{freed} {word}"));
         Ok(0)
     }
+}
+
+fn job(word: &str) -> Result<GcPart, String> {
+    Ok(match word {
+        "sandboxes" => GcPart::Sandboxes,
+        "undo" => GcPart::Undo,
+        "layers" => GcPart::Layers,
+        "archives" => GcPart::Archives,
+        "trash" => GcPart::Trash,
+        "rows" => GcPart::Rows,
+        _ => return Err("the jobs are sandboxes, undo, layers, archives, trash, rows".into()),
+    })
 }
 
 fn view(decision: &GcDecision) -> DecisionView<'_> {

@@ -2,26 +2,25 @@
 //!
 //! Everything is decided with a reason and, unless it is a dry run, done at once, under the lock
 //! of what is concerned; whatever somebody else is working on is left for the next time. Unreviewed
-//! work is never removed: neither for its age nor for its size, nor by a crash of gc itself.
+//! work is never removed, neither for its age nor for its size, nor by a crash of gc itself, unless
+//! it was asked for and the work lies in an archive.
 
 mod leftovers;
 mod sandboxes;
 
 use crate::Engine;
-use crate::api::{GcDecision, GcRequest};
+use crate::api::{GcDecision, GcPart, GcRequest};
 use crate::problems::OrProblem;
+use skep_policy::Retention;
 use skep_types::{Code, Problem};
 use std::time::Duration;
 
-/// Events are kept this long, rows of deleted sandboxes that long.
-const EVENTS: Duration = Duration::from_secs(90 * 86_400);
-const DELETED_ROWS: Duration = Duration::from_secs(30 * 86_400);
-
 /// What to do with one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+pub(crate) enum Action {
     Keep,
     Stop,
+    Archive,
     Remove,
 }
 
@@ -30,12 +29,19 @@ impl Action {
         match self {
             Self::Keep => "keep",
             Self::Stop => "stop",
+            Self::Archive => "archive",
             Self::Remove => "remove",
         }
     }
 }
 
-fn decision(what: &str, name: &str, action: Action, reason: String, bytes: u64) -> GcDecision {
+pub(crate) fn decision(
+    what: &str,
+    name: &str,
+    action: Action,
+    reason: String,
+    bytes: u64,
+) -> GcDecision {
     GcDecision {
         what: what.to_owned(),
         name: name.to_owned(),
@@ -48,42 +54,59 @@ fn decision(what: &str, name: &str, action: Action, reason: String, bytes: u64) 
 impl Engine {
     pub(crate) fn collect(&self, request: &GcRequest) -> Result<Vec<GcDecision>, Problem> {
         let (settings, _) = self.settings(None, None)?;
-        let mut decisions = self.collect_sandboxes(request, &settings)?;
-        self.collect_unknown(&mut decisions);
-        self.collect_undo(request, &settings, &mut decisions)?;
-        self.collect_layers(request, &mut decisions)?;
-        self.collect_trash(request, &mut decisions);
-        if !request.dry_run {
-            self.prune(&mut decisions)?;
+        let wanted = |part: GcPart| request.only.is_empty() || request.only.contains(&part);
+        let mut decisions = Vec::new();
+        if wanted(GcPart::Sandboxes) {
+            decisions = self.collect_sandboxes(request, &settings)?;
+            self.collect_unknown(&mut decisions);
+        }
+        if wanted(GcPart::Undo) {
+            self.collect_undo(request, &settings, &mut decisions)?;
+        }
+        if wanted(GcPart::Layers) {
+            self.collect_layers(request, &mut decisions)?;
+        }
+        if wanted(GcPart::Archives) {
+            self.collect_archives(request, &settings, &mut decisions)?;
+        }
+        if wanted(GcPart::Trash) {
+            self.collect_trash(request, &mut decisions);
+        }
+        if wanted(GcPart::Rows) && !request.dry_run {
+            self.prune(&settings.retention, &mut decisions)?;
         }
         Ok(decisions)
     }
 
-    fn prune(&self, decisions: &mut Vec<GcDecision>) -> Result<(), Problem> {
-        let mut say = |what: &str, count: usize, reason: &str| {
+    fn prune(&self, kept: &Retention, decisions: &mut Vec<GcDecision>) -> Result<(), Problem> {
+        let mut say = |what: &str, count: usize, reason: String| {
             if count > 0 {
                 let name = count.to_string();
-                decisions.push(decision(what, &name, Action::Remove, reason.to_owned(), 0));
+                decisions.push(decision(what, &name, Action::Remove, reason, 0));
             }
         };
-        let events = self.store.prune_events(&self.earlier(EVENTS)?).or_problem()?;
-        say("events", usize::try_from(events).unwrap_or(usize::MAX), "older than 90 days");
-        let rows = self.store.purge_deleted(&self.earlier(DELETED_ROWS)?).or_problem()?;
-        say("rows of deleted sandboxes", rows.len(), "deleted more than 30 days ago");
+        if let Some(age) = kept.events {
+            let events = self.store.prune_events(&self.earlier(age)?).or_problem()?;
+            let count = usize::try_from(events).unwrap_or(usize::MAX);
+            say("events", count, format!("older than {}", spoken(age)));
+        }
+        let rows = self.store.purge_deleted(&self.earlier(kept.deleted)?).or_problem()?;
+        let reason = format!("deleted more than {} ago", spoken(kept.deleted));
+        say("rows of deleted sandboxes", rows.len(), reason);
         let keys = self.store.prune_keys(&self.now()).or_problem()?;
-        say("idempotency keys", usize::try_from(keys).unwrap_or(usize::MAX), "expired");
+        say("idempotency keys", usize::try_from(keys).unwrap_or(usize::MAX), "expired".into());
         self.store.upkeep().map(drop).or_problem()
     }
 
     /// The time that was so long ago.
-    fn earlier(&self, age: Duration) -> Result<String, Problem> {
+    pub(crate) fn earlier(&self, age: Duration) -> Result<String, Problem> {
         let now: jiff::Timestamp = self.now().parse().map_err(clock_problem)?;
         let age = jiff::SignedDuration::try_from(age).map_err(clock_problem)?;
         Ok(now.checked_sub(age).unwrap_or(jiff::Timestamp::MIN).to_string())
     }
 
     /// How long ago a time was; nothing when it lies in the future.
-    fn age(&self, time: &str) -> Result<Duration, Problem> {
+    pub(crate) fn age(&self, time: &str) -> Result<Duration, Problem> {
         let now: jiff::Timestamp = self.now().parse().map_err(clock_problem)?;
         let then: jiff::Timestamp = time.parse().map_err(clock_problem)?;
         Ok(Duration::try_from(now.duration_since(then)).unwrap_or_default())
@@ -95,7 +118,7 @@ fn clock_problem(error: impl std::fmt::Display) -> Problem {
 }
 
 /// `3 days`, `5 hours`, `2 minutes`.
-fn spoken(age: Duration) -> String {
+pub(crate) fn spoken(age: Duration) -> String {
     let seconds = age.as_secs();
     let (count, unit) = match seconds {
         0..=119 => (seconds, "second"),

@@ -6,7 +6,7 @@ use crate::problems::OrProblem;
 use crate::{Engine, lock, usage};
 use skep_policy::Settings;
 use skep_store::SandboxFilter;
-use skep_types::{ByteSize, Problem, Sandbox, SandboxState};
+use skep_types::{ByteSize, Problem, Sandbox, SandboxState, WorkspaceDriver};
 use std::time::Duration;
 
 /// What is known of a sandbox when it is decided about.
@@ -22,6 +22,8 @@ struct Facts {
     idle: Duration,
     /// Whether its time to live is over.
     expired: bool,
+    /// Whether it can be archived at all: a full copy of a project cannot be laid over it again.
+    archivable: bool,
 }
 
 /// When things go.
@@ -31,6 +33,10 @@ struct Ages {
     rejected: Duration,
     /// Asked for: everything that is idle for so long and has nothing unreviewed.
     idle: Option<Duration>,
+    /// Whether unreviewed work may be put into an archive and then removed.
+    archive: bool,
+    /// Whether sandboxes without changes stay.
+    keep_empty: bool,
 }
 
 impl Engine {
@@ -43,6 +49,8 @@ impl Engine {
             approved: settings.approved_age,
             rejected: settings.rejected_age,
             idle: request.older_than,
+            archive: request.archive || settings.retention.archive_unreviewed,
+            keep_empty: settings.retention.keep_empty,
         };
         let mut sandboxes = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
         // Those that were left alone the longest go first when room is needed.
@@ -54,7 +62,8 @@ impl Engine {
         for (sandbox, size) in sandboxes.iter().zip(sizes) {
             let room = (over > 0).then_some(limit);
             let decided = self.collect_sandbox(request, sandbox, &ages, room, size);
-            if decided.iter().any(|decision| decision.action == Action::Remove.as_str()) {
+            let gone = [Action::Remove.as_str(), Action::Archive.as_str()];
+            if decided.iter().any(|decision| gone.contains(&decision.action.as_str())) {
                 over = over.saturating_sub(size);
             }
             decisions.extend(decided);
@@ -62,7 +71,7 @@ impl Engine {
         Ok(decisions)
     }
 
-    fn size_of(&self, sandbox: &Sandbox) -> u64 {
+    pub(crate) fn size_of(&self, sandbox: &Sandbox) -> u64 {
         let directory = self.layout().sandbox(&sandbox.id);
         usage::of(&directory).map_or(0, |usage| usage.bytes)
     }
@@ -78,7 +87,7 @@ impl Engine {
     ) -> Vec<GcDecision> {
         let name = sandbox.name.as_str();
         let say = |action, reason: String| {
-            let freed = if action == Action::Remove { size } else { 0 };
+            let freed = if matches!(action, Action::Remove | Action::Archive) { size } else { 0 };
             decision("sandbox", name, action, reason, freed)
         };
         let path = self.layout().sandbox_lock(&sandbox.id);
@@ -102,6 +111,8 @@ impl Engine {
                 Action::Keep => Ok(()),
                 Action::Stop => self.stop_locked(sandbox.clone()).map(drop),
                 Action::Remove => self.delete(&sandbox),
+                // The work is on the disk in its archive before anything of it goes.
+                Action::Archive => self.archive(&sandbox).and_then(|()| self.delete(&sandbox)),
             };
             match done {
                 Ok(()) => said.push(say(action, reason)),
@@ -131,6 +142,7 @@ impl Engine {
             snapshots: snapshots.iter().filter(|snapshot| !snapshot.layers.is_empty()).count(),
             idle: self.age(&sandbox.updated_at)?,
             expired,
+            archivable: sandbox.driver != WorkspaceDriver::Copy,
         })
     }
 }
@@ -147,6 +159,17 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
         return vec![(Action::Keep, "it is running".into())];
     }
     let idle = spoken(facts.idle);
+    let asked = ages.idle.is_some_and(|age| facts.idle >= age) || room.is_some();
+    let work = facts.unreviewed > 0 && facts.snapshots == 0 && facts.archivable;
+    if work && asked && ages.archive {
+        let why = match room {
+            Some(limit) => format!("all together are over {limit}"),
+            None => format!("idle for {idle}"),
+        };
+        let reason = format!("{} unreviewed change(s), archived first; {why}", facts.unreviewed);
+        decided.push((Action::Archive, reason));
+        return decided;
+    }
     if facts.unreviewed > 0 {
         let mut reason = format!("{} unreviewed change(s)", facts.unreviewed);
         if facts.expired {
@@ -178,6 +201,7 @@ fn reviewed(facts: &Facts, ages: &Ages, room: Option<ByteSize>, idle: &str) -> (
     let (age, word) = match facts.state {
         SandboxState::Approved => (ages.approved, "approved"),
         SandboxState::Rejected => (ages.rejected, "rejected"),
+        _ if ages.keep_empty => return (Action::Keep, "it has no changes; `gc.keep_empty`".into()),
         _ => return (Action::Remove, "it has no changes and does not run".into()),
     };
     if facts.idle >= age || ages.idle.is_some_and(|age| facts.idle >= age) {
@@ -196,12 +220,48 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn facts(state: SandboxState) -> Facts {
-        Facts { state, running: false, unreviewed: 0, snapshots: 0, idle: HOUR, expired: false }
+        let idle = HOUR;
+        let archivable = true;
+        Facts {
+            state,
+            running: false,
+            unreviewed: 0,
+            snapshots: 0,
+            idle,
+            expired: false,
+            archivable,
+        }
     }
 
     fn actions(facts: &Facts, idle: Option<Duration>, room: Option<ByteSize>) -> Vec<Action> {
-        let ages = Ages { approved: 24 * HOUR, rejected: 168 * HOUR, idle };
+        let ages = ages(idle);
         decide(facts, &ages, room).into_iter().map(|(action, _)| action).collect()
+    }
+
+    fn ages(idle: Option<Duration>) -> Ages {
+        let (approved, rejected) = (24 * HOUR, 168 * HOUR);
+        Ages { approved, rejected, idle, archive: false, keep_empty: false }
+    }
+
+    #[test]
+    fn unreviewed_work_is_archived_only_when_asked_and_allowed() {
+        let work = Facts { unreviewed: 2, ..facts(SandboxState::Stopped) };
+        let with = |facts: &Facts, idle, room| {
+            let ages = Ages { archive: true, ..ages(idle) };
+            decide(facts, &ages, room).into_iter().map(|(action, _)| action).collect::<Vec<_>>()
+        };
+        assert_eq!(with(&work, None, None), [Action::Keep]);
+        assert_eq!(with(&work, Some(HOUR), None), [Action::Archive]);
+        assert_eq!(with(&work, Some(2 * HOUR), None), [Action::Keep]);
+        assert_eq!(with(&work, None, Some(ByteSize(1))), [Action::Archive]);
+        assert_eq!(actions(&work, Some(HOUR), Some(ByteSize(1))), [Action::Keep]);
+        let running = Facts { running: true, ..work };
+        assert_eq!(with(&running, Some(HOUR), Some(ByteSize(1))), [Action::Keep]);
+        for other in [Facts { snapshots: 1, ..work }, Facts { archivable: false, ..work }] {
+            assert_eq!(with(&other, Some(HOUR), None), [Action::Keep]);
+        }
+        let empty = Ages { keep_empty: true, ..ages(None) };
+        assert_eq!(decide(&facts(SandboxState::Stopped), &empty, None)[0].0, Action::Keep);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod snapshot;
 mod sweep;
 mod system;
 mod templates;
+pub(crate) use templates::check_same_project;
 
 pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 
@@ -165,7 +166,10 @@ impl Engine {
     }
 
     /// Makes a layer beside the others, and gives it its name when it is whole.
-    fn build_layer(&self, build: impl FnOnce(&Path) -> io::Result<()>) -> Result<LayerId, Problem> {
+    pub(crate) fn build_layer(
+        &self,
+        build: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<LayerId, Problem> {
         let layer = LayerId::from_random((self.config.random)());
         let path = self.layout().layer(&layer);
         let building = path.with_extension("building");

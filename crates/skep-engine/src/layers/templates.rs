@@ -70,7 +70,7 @@ impl Engine {
         self.layout().root().join("templates").join(name)
     }
 
-    /// What `--from` names: `NAME:LABEL` is a snapshot, a single word a template.
+    /// What `--from` names: `NAME:LABEL` is a snapshot, a single word an archive or a template.
     pub(crate) fn resolve_start(&self, from: &str, project: &Path) -> Result<Start, Problem> {
         let (snapshot, memory) = match from.split_once(':') {
             Some((name, label)) => {
@@ -78,11 +78,13 @@ impl Engine {
                 let snapshot = self.store.snapshot(&sandbox.id, label).or_problem()?;
                 (snapshot, self.layout().sandbox(&sandbox.id).join("base"))
             }
+            None if self.is_archive(from) => return self.start_from_archive(from, project),
             None => match self.store.template(from) {
                 Err(error @ StoreError::NotFound { .. }) => {
                     let problem = Problem::from_error(Code::NotFound, &error);
                     return Err(problem.hint(
-                        "`--from` takes a template (`skep template ls`) or a snapshot (`NAME:LABEL`)",
+                        "`--from` takes a template (`skep template ls`), a snapshot (`NAME:LABEL`) or an \
+                         archive (of `skep gc`)",
                     ));
                 }
                 other => (other.or_problem()?.snapshot, self.template_memory(from)),
@@ -94,12 +96,17 @@ impl Engine {
             base: Some(snapshot.base),
             driver: Some(snapshot.driver),
             memory: Some(memory),
+            scratch: None,
         })
     }
 }
 
 /// Layers hold changes against one project; on another they would be nonsense.
-fn check_same_project(snapshot: &Snapshot, from: &str, project: &Path) -> Result<(), Problem> {
+pub(crate) fn check_same_project(
+    snapshot: &Snapshot,
+    from: &str,
+    project: &Path,
+) -> Result<(), Problem> {
     let refuse = |message: String| Err(Problem::new(Code::Refused, message));
     if snapshot.project.as_path() != project {
         return refuse(format!("`{from}` is a state of project `{}`", snapshot.project));
