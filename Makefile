@@ -40,6 +40,7 @@ fmt: ## format the sources
 bench: build ## measure against peers, print a table (ARGS=--write keeps it in docs/bench/latest.md)
 	ci/provision bench
 	benches/run.py --skep $(SKEP) $(ARGS)
+	benches/isolation.py --skep $(SKEP)
 
 accept: build ## the acceptance checks beside the project, where they exist
 	@if [ -x $(ACCEPT)/run ]; then SKEP=$(SKEP) $(ACCEPT)/run; \

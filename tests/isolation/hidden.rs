@@ -61,3 +61,23 @@ fn hidden_too_is_what_came_into_the_project_since_the_last_start() {
         );
     });
 }
+
+/// What was not searched is not hidden, and the report says so.
+#[test]
+fn hidden_by_a_search_that_ended_early_is_said_and_what_is_named_is_hidden_anyway() {
+    for_both(|lab| {
+        let reason = |name: &str| lab.sandbox(name)["enforcement"]["filesystem"]["reason"].clone();
+        lab.write("deep/er/.env", "SECRET=1\n");
+        lab.create("small");
+        assert!(reason("small").is_null());
+        assert_ne!(lab.exec_script("small", "cat deep/er/.env").run().code(), 0);
+        for number in 0..2_500 {
+            std::fs::write(lab.project.join(format!("file-{number}")), "").unwrap();
+        }
+        lab.create("large");
+        let said = reason("large").to_string();
+        assert!(said.contains("stopped early") && said.contains("--hide"), "{said}");
+        lab.skep(["create", "named", "--hide", "deep/er/.env"]).run().ok();
+        assert_ne!(lab.exec_script("named", "cat deep/er/.env").run().code(), 0);
+    });
+}
