@@ -55,7 +55,13 @@ impl Engine {
         let rebooted = sandbox.keeper.as_ref().is_some_and(|keeper| {
             skep_sys::process::boot_id().is_ok_and(|boot| boot != keeper.boot_id)
         });
-        let reason = if rebooted { "the host was restarted" } else { "its keeper was gone" };
+        // The upper is not synced while work goes on (see `docs/design/performance.md`).
+        let reason = match rebooted {
+            true => {
+                "the host was restarted; after a power loss the last half minute may be missing"
+            }
+            false => "its keeper was gone",
+        };
         provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
         self.bury_execs(&sandbox)?;
         self.update(&sandbox.id, "sandbox.stopped", json!({ "reason": reason }), &mut |row| {
