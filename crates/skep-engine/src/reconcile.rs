@@ -4,7 +4,7 @@
 use crate::problems::OrProblem;
 use crate::{Engine, trash};
 use serde_json::{Value, json};
-use skep_store::{DeletedRows, SandboxFilter};
+use skep_store::SandboxFilter;
 use skep_types::{Problem, Sandbox, SandboxState};
 
 impl Engine {
@@ -78,7 +78,17 @@ impl Engine {
         let names = directory_names(&self.layout().sandboxes());
         let mut unknown = Vec::new();
         if !names.is_empty() {
-            let filter = SandboxFilter { deleted: DeletedRows::Hidden, ..SandboxFilter::default() };
+            // All but `deleted`. Should one be missing in the answer, its row is asked below.
+            let states = [
+                SandboxState::Creating,
+                SandboxState::Ready,
+                SandboxState::Frozen,
+                SandboxState::Stopped,
+                SandboxState::Approved,
+                SandboxState::Rejected,
+                SandboxState::Error,
+            ];
+            let filter = SandboxFilter { states: states.into(), ..SandboxFilter::default() };
             let live = self.store.list_sandboxes(&filter).or_problem()?;
             unknown = names
                 .into_iter()

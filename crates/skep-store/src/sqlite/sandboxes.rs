@@ -59,17 +59,23 @@ impl SandboxStore for SqliteStore {
         // A set of states is few words from a closed list; as JSON it is one parameter.
         let states: Vec<_> = filter.states.iter().map(|state| state.as_str()).collect();
         let states = (!states.is_empty()).then(|| serde_json::json!(states).to_string());
-        // Every start of skep asks for those that are not deleted, and by then thousands may be:
-        // the index of the living keeps the answer from growing with the dead.
-        let sql = match filter.deleted {
-            DeletedRows::Hidden => {
+        // Every start of skep asks for sandboxes in some states, when thousands may be deleted: the
+        // index of the living keeps the answer from growing with the dead. It has no checksums, as
+        // the rows have: a list of everything is read from the rows.
+        let sql = match (filter.deleted, &states) {
+            (DeletedRows::Hidden, Some(_)) => {
                 "SELECT id, value, sum FROM sandboxes INDEXED BY sandboxes_name
                  WHERE state <> 'deleted'
                    AND (?1 IS NULL OR project = ?1)
-                   AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
+                   AND state IN (SELECT value FROM json_each(?2))
                  ORDER BY seq"
             }
-            DeletedRows::Included => {
+            (DeletedRows::Hidden, None) => {
+                "SELECT id, value, sum FROM sandboxes
+                 WHERE (?1 IS NULL OR project = ?1) AND ?2 IS NULL AND +state <> 'deleted'
+                 ORDER BY seq"
+            }
+            (DeletedRows::Included, _) => {
                 "SELECT id, value, sum FROM sandboxes
                  WHERE (?1 IS NULL OR project = ?1)
                    AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
