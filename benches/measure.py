@@ -86,6 +86,8 @@ class Bench:
         # HOME is private too: git must not read the caller's configuration.
         self.environment = {**os.environ, "SKEP_HOME": self.home, "HOME": scratch, "LC_ALL": "C"}
         self.environment.pop("SKEP_HOST", None)
+        # codex keeps helpers there, and refuses to in a directory for temporary files.
+        self.environment["CODEX_HOME"] = os.path.join(os.environ.get("SKEP_BENCH_NODE", "/var/lib/skep-bench"), "codex")
         self.counter = 0
 
     def start(self, command, cwd):

@@ -100,7 +100,7 @@ def starters(bench, project):
         case(bench, "`bwrap --unshare-all true`", "bwrap", "bubblewrap", bwrap(project), project),
         case(bench, "`firejail --noprofile --net=none true`", "firejail", "firejail",
              ["firejail", "--quiet", "--noprofile", "--net=none", "--private-tmp", "true"], project),
-        node_case(bench, "`codex sandbox linux true`", "@openai/codex", "codex", ["sandbox", "linux", "true"], project),
+        node_case(bench, "`codex sandbox -- true`", "@openai/codex", "codex", ["sandbox", "--", "true"], project),
         node_case(bench, "`srt true`", "@anthropic-ai/sandbox-runtime", "srt", ["true"], project),
     ]
     try:
