@@ -14,13 +14,17 @@ SKEP       := $(TARGET_DIR)/release/skep
 ACCEPT     := $(abspath ../shared/accept)
 
 .DEFAULT_GOAL := build
-.PHONY: help build test test-long lint fmt bench accept man completions install uninstall clean
+.PHONY: help build test test-long lint fmt bench budget accept man completions install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Linked statically: the loader and its relocations cost more than all of `skep version`
+# (docs/design/performance.md). STATIC= builds as cargo does.
+STATIC ?= $(if $(wildcard /usr/lib/*/libc.a),-C target-feature=+crt-static)
+
 build: ## release build: target/release/skep (the default)
-	$(CARGO) build --release --bin skep $(LOCKED)
+	$(CARGO) rustc --release --package skep-cli --bin skep $(LOCKED) -- $(STATIC)
 
 test: ## all tests of a normal run; as root it installs the Debian packages they need
 	ci/provision tests
@@ -37,10 +41,13 @@ lint: ## formatting, clippy, licences, layers, claims
 fmt: ## format the sources
 	$(CARGO) fmt --all
 
-bench: build ## measure against peers, print a table (ARGS=--write keeps it in docs/bench/latest.md)
+bench: build ## measure against peers, print tables (ARGS=--write keeps them, with charts, in docs/bench)
 	ci/provision bench
 	benches/run.py --skep $(SKEP) $(ARGS)
 	benches/isolation.py --skep $(SKEP)
+
+budget: build ## count what the hot paths do and compare with benches/budget.toml
+	ci/check-budget --skep $(SKEP)
 
 accept: build ## the acceptance checks beside the project, where they exist
 	@if [ -x $(ACCEPT)/run ]; then SKEP=$(SKEP) $(ACCEPT)/run; \

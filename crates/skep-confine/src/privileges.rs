@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 use skep_types::Limits;
@@ -133,17 +133,35 @@ pub fn drop_all() -> Result<(), PrivilegeError> {
 /// Gives up every capability that is not in `kept`, for good, and sets `no_new_privs`.
 ///
 /// 1. The bounding set first: taking from it needs `CAP_SETPCAP`, which the third step gives up.
-///    It matters for a root-looking user, who gets back on exec whatever the bounding set has.
-/// 2. The ambient set, which hands capabilities to programs without file capabilities.
-/// 3. Effective, permitted and inheritable.
-/// 4. `no_new_privs`: setuid and file capabilities have no effect from here on.
+/// 2. The rest: see [`drop_held_but`].
 ///
 /// A process without `CAP_SETPCAP` cannot do the first; it has nothing to gain from the bounding
-/// set either once the fourth is done, so that this is no error.
+/// set either once `no_new_privs` is set, so that this is no error.
 pub fn drop_all_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
+    bound_to(kept)?;
+    drop_held_but(kept)
+}
+
+/// Takes everything but `kept` out of the bounding set of this process and of all it will start.
+///
+/// It matters for a root-looking user, who gets back on exec whatever the bounding set has. What
+/// this process holds, it keeps: so the parent of many can do it once for all of them, which saves
+/// each of them a call for every capability there is.
+pub fn bound_to(kept: CapabilitySet) -> Result<(), PrivilegeError> {
+    let failed =
+        |error: Errno| PrivilegeError::Capabilities { set: "bounding", source: error.into() };
+    drop_bounding(kept).map_err(failed)
+}
+
+/// Gives up what this process holds, but for `kept`, and sets `no_new_privs`. For good, if
+/// [`bound_to`] came before.
+///
+/// 1. The ambient set, which hands capabilities to programs without file capabilities.
+/// 2. Effective, permitted and inheritable.
+/// 3. `no_new_privs`: setuid and file capabilities have no effect from here on.
+pub fn drop_held_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
     let failed =
         |set| move |error: Errno| PrivilegeError::Capabilities { set, source: error.into() };
-    drop_bounding(kept).map_err(failed("bounding"))?;
     match clear_ambient_capability_set() {
         // Before Linux 4.3 there is none.
         Ok(()) | Err(Errno::INVAL) => {}
@@ -165,15 +183,10 @@ fn drop_bounding(kept: CapabilitySet) -> Result<(), Errno> {
         if kept.contains(capability) {
             continue;
         }
-        match capability_is_in_bounding_set(capability) {
-            // Beyond the last one this kernel knows.
-            Err(Errno::INVAL) => break,
-            Ok(false) => continue,
-            Ok(true) | Err(_) => {}
-        }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            Err(Errno::PERM) => return Ok(()),
+            // Beyond the last one this kernel knows; or without the right to.
+            Err(Errno::INVAL | Errno::PERM) => return Ok(()),
             Err(error) => return Err(error),
         }
     }

@@ -18,6 +18,33 @@ use std::time::Duration;
 /// What every method answers with.
 pub type Answer<T> = Result<T, Problem>;
 
+/// What becomes of a sandbox when its only command has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disposal {
+    /// Whether it goes if nothing was changed.
+    pub without_changes: bool,
+    /// Whether it goes if something was.
+    pub with_changes: bool,
+    /// Whether changes that nobody reviewed may go with it.
+    pub discard: bool,
+}
+
+impl Disposal {
+    /// Whether the sandbox is to go.
+    pub fn goes(self, changes: &ChangeSet) -> bool {
+        if changes.changes.is_empty() { self.without_changes } else { self.with_changes }
+    }
+}
+
+/// What was left after a run.
+#[derive(Debug)]
+pub struct SettledRun {
+    /// What it changed.
+    pub changes: ChangeSet,
+    /// How deleting it went, if it was to go.
+    pub removal: Option<Answer<()>>,
+}
+
 /// A host path to be shown inside, as typed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRequest {
@@ -409,6 +436,17 @@ pub trait Api {
     fn thaw(&self, id: &SandboxId) -> Answer<Sandbox>;
     /// Deletes; unreviewed changes need `discard`.
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()>;
+
+    /// After a run: stops it, looks at what changed, and deletes it where `disposal` says so.
+    ///
+    /// The same as stopping, looking and removing one after the other, in one go.
+    fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
+        // Stopped first: what is looked at then cannot change any more.
+        self.stop(id)?;
+        let changes = self.diff(id)?;
+        let removal = disposal.goes(&changes).then(|| self.remove(id, disposal.discard));
+        Ok(SettledRun { changes, removal })
+    }
 
     /// Runs a command in a sandbox, starting the sandbox if it is stopped.
     fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec>;

@@ -266,7 +266,7 @@ impl Engine {
     pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
-            for name in ["", "work", "mask", "messages", "execs", "base"] {
+            for name in ["", "work", "messages", "execs"] {
                 layout::make_private(&directory.join(name))?;
             }
             // The upper lends its mode to the project's root inside; the messages are read by all.
@@ -278,7 +278,6 @@ impl Engine {
             layout::make_private(&upper)?;
             mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
             mode(&directory.join("messages"), 0o755)?;
-            mode(&directory.join("mask"), std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
             hidden::make_mask(&directory.join("mask"), sandbox.project.as_path(), &sandbox.hidden)?;
             failpoint::hit("create.directories")
         };

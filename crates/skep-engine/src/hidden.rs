@@ -60,9 +60,22 @@ pub fn search(project: &TreeRoot, rules: &HideRules) -> io::Result<Found> {
 
 /// Makes the mask: a layer of whiteouts, one for each hidden path.
 ///
-/// A whiteout is a character device 0:0. Anyone may make one; it cannot be opened.
+/// A whiteout is a character device 0:0. Anyone may make one; it cannot be opened. The layer is
+/// made with the first of them; it lends its mode to the project's root inside.
 pub fn make_mask(mask: &Path, project: &Path, hidden: &[RelPath]) -> io::Result<()> {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if hidden.is_empty() {
+        return Ok(());
+    }
+    match std::fs::create_dir(mask) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => {
+            made?;
+            let mode = std::fs::metadata(project)?.mode() & 0o7777;
+            std::fs::set_permissions(mask, std::fs::Permissions::from_mode(mode))?;
+        }
+    }
     for path in hidden {
         if let Some(parent) = path.parent() {
             make_parents(mask, project, &parent)?;

@@ -1,5 +1,6 @@
 //! Start, stop, freeze, thaw, remove.
 
+use crate::api::{Disposal, SettledRun};
 use crate::create::{Searched, find_hidden, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
@@ -7,7 +8,7 @@ use crate::{Engine, hidden, trash};
 use serde_json::{Value, json};
 use skep_store::Expect;
 use skep_sys::failpoint;
-use skep_types::{Code, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use skep_types::{ChangeSet, Code, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
 
 impl Engine {
     /// Changes a sandbox's row.
@@ -83,12 +84,48 @@ impl Engine {
         self.stop_locked(sandbox)
     }
 
+    /// Under one lock, and with no row written that the next one would overwrite: if this process
+    /// dies before the last one, the next finds a row whose keeper is gone, and settles that.
+    pub(crate) fn settle_after_run(
+        &self,
+        id: &SandboxId,
+        disposal: Disposal,
+    ) -> Result<SettledRun, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        self.end_processes(&sandbox)?;
+        let looked = self.derive(&sandbox).and_then(|derived| self.judged(&sandbox, derived));
+        let goes = |changes: &ChangeSet| disposal.goes(changes);
+        // Changes that nobody reviewed go only when somebody says so, as with every removal.
+        let may_go = |changes: &ChangeSet| disposal.discard || changes.changes.is_empty();
+        match looked {
+            Ok(changes) if goes(&changes) && may_go(&changes) => {
+                let removal = Some(self.delete_or_spend(&sandbox));
+                Ok(SettledRun { changes, removal })
+            }
+            looked => {
+                let sandbox = self.note_stopped(sandbox)?;
+                let changes = looked?;
+                let removal = goes(&changes).then(|| self.refuse_unreviewed(&sandbox));
+                Ok(SettledRun { changes, removal })
+            }
+        }
+    }
+
     /// Ends everything inside. What was approved or rejected stays so.
     pub(crate) fn stop_locked(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
+        self.end_processes(&sandbox)?;
+        self.note_stopped(sandbox)
+    }
+
+    fn end_processes(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let provider = self.provider(&sandbox.provider)?;
         let directory = self.layout().sandbox(&sandbox.id);
         provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
-        self.bury_execs(&sandbox)?;
+        self.bury_execs(sandbox)
+    }
+
+    fn note_stopped(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         self.update(&sandbox.id, "sandbox.stopped", Value::Null, &mut |row| {
             row.keeper = None;
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
@@ -129,10 +166,14 @@ impl Engine {
         if !discard {
             self.refuse_unreviewed(&sandbox)?;
         }
-        match self.delete(&sandbox) {
+        self.delete_or_spend(&sandbox)
+    }
+
+    fn delete_or_spend(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        match self.delete(sandbox) {
             // On a full disk not even a row can be written: what removing needs is kept back.
             Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
-                self.delete(&sandbox)
+                self.delete(sandbox)
             }
             other => other,
         }

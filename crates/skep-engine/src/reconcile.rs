@@ -4,7 +4,7 @@
 use crate::problems::OrProblem;
 use crate::{Engine, trash};
 use serde_json::{Value, json};
-use skep_store::{DeletedRows, SandboxFilter};
+use skep_store::SandboxFilter;
 use skep_types::{Problem, Sandbox, SandboxState};
 
 impl Engine {
@@ -55,7 +55,13 @@ impl Engine {
         let rebooted = sandbox.keeper.as_ref().is_some_and(|keeper| {
             skep_sys::process::boot_id().is_ok_and(|boot| boot != keeper.boot_id)
         });
-        let reason = if rebooted { "the host was restarted" } else { "its keeper was gone" };
+        // The upper is not synced while work goes on (see `docs/design/performance.md`).
+        let reason = match rebooted {
+            true => {
+                "the host was restarted; after a power loss the last half minute may be missing"
+            }
+            false => "its keeper was gone",
+        };
         provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
         self.bury_execs(&sandbox)?;
         self.update(&sandbox.id, "sandbox.stopped", json!({ "reason": reason }), &mut |row| {
@@ -72,7 +78,17 @@ impl Engine {
         let names = directory_names(&self.layout().sandboxes());
         let mut unknown = Vec::new();
         if !names.is_empty() {
-            let filter = SandboxFilter { deleted: DeletedRows::Hidden, ..SandboxFilter::default() };
+            // All but `deleted`. Should one be missing in the answer, its row is asked below.
+            let states = [
+                SandboxState::Creating,
+                SandboxState::Ready,
+                SandboxState::Frozen,
+                SandboxState::Stopped,
+                SandboxState::Approved,
+                SandboxState::Rejected,
+                SandboxState::Error,
+            ];
+            let filter = SandboxFilter { states: states.into(), ..SandboxFilter::default() };
             let live = self.store.list_sandboxes(&filter).or_problem()?;
             unknown = names
                 .into_iter()

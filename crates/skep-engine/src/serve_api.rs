@@ -2,10 +2,10 @@
 
 use crate::Engine;
 use crate::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Disposal,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
     ListFilter, LogChunk, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
-    SnapshotView, StartedExec,
+    SettledRun, SnapshotView, StartedExec,
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
@@ -50,6 +50,9 @@ impl Api for Engine {
     }
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()> {
         self.remove_sandbox(id, discard)
+    }
+    fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
+        self.settle_after_run(id, disposal)
     }
 
     fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec> {

@@ -49,6 +49,9 @@ impl Confinement {
     pub fn prepare(policy: &Policy, project: &Path, home: &Path) -> Result<Self, Failure> {
         // The caller's keys belong to the caller. Kernels without keyrings have none to leave.
         let _ = privileges::leave_keyring();
+        let kept = kept_capabilities(policy);
+        // Once, here: what init starts inherits it. What init itself holds, it keeps.
+        privileges::bound_to(kept).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
         let variant = variant_of(policy);
         // With a network namespace of their own, abstract sockets of the host are not there.
         let scope = match policy.network {
@@ -58,12 +61,12 @@ impl Confinement {
         let fence = Fence::prepare(&rules(policy, project, home), scope)
             .map_err(|error| skep_types::chain(&error));
         let noting = NotingFilter::prepare(variant);
-        Ok(Self { fence, variant, noting, kept: kept_capabilities(policy) })
+        Ok(Self { fence, variant, noting, kept })
     }
 
     /// Capabilities (but those that are kept) and the right to gain any.
     pub fn drop_privileges(&self) -> io::Result<()> {
-        privileges::drop_all_but(self.kept).map_err(io::Error::other)
+        privileges::drop_held_but(self.kept).map_err(io::Error::other)
     }
 
     /// Landlock, where it can be had; the report says whether.

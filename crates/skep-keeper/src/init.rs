@@ -48,6 +48,8 @@ pub struct InitSpec<'a> {
     pub copy_on_write: &'a [CowDirectory],
     /// Size of each private filesystem in memory.
     pub scratch_size: u64,
+    /// What an earlier start found inside.
+    pub known: Option<EnforcementReport>,
 }
 
 /// Indices into the sources.
@@ -84,7 +86,8 @@ pub fn run(spec: &InitSpec<'_>, channel: Channel) -> i32 {
 /// 4. Become the user that all processes inside are (root's range only).
 /// 5. Build the view and leave the host's tree.
 /// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
-/// 7. Prepare the fences once, and probe them from a child that wears them.
+/// 7. Prepare the fences once, and probe them from a child that wears them, unless that was done
+///    under the same circumstances a moment ago.
 fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementReport), Failure> {
     die_with_parent()?;
     skep_sys::process::close_all_but(&[channel.as_fd()])
@@ -111,7 +114,11 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
     // Changing ids has cleared the death signal.
     die_with_parent()?;
     let confinement = Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home)?;
-    let report = probe::from_inside(spec.run, &confinement, spec.map)?;
+    let known = spec.known.clone();
+    let report = match known.filter(|known| probe::fits(known, spec.run, &confinement)) {
+        Some(known) => known,
+        None => probe::from_inside(spec.run, &confinement, spec.map)?,
+    };
     let signals = SignalFd::new(&[libc::SIGCHLD]).step(|| "watch for ended processes".into())?;
     Ok((Init { running: HashMap::new(), signals, project, confinement }, report))
 }

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Step};
 use crate::identity::{IdMap, RANGE_START};
 use crate::init::{self, InitSpec, Places};
 use crate::keeper::{Attendants, Keeper, Membership};
+use crate::known::Known;
 use crate::network;
 use crate::network::place::Place;
 use crate::network::process::Egress;
@@ -45,7 +46,7 @@ pub fn start(spec: &RunSpec) -> Result<Started, ProviderError> {
         .map_err(|error| setup(error.into()))?;
     // The closure owns the writing end: here it is dropped unrun, and the keeper alone has it.
     let keeper = clone_with(Namespaces::NONE, move || run(spec, report)).map_err(setup)?;
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(16 << 10);
     File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
     let gone = || setup(io::Error::other("the keeper ended without a word"));
     match serde_json::from_slice(&bytes).map_err(|_| gone())? {
@@ -127,7 +128,9 @@ fn bring_up<'a>(
     let published = publish::take(&spec.policy.egress.publish)?;
     undo.group = make_group(spec)?;
     failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
-    let plan = SourcePlan::new(spec, undo.group.is_some())?;
+    let mut plan = SourcePlan::new(spec, undo.group.is_some())?;
+    let known = Known::of(spec, plan.map);
+    plan.known = known.as_ref().and_then(Known::recall);
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     undo.init = Some(clone_init(spec, &plan, theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
@@ -143,6 +146,9 @@ fn bring_up<'a>(
     let up = wait_until_ready(spec, &ours, plan.map, &mut place)?;
     let Up { mut report, servers, mut egress } = up;
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
+    if let Some(known) = known.filter(|_| plan.known.as_ref() != Some(&report)) {
+        known.remember(&report);
+    }
     report.0.extend(limits_report(spec, undo.group.as_ref()).0);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
@@ -233,6 +239,7 @@ struct SourcePlan {
     parts: WorkspaceParts,
     places: Places,
     scratch_size: u64,
+    known: Option<EnforcementReport>,
 }
 
 impl SourcePlan {
@@ -301,6 +308,7 @@ impl SourcePlan {
             },
             places: Places { messages: 2, home, mounts },
             scratch_size: scratch_size(&spec.policy.limits, counted),
+            known: None,
         })
     }
 }
@@ -360,6 +368,7 @@ fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Chi
             home_pieces: &plan.home_pieces,
             copy_on_write: &plan.copy_on_write,
             scratch_size: plan.scratch_size,
+            known: plan.known.clone(),
         };
         init::run(&init_spec, channel)
     })
@@ -395,8 +404,9 @@ fn give_upper_to_inside(spec: &RunSpec, map: IdMap) -> Result<(), Failure> {
     if spec.driver == WorkspaceDriver::Copy {
         give_tree(&spec.directory.join("upper"), map).step(step)?;
     }
-    for name in ["upper", "work", "mask"] {
-        let (uid, gid) = owner(&spec.project).step(step)?;
+    let (uid, gid) = owner(&spec.project).step(step)?;
+    let mask = (!spec.hidden.is_empty()).then_some("mask");
+    for name in ["upper", "work"].into_iter().chain(mask) {
         lchown(spec.directory.join(name), Some(uid), Some(gid)).step(step)?;
     }
     for hidden in &spec.hidden {

@@ -31,6 +31,7 @@ mod failure;
 mod identity;
 mod init;
 mod keeper;
+mod known;
 mod launch;
 mod network;
 mod pause;

@@ -93,6 +93,17 @@ pub fn from_inside(
     Ok(report)
 }
 
+/// Whether what an earlier start found can be true of this one, by what this one sees by itself.
+pub fn fits(known: &EnforcementReport, run: &RunSpec, confinement: &Confinement) -> bool {
+    let workspace = workspace_type(run.driver);
+    let fence = known.0.get(&Layer::Landlock);
+    workspace.is_none_or(|kind| kind == filesystem_type(&run.project))
+        && match confinement.fence() {
+            Ok(how) => fence.is_some_and(|fence| fence.enforced && fence.how == how),
+            Err(_) => fence.is_none_or(|fence| !fence.enforced),
+        }
+}
+
 fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
     let worn = confinement
         .drop_privileges()

@@ -93,7 +93,8 @@ impl Newborn<'_> {
         at(SpawnStage::WorkingDirectory, rustix::process::chdir(order.workdir.as_path()))?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(order.umask));
         at(SpawnStage::Limits, set_limits(order))?;
-        skep_sys::signal::reset_all();
+        // All that the keeper and init have changed since the keeper put everything back.
+        skep_sys::signal::reset(&[libc::SIGPIPE]);
         at(SpawnStage::Privileges, confinement.drop_privileges())?;
         at(SpawnStage::Landlock, confinement.raise_fence())?;
         let listener = at(SpawnStage::Seccomp, confinement.filter_and_note())?;

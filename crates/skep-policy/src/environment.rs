@@ -8,7 +8,7 @@ use skep_types::{ByteString, Policy};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-const DATA: &str = include_str!("../../../resources/environment.toml");
+const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/environment.json"));
 
 /// A variable that is passed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -53,7 +53,7 @@ pub struct EnvironmentTable {
 // Should the data be unreadable (a test makes sure that it is not), the table is empty: nothing
 // is passed.
 static BUILTIN: LazyLock<EnvironmentTable> =
-    LazyLock::new(|| toml::from_str(DATA).unwrap_or_default());
+    LazyLock::new(|| serde_json::from_str(DATA).unwrap_or_default());
 
 impl EnvironmentTable {
     /// The lists that come with skep.

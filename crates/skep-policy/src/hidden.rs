@@ -11,7 +11,7 @@ use serde::Deserialize;
 use skep_types::{Policy, RelPath};
 use std::sync::LazyLock;
 
-const DATA: &str = include_str!("../../../resources/hidden.toml");
+const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/hidden.json"));
 
 /// What an entry of the list may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -80,7 +80,7 @@ static BUILTIN: LazyLock<Result<Builtin, HideError>> = LazyLock::new(read_builti
 
 fn read_builtin() -> Result<Builtin, HideError> {
     let data: DataFile =
-        toml::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
+        serde_json::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
     let without = |kind: HiddenKind| {
         let chosen = data.hide.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
         NameTable::numbered(chosen.map(|(index, entry)| (index, &entry.pattern)))

@@ -4,7 +4,7 @@ use crate::config::{ConfigDocument, ProfileDocument};
 use crate::settings::SettingsError;
 use std::collections::BTreeMap;
 
-const DATA: &str = include_str!("../../../resources/profiles.toml");
+const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/profiles.json"));
 
 /// The profile that is used when none is named.
 pub const DEFAULT_PROFILE: &str = "default";
@@ -19,7 +19,7 @@ struct DataFile {
 
 /// The profiles that come with skep, by name.
 pub fn builtin_profiles() -> Result<BTreeMap<String, ProfileDocument>, SettingsError> {
-    toml::from_str::<DataFile>(DATA)
+    serde_json::from_str::<DataFile>(DATA)
         .map(|data| data.profiles)
         .map_err(|error| SettingsError::BuiltinData(error.to_string()))
 }

@@ -13,7 +13,7 @@ use skep_types::escape::has_deceptive;
 use skep_types::{Change, EntryState, RelPath, Risk};
 use std::sync::LazyLock;
 
-const DATA: &str = include_str!("../../../resources/risky-paths.toml");
+const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/risky-paths.json"));
 
 /// What is known of a change beyond the change itself. The default knows nothing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,7 +84,7 @@ impl RiskTable {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let data: DataFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        let data: DataFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let bare = |entry: &RiskEntry| {
             entry.pattern.strip_suffix("/**").unwrap_or(&entry.pattern).as_bytes().to_vec()
         };

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use std::path::Path;
 
-const DATA: &str = include_str!("../../../resources/system-secrets.toml");
+const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/system-secrets.json"));
 
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -54,7 +54,7 @@ pub struct SystemSecretsError(String);
 /// The built-in list.
 pub fn system_secrets() -> Result<Vec<SystemSecret>, SystemSecretsError> {
     let data: DataFile =
-        toml::from_str(DATA).map_err(|error| SystemSecretsError(error.to_string()))?;
+        serde_json::from_str(DATA).map_err(|error| SystemSecretsError(error.to_string()))?;
     Ok(data.mask)
 }
 

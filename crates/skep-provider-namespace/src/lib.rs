@@ -157,7 +157,9 @@ impl Provider for NamespaceProvider {
             }
         }
         let mut started = skep_keeper::start(spec)?;
-        if let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
+        // The best one needs no excuse.
+        if spec.driver != WorkspaceDriver::OverlayUserns
+            && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
             && layer.reason.is_none()
         {
             layer.reason = drivers::why_not_better(

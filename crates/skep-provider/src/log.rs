@@ -42,7 +42,8 @@ fn part(directory: &Path, exec: &str, name: &str) -> PathBuf {
 pub struct LogWriter {
     directory: PathBuf,
     exec: String,
-    head: File,
+    /// Made with the first byte: most short commands say nothing.
+    head: Option<File>,
     head_left: u64,
     tail_size: u64,
     tail: Option<Tail>,
@@ -63,7 +64,7 @@ impl LogWriter {
         Ok(Self {
             directory: directory.to_owned(),
             exec: exec.to_owned(),
-            head: new_file(&part(directory, exec, "head"))?,
+            head: None,
             head_left: (limit / 2).max(1),
             tail_size: (limit / 4).max(1),
             tail: None,
@@ -78,7 +79,11 @@ impl LogWriter {
         self.written[usize::from(stream.byte() - 1)] += bytes.len() as u64;
         let (head, mut rest) = bytes.split_at(bytes.len().min(self.head_left as usize));
         if !head.is_empty() {
-            write_record(&mut self.head, stream, self.offset, head)?;
+            let file = match &mut self.head {
+                Some(file) => file,
+                None => self.head.insert(new_file(&part(&self.directory, &self.exec, "head"))?),
+            };
+            write_record(file, stream, self.offset, head)?;
             self.offset += head.len() as u64;
             self.head_left -= head.len() as u64;
         }

@@ -40,7 +40,8 @@ pub struct Child {
 /// A fork copies one thread and every lock; a lock that another thread held stays locked for ever.
 /// So everything here that forks without an exec insists on being alone.
 pub fn is_single_threaded() -> io::Result<bool> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
+    // A directory has a link from its parent, one to itself, and one from each directory in it.
+    Ok(rustix::fs::stat("/proc/self/task")?.st_nlink == 3)
 }
 
 /// Starts a process that runs `body` and exits with what it returns.
@@ -237,7 +238,7 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
 
 /// Start time of a process in clock ticks since boot: with the pid and the boot it is an identity.
 pub fn start_ticks(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // The second field is the program's name in parentheses and may itself hold any byte.
     let end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(0);
     let rest = String::from_utf8_lossy(&stat[end..]).into_owned();
@@ -256,7 +257,18 @@ pub fn ticks_since_boot() -> u64 {
 
 /// The id of this boot.
 pub fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    let text = read_small("/proc/sys/kernel/random/boot_id")?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
+/// A file of the kernel's that is less than a page, in one read: they have no size to ask for.
+fn read_small(path: &str) -> io::Result<Vec<u8>> {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = vec![0; 4096];
+    let length = rustix::io::read(&file, &mut text)?;
+    text.truncate(length);
+    Ok(text)
 }
 
 /// Signals every process this one may signal, except itself; from number 1 of a pid namespace,

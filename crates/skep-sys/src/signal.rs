@@ -62,10 +62,17 @@ impl AsFd for SignalFd {
 
 /// Puts every signal back to its default and unblocks all: what a new program expects.
 pub fn reset_all() {
-    for signal in 1..=64 {
-        // SAFETY: SIG_DFL is always a valid disposition; signals that cannot be changed are
-        // refused by the kernel without effect.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // Those that cannot be changed are refused by the kernel without effect.
+    let all: [i32; 64] = std::array::from_fn(|index| index as i32 + 1);
+    reset(&all);
+}
+
+/// Undoes [`SignalFd::new`] and [`ignore`] of these signals: enough for the child of a process that
+/// has called [`reset_all`] and changed nothing else.
+pub fn reset(signals: &[i32]) {
+    for signal in signals {
+        // SAFETY: SIG_DFL is always a valid disposition.
+        unsafe { libc::signal(*signal, libc::SIG_DFL) };
     }
     let empty = set_of(&[]);
     // SAFETY: `empty` is initialised; the old set is not asked for.

@@ -14,7 +14,7 @@ use crate::render::egress;
 use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command};
 use clap::Args;
-use skep_engine::api::{Api, CreateRequest};
+use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
 
@@ -133,29 +133,30 @@ impl Run {
         api: &dyn Api,
         sandbox: &Sandbox,
     ) -> Option<(ChangeSet, Fate)> {
-        // Stopped first: what is looked at then cannot change any more.
-        let set = api.stop(&sandbox.id).and_then(|_| api.diff(&sandbox.id));
-        let set = match set {
-            Ok(set) => set,
+        let disposal = Disposal {
+            without_changes: !self.keep,
+            with_changes: self.rm && self.sandbox.discard,
+            discard: self.sandbox.discard,
+        };
+        let SettledRun { changes: set, removal } = match api.settle_run(&sandbox.id, disposal) {
+            Ok(settled) => settled,
             Err(problem) => {
                 context.output.problem(&problem);
                 context.output.always(&format!("sandbox {} is kept", sandbox.name));
                 return None;
             }
         };
-        let empty = set.changes.is_empty();
-        let remove = if empty { !self.keep } else { self.rm && self.sandbox.discard };
-        if remove {
-            match api.remove(&sandbox.id, self.sandbox.discard) {
-                Ok(()) => return Some((set, Fate::Removed)),
-                Err(problem) => context.output.problem(&problem),
+        match removal {
+            Some(Ok(())) => return Some((set, Fate::Removed)),
+            Some(Err(problem)) => context.output.problem(&problem),
+            None if self.rm => {
+                let message = format!("sandbox `{}` has changes and was not removed", sandbox.name);
+                context.output.problem(
+                    &Problem::new(Code::UnreviewedChanges, message)
+                        .hint("--rm --discard removes it with its changes"),
+                );
             }
-        } else if self.rm {
-            let message = format!("sandbox `{}` has changes and was not removed", sandbox.name);
-            context.output.problem(
-                &Problem::new(Code::UnreviewedChanges, message)
-                    .hint("--rm --discard removes it with its changes"),
-            );
+            None => {}
         }
         Some((set, Fate::Kept))
     }

@@ -332,6 +332,10 @@ fn tree(directory: &Path) -> Vec<PathBuf> {
     let mut next = 0;
     while let Some(current) = found.get(next).cloned() {
         next += 1;
+        // A directory has two links of its own, and one from each directory in it.
+        if rustix::fs::stat(&current).is_ok_and(|stat| stat.st_nlink == 2) {
+            continue;
+        }
         let entries = fs::read_dir(&current).into_iter().flatten().flatten();
         let is_group = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
         found.extend(entries.filter(is_group).map(|entry| entry.path()));

@@ -50,8 +50,9 @@ pub struct CgroupHost {
 impl CgroupHost {
     /// Reads where groups can be made, without making any: a few file reads.
     pub fn locate(parent: ParentName) -> Self {
-        let mountinfo = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let read = |path| super::read_file(Path::new(path)).unwrap_or_default();
+        let own = String::from_utf8(read("/proc/self/cgroup")).unwrap_or_default();
+        let mountinfo = read("/proc/self/mountinfo");
         Self::locate_in(parent, &mountinfo, &own)
     }
 
@@ -126,6 +127,14 @@ impl CgroupHost {
 
     /// Takes from a mounted hierarchy what is not had yet.
     fn consider(&mut self, mounted: &MountedHierarchy, own: Option<PathBuf>) {
+        // What an old one has to offer is known without looking.
+        if mounted.version == Version::V1
+            && offered_features(mounted, &mounted.mount_point)
+                .iter()
+                .all(|feature| self.hierarchy_of(*feature).is_some())
+        {
+            return;
+        }
         let base = writable_base(mounted, own.as_deref());
         let probe = base.as_deref().unwrap_or(&mounted.mount_point);
         let offered = offered_features(mounted, probe);

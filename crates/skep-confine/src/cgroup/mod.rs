@@ -173,10 +173,18 @@ fn write_knob(cgroup: &Path, knob: &'static str, value: &str) -> Result<(), Cgro
 
 fn read_knob(cgroup: &Path, knob: &str) -> Result<String, CgroupError> {
     let path = cgroup.join(knob);
-    match std::fs::read_to_string(&path) {
+    match read_file(&path).and_then(|text| String::from_utf8(text).map_err(io::Error::other)) {
         Ok(text) => Ok(text),
         Err(source) => Err(CgroupError::Read { path, source }),
     }
+}
+
+/// A file of the kernel's. It has no size to ask for, and most fit into a page.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(4096);
+    // Bounded, and so nobody asks for its size first.
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, 64 << 20), &mut text)?;
+    Ok(text)
 }
 
 /// The number after `key` in a file of `key value` lines.

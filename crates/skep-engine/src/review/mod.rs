@@ -103,7 +103,7 @@ impl Engine {
         self.judged(&sandbox, derived)
     }
 
-    fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
+    pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
         let mut changes = derived.changes;
         self.judge(sandbox, &mut changes)?;
         let mut warnings = self.sibling_warnings(sandbox, &changes)?;

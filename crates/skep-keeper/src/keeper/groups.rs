@@ -32,12 +32,14 @@ pub struct Membership {
     /// The group.
     pub group: Group,
     join_at: Option<Instant>,
+    /// Whether anybody has ever been in it: before, there is nothing to ask it.
+    pub used: bool,
 }
 
 impl Membership {
     /// A group that init has joined already, or will soon.
     pub fn new(group: Group, joined: bool) -> Self {
-        Self { group, join_at: (!joined).then(|| Instant::now() + SOON) }
+        Self { group, join_at: (!joined).then(|| Instant::now() + SOON), used: joined }
     }
 
     /// Somebody is there who is not in it yet.
@@ -67,6 +69,7 @@ impl Keeper<'_> {
         if let Some(membership) = &mut self.group
             && membership.join_at.is_some()
         {
+            membership.used = true;
             let mut first = vec![self.init.pid];
             first.extend(self.attendants.egress.as_ref().and_then(|egress| egress.pid()));
             let moved = move_family(&membership.group, &first).map_err(failed)?;

@@ -6,6 +6,7 @@
 use super::fuse::{FuseOrder, SeenOwners};
 use super::plan::{MaskKind, Source, ViewOp};
 use super::sources::is_directory;
+use super::workspace::ASIDE;
 use crate::failure::{Failure, Step};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
@@ -54,11 +55,14 @@ pub fn build(
     parts: &WorkspaceParts,
     serve: &ServeFuse<'_>,
 ) -> Result<(), Failure> {
-    let mut builder = Builder::land(opened, parts, serve)?;
-    for op in ops {
-        builder.apply(op)?;
-    }
-    builder.pivot()
+    // Modes are meant as they are said.
+    let umask = rustix::process::umask(Mode::empty());
+    let built = Builder::land(opened, parts, serve).and_then(|mut builder| {
+        ops.iter().try_for_each(|op| builder.apply(op))?;
+        builder.pivot()
+    });
+    rustix::process::umask(umask);
+    built
 }
 
 /// Builds a view without a workspace, and makes it the root of this process.
@@ -78,12 +82,12 @@ pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> 
 /// Has a filesystem served by fuse-overlayfs, and returns its mount, detached.
 pub type ServeFuse<'a> = dyn Fn(&FuseOrder) -> Result<OwnedFd, Failure> + 'a;
 
-fn land_root(landing: &str) -> Result<OwnedFd, Failure> {
-    let tmpfs = tmpfs(0o755, 16 << 20)?;
-    let land = || format!("put the new root at `{landing}`");
-    move_mount(&tmpfs, "", CWD, landing, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(land)?;
+/// Mounts `mount` at `path`, seen from `at`, and opens its root.
+fn land_at(mount: OwnedFd, at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Failure> {
+    let land = || format!("put the new root at `{path}`");
+    move_mount(&mount, "", at, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(land)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(landing, flags, Mode::empty()).step(land)
+    openat(at, path, flags, Mode::empty()).step(land)
 }
 
 fn tmpfs(mode: u32, size: u64) -> Result<OwnedFd, Failure> {
@@ -99,15 +103,22 @@ fn tmpfs(mode: u32, size: u64) -> Result<OwnedFd, Failure> {
 /// A view in the making.
 pub(super) struct Builder<'a> {
     pub(super) root: OwnedFd,
-    /// Where the root is, as a path, until it becomes the root.
+    /// Where the area around the root is, as a path. It goes with the host's tree.
     pub(super) landing: &'static str,
+    /// In that area: what overlays are made from stands here for as long as the view is made.
+    pub(super) aside: OwnedFd,
+    /// `/dev/null` of the view, once it was needed.
+    null: Option<OwnedFd>,
     opened: Vec<Option<OwnedFd>>,
     pub(super) parts: &'a WorkspaceParts,
     pub(super) serve: &'a ServeFuse<'a>,
 }
 
 impl<'a> Builder<'a> {
-    /// A fresh, empty root in this process's own mount namespace.
+    /// A fresh, empty root in this process's own mount namespace, and beside it a place for what
+    /// must be mounted somewhere and not be seen. Both stand in an area that is let go of together
+    /// with the host's tree: taking mounts out one by one makes the kernel wait for a quiet moment
+    /// of all processors each time.
     pub(super) fn land(
         opened: Vec<OwnedFd>,
         parts: &'a WorkspaceParts,
@@ -116,8 +127,17 @@ impl<'a> Builder<'a> {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .step(|| "make the mounts private".into())?;
         let landing = LANDING.iter().find(|path| Path::new(path).is_dir()).copied().unwrap_or("/");
-        let root = land_root(landing)?;
-        Ok(Self { root, landing, opened: opened.into_iter().map(Some).collect(), parts, serve })
+        let area = land_at(tmpfs(0o755, 1 << 20)?, CWD, landing)?;
+        for name in ["root", ASIDE.trim_start_matches('/')] {
+            mkdirat(&area, name, Mode::from_raw_mode(0o755))
+                .step(|| format!("make `{name}` beside the new root"))?;
+        }
+        let root = land_at(tmpfs(0o755, 16 << 20)?, area.as_fd(), "root")?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let aside = openat(&area, ASIDE.trim_start_matches('/'), flags, Mode::empty())
+            .step(|| "open the place beside the new root".into())?;
+        let opened = opened.into_iter().map(Some).collect();
+        Ok(Self { root, landing, aside, null: None, opened, parts, serve })
     }
 
     fn apply(&mut self, op: &ViewOp) -> Result<(), Failure> {
@@ -162,42 +182,43 @@ impl<'a> Builder<'a> {
     pub(super) fn directory(&self, target: &Path, mode: u32) -> Result<OwnedFd, Failure> {
         let step = || format!("make directory `{}` inside", target.display());
         let names: Vec<_> = target.strip_prefix("/").unwrap_or(target).components().collect();
-        let mut at = self.open(Path::new("/")).step(step)?;
+        if names.is_empty() {
+            return self.open(target).step(step);
+        }
+        let mut held: Option<OwnedFd> = None;
         for (index, name) in names.iter().enumerate() {
+            let at = held.as_ref().unwrap_or(&self.root);
             let mode = if index + 1 == names.len() { mode } else { 0o755 };
-            match mkdirat(&at, name.as_os_str(), Mode::from_raw_mode(mode)) {
-                // The mode given to mkdir is cut by the umask.
-                Ok(()) => rustix::fs::chmodat(
-                    &at,
-                    name.as_os_str(),
-                    Mode::from_raw_mode(mode),
-                    rustix::fs::AtFlags::empty(),
-                )
-                .step(step)?,
+            match mkdirat(at, name.as_os_str(), Mode::from_raw_mode(mode)) {
                 // A read-only system directory says EROFS before it says that the name is there.
-                Err(Errno::EXIST | Errno::ROFS | Errno::ACCESS) => {}
+                Ok(()) | Err(Errno::EXIST | Errno::ROFS | Errno::ACCESS) => {}
                 Err(error) => return Err(error).step(step),
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            at = openat(&at, name.as_os_str(), flags, Mode::empty()).step(step)?;
+            held = Some(openat(at, name.as_os_str(), flags, Mode::empty()).step(step)?);
         }
-        Ok(at)
+        held.ok_or_else(|| Failure::invalid("a directory without a name"))
     }
 
     /// An empty file to mount on, with its parents.
     fn file(&self, target: &Path) -> Result<OwnedFd, Failure> {
         let step = || format!("make file `{}` inside", target.display());
-        if let Some(parent) = target.parent() {
-            self.directory(parent, 0o755)?;
-        }
-        if let Ok(there) = self.open(target) {
-            return Ok(there);
-        }
         let relative = target.strip_prefix("/").unwrap_or(target);
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-        openat2(&self.root, relative, flags, Mode::from_raw_mode(0o644), resolve).step(step)?;
-        self.open(target).step(step)
+        let make = || openat2(&self.root, relative, flags, Mode::from_raw_mode(0o644), resolve);
+        match make() {
+            Ok(made) => Ok(made),
+            Err(Errno::NOENT) => {
+                if let Some(parent) = target.parent() {
+                    self.directory(parent, 0o755)?;
+                }
+                make().step(step)
+            }
+            // It is there, whatever else the kernel says first.
+            Err(error) => self.open(target).map_err(|_| error).step(step),
+        }
     }
 
     pub(super) fn attach(
@@ -212,12 +233,17 @@ impl<'a> Builder<'a> {
     }
 
     fn symlink(&self, target: &Path, points_to: &Path) -> Result<(), Failure> {
-        if let Some(parent) = target.parent() {
-            self.directory(parent, 0o755)?;
-        }
+        let step = || format!("make symlink `{}` inside", target.display());
         let relative = target.strip_prefix("/").unwrap_or(target);
-        symlinkat(points_to, &self.root, relative)
-            .step(|| format!("make symlink `{}` inside", target.display()))
+        match symlinkat(points_to, &self.root, relative) {
+            Err(Errno::NOENT) => {
+                if let Some(parent) = target.parent() {
+                    self.directory(parent, 0o755)?;
+                }
+                symlinkat(points_to, &self.root, relative).step(step)
+            }
+            made => made.step(step),
+        }
     }
 
     fn bind(&mut self, source: &Source, target: &Path, access: Access) -> Result<(), Failure> {
@@ -302,7 +328,7 @@ impl<'a> Builder<'a> {
         self.attach(mount.as_fd(), at.as_fd(), target)
     }
 
-    fn mask(&self, target: &Path, how: MaskKind) -> Result<(), Failure> {
+    fn mask(&mut self, target: &Path, how: MaskKind) -> Result<(), Failure> {
         let step = || format!("mask `{}` inside", target.display());
         let at = match self.open(target) {
             Ok(at) => at,
@@ -316,8 +342,14 @@ impl<'a> Builder<'a> {
             MaskKind::ReadOnly => open_tree(&at, "", flags).step(step)?,
             MaskKind::Hide if is_directory(at.as_fd()) => tmpfs(0o555, 4096)?,
             MaskKind::Hide => {
-                let null = self.open(Path::new("/dev/null")).step(step)?;
-                open_tree(&null, "", flags).step(step)?
+                let null = match &self.null {
+                    Some(null) => null,
+                    None => {
+                        let null = self.open(Path::new("/dev/null")).step(step)?;
+                        self.null.insert(null)
+                    }
+                };
+                open_tree(null, "", flags).step(step)?
             }
         };
         mount_setattr(&cover, Depth::One, MountAttributes::READ_ONLY).step(step)?;

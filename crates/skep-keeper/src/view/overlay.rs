@@ -36,6 +36,11 @@ pub enum Markers {
 /// `:` and `,` would mean something, and no length limit applies. What the kernel's configuration
 /// may have switched on by default is switched off by name, so that the upper holds plain copies
 /// and whiteouts and nothing else.
+///
+/// It is mounted `volatile`: otherwise its end would sync the whole filesystem that the upper lies
+/// on, other programs' data included, and stopping a sandbox would wait for that (5 to 500 ms).
+/// What the upper holds is written out by the kernel like any file, and an approval syncs what it
+/// takes over.
 pub fn mount(parts: &OverlayParts<'_>) -> Result<OwnedFd, Failure> {
     let overlay = || "mount the workspace overlay".to_owned();
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(overlay)?;
@@ -51,9 +56,26 @@ pub fn mount(parts: &OverlayParts<'_>) -> Result<OwnedFd, Failure> {
     if parts.markers == Markers::User {
         fsconfig_set_flag(&context, "userxattr").step(overlay)?;
     }
+    // Kernels before 5.10 do not know it.
+    if fsconfig_set_flag(&context, "volatile").is_ok() {
+        forget_last_mount(parts.work);
+    }
     fsconfig_create(&context).step(overlay)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(overlay)
+}
+
+/// A volatile mount leaves a mark in its work directory, and the kernel mounts no marked one: after
+/// a power loss the upper may lack what was never written out. Without a power loss it lacks
+/// nothing, and with one the engine says so; nobody has a better copy either way.
+fn forget_last_mount(work: BorrowedFd<'_>) {
+    use rustix::fs::{AtFlags, unlinkat};
+    let gone = unlinkat(work, "work/incompat/volatile/dirty", AtFlags::empty()).is_ok();
+    if gone {
+        // What is still there, the mount itself reports.
+        let _ = unlinkat(work, "work/incompat/volatile", AtFlags::REMOVEDIR);
+        let _ = unlinkat(work, "work/incompat", AtFlags::REMOVEDIR);
+    }
 }
 
 fn set_directory(context: BorrowedFd<'_>, key: &str, directory: BorrowedFd<'_>) -> io::Result<()> {

@@ -7,15 +7,14 @@ use super::overlay::{self, Markers, OverlayParts};
 use super::plan::CowMethod;
 use crate::failure::{Failure, Step};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
-use rustix::mount::{OpenTreeFlags, UnmountFlags, open_tree, unmount};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
 use skep_types::{RelPath, WorkspaceDriver};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where the parts of a mount are put for as long as mounting takes, in the new root.
+/// Where the parts of a mount are put for as long as mounting takes, beside the new root.
 pub(super) const ASIDE: &str = "/.skep";
 
 impl Builder<'_> {
@@ -58,8 +57,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// An overlay's directories must be mounted in this namespace: they are put aside in the new
-    /// root for as long as the mount takes, which keeps its own references.
+    /// An overlay's directories must be mounted in this namespace: they are put aside for as long
+    /// as the mount takes, which keeps its own references.
     pub(super) fn overlay(&mut self, markers: Markers) -> Result<OwnedFd, Failure> {
         let project = self.set_aside(self.parts.project)?;
         let directory = self.set_aside(self.parts.directory)?;
@@ -75,9 +74,7 @@ impl Builder<'_> {
         let mask = if self.parts.masked { Some(below("mask")?) } else { None };
         let lowers = layers.iter().chain(mask.iter()).chain([&project]).map(AsFd::as_fd).collect();
         let parts = OverlayParts { lowers, upper: upper.as_fd(), work: work.as_fd(), markers };
-        let mount = overlay::mount(&parts)?;
-        self.clear_aside()?;
-        Ok(mount)
+        overlay::mount(&parts)
     }
 
     /// The whole copy stands in `upper`.
@@ -96,7 +93,6 @@ impl Builder<'_> {
             MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
         )
         .step(step)?;
-        self.clear_aside()?;
         Ok(tree)
     }
 
@@ -112,7 +108,7 @@ impl Builder<'_> {
         let mut lowers: Vec<String> = layers.iter().map(|index| Self::aside(*index, "")).collect();
         lowers.extend(mask.map(|index| Self::aside(index, "/mask")));
         lowers.push(Self::aside(project, ""));
-        self.served(FuseOrder {
+        (self.serve)(&FuseOrder {
             what: "workspace overlay".into(),
             parts: format!("{}{ASIDE}", self.landing),
             lowers,
@@ -120,12 +116,6 @@ impl Builder<'_> {
             work: Self::aside(directory, "/work"),
             owners: self.parts.owners,
         })
-    }
-
-    fn served(&self, order: FuseOrder) -> Result<OwnedFd, Failure> {
-        let mount = (self.serve)(&order)?;
-        self.clear_aside()?;
-        Ok(mount)
     }
 
     fn aside(index: usize, below: &str) -> String {
@@ -144,7 +134,7 @@ impl Builder<'_> {
         let system = self.set_aside(lower)?;
         let own = self.set_aside(area)?;
         let mount = match how {
-            CowMethod::Fuse => self.served(FuseOrder {
+            CowMethod::Fuse => (self.serve)(&FuseOrder {
                 what: format!("copy-on-write `{}`", target.display()),
                 parts: format!("{}{ASIDE}", self.landing),
                 lowers: vec![Self::aside(area, "/mask"), Self::aside(lower, "")],
@@ -156,7 +146,7 @@ impl Builder<'_> {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let below = |name| openat(&own, name, flags, Mode::empty()).step(step);
                 let (upper, work, mask) = (below("upper")?, below("work")?, below("mask")?);
-                let mount = overlay::mount(&OverlayParts {
+                overlay::mount(&OverlayParts {
                     lowers: vec![mask.as_fd(), system.as_fd()],
                     upper: upper.as_fd(),
                     work: work.as_fd(),
@@ -165,9 +155,7 @@ impl Builder<'_> {
                 .map_err(|failure| match failure {
                     Failure::Step { errno, .. } => Failure::Step { operation: step(), errno },
                     other => other,
-                })?;
-                self.clear_aside()?;
-                mount
+                })?
             }
         };
         let at = self.directory(target, 0o755)?;
@@ -176,43 +164,12 @@ impl Builder<'_> {
 
     fn set_aside(&mut self, index: usize) -> Result<OwnedFd, Failure> {
         let source = self.take(index)?;
-        let place = Path::new(ASIDE).join(index.to_string());
-        let at = self.directory(&place, 0o700)?;
-        self.attach(source.as_fd(), at.as_fd(), &place)?;
-        self.open(&place).step(|| format!("open `{}` inside", place.display()))
-    }
-
-    fn clear_aside(&self) -> Result<(), Failure> {
-        let step = || "take the workspace's parts out of the view".to_owned();
-        let aside = self.open(Path::new(ASIDE)).step(step)?;
-        let mut names = Vec::new();
-        let directory = openat(
-            &aside,
-            ".",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .step(step)?;
-        for entry in rustix::fs::Dir::read_from(&directory).step(step)? {
-            let entry = entry.step(step)?;
-            if entry.file_name().to_bytes().iter().all(u8::is_ascii_digit)
-                && entry.file_type() == FileType::Directory
-            {
-                names.push(entry.file_name().to_owned());
-            }
-        }
-        for name in names {
-            let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&directory));
-            let path = Path::new(&path).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
-            unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).step(step)?;
-            rustix::fs::unlinkat(&directory, name.as_c_str(), rustix::fs::AtFlags::REMOVEDIR)
-                .step(step)?;
-        }
-        rustix::fs::unlinkat(
-            &self.root,
-            ASIDE.trim_start_matches('/'),
-            rustix::fs::AtFlags::REMOVEDIR,
-        )
-        .step(step)
+        let name = index.to_string();
+        let step = || format!("put source {index} of the view aside");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        mkdirat(&self.aside, name.as_str(), Mode::from_raw_mode(0o700)).step(step)?;
+        let to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&source, "", &self.aside, name.as_str(), to).step(step)?;
+        openat(&self.aside, name.as_str(), flags, Mode::empty()).step(step)
     }
 }

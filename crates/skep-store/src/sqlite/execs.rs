@@ -1,7 +1,7 @@
 //! Execs.
 
 use super::fault::Outcome;
-use super::row::{IdSearch, by_id_prefix, first, rows};
+use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, ledger, sandboxes};
 use crate::value::encode;
 use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
@@ -20,12 +20,13 @@ impl ExecStore for SqliteStore {
         self.write("insert an exec", Durability::Process, |tx| {
             refuse_orphan(tx, &exec.sandbox)?;
             let id = exec.id.as_str();
-            if tx.prepare("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
+            if tx.prepare_cached("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
                 let name = id.to_owned();
                 return Err(StoreError::AlreadyExists { what: "exec", name }.into());
             }
             let row = encode("exec", id, exec)?;
-            tx.execute(
+            execute(
+                tx,
                 "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![id, exec.sandbox.as_str(), exec.end.is_some(), row.value, row.sum],
             )?;
@@ -44,7 +45,8 @@ impl ExecStore for SqliteStore {
             }
             exec.end = Some(end.clone());
             let row = encode("exec", id.as_str(), &exec)?;
-            tx.execute(
+            execute(
+                tx,
                 "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1",
                 params![id.as_str(), row.value, row.sum],
             )?;

@@ -1,7 +1,7 @@
 //! Snapshots, templates, and who stands on which layer.
 
 use super::fault::Outcome;
-use super::row::{first, rows};
+use super::row::{execute, first, rows};
 use super::{Durability, SqliteStore, ledger};
 use crate::rules::{snapshot_holder, template_holder};
 use crate::value::{encode, micros};
@@ -133,6 +133,6 @@ pub(super) fn set_holder(tx: &Transaction<'_>, holder: &str, layers: &[LayerId])
 }
 
 pub(super) fn forget_holder(tx: &Transaction<'_>, holder: &str) -> Outcome<()> {
-    tx.execute("DELETE FROM layer_refs WHERE holder = ?1", params![holder])?;
+    execute(tx, "DELETE FROM layer_refs WHERE holder = ?1", params![holder])?;
     Ok(())
 }

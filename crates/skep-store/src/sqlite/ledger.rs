@@ -1,7 +1,7 @@
 //! Rejections, events, idempotency keys and facts about the store.
 
 use super::fault::{Fault, Outcome};
-use super::row::rows;
+use super::row::{execute, rows};
 use super::{Durability, SqliteStore};
 use crate::value::{decode, encode, micros};
 use crate::{EventFilter, KeyClaim, LedgerStore, NewEvent, Rejection, Result, StoreError};
@@ -159,7 +159,8 @@ impl LedgerStore for SqliteStore {
 pub(super) fn append(tx: &Transaction<'_>, events: &[NewEvent]) -> Outcome<()> {
     for event in events {
         let row = encode("event", &event.kind, &event.data)?;
-        tx.execute(
+        execute(
+            tx,
             "INSERT INTO events (at_us, at, kind, sandbox, exec, value, sum)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             params![

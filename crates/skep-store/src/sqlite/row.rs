@@ -17,7 +17,7 @@ pub(super) fn rows<T: DeserializeOwned>(
     sql: &str,
     parameters: impl Params,
 ) -> Outcome<Vec<T>> {
-    let mut statement = tx.prepare(sql)?;
+    let mut statement = tx.prepare_cached(sql)?;
     let found = statement.query_map(parameters, triple)?;
     let mut values = Vec::new();
     for row in found {
@@ -34,8 +34,17 @@ pub(super) fn first<T: DeserializeOwned>(
     sql: &str,
     parameters: impl Params,
 ) -> Outcome<Option<T>> {
-    let found = tx.query_row(sql, parameters, triple).optional()?;
+    let found = tx.prepare_cached(sql)?.query_row(parameters, triple).optional()?;
     Ok(found.map(|(id, value, sum)| decode(table, &id, &value, sum)).transpose()?)
+}
+
+/// Runs a statement that is used more than once: compiled the first time, kept for the next.
+pub(super) fn execute(
+    tx: &Transaction<'_>,
+    sql: &str,
+    parameters: impl Params,
+) -> rusqlite::Result<usize> {
+    tx.prepare_cached(sql)?.execute(parameters)
 }
 
 /// How a table is searched by the start of an id.

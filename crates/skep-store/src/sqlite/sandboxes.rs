@@ -1,7 +1,7 @@
 //! Sandboxes, their names, scope locks and leases.
 
 use super::fault::{Fault, Outcome};
-use super::row::{IdSearch, by_id_prefix, first, rows};
+use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, layers, ledger};
 use crate::rules::{overlap, sandbox_holder, scopes};
 use crate::value::{encode, micros};
@@ -59,15 +59,30 @@ impl SandboxStore for SqliteStore {
         // A set of states is few words from a closed list; as JSON it is one parameter.
         let states: Vec<_> = filter.states.iter().map(|state| state.as_str()).collect();
         let states = (!states.is_empty()).then(|| serde_json::json!(states).to_string());
-        let with_deleted = filter.deleted == DeletedRows::Included;
-        let sql = "SELECT id, value, sum FROM sandboxes
-                   WHERE (?1 IS NULL OR project = ?1)
-                     AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
-                     AND (?3 OR state <> 'deleted')
-                   ORDER BY seq";
-        self.read("list sandboxes", |tx| {
-            rows(tx, TABLE, sql, params![project, states, with_deleted])
-        })
+        // Every start of skep asks for sandboxes in some states, when thousands may be deleted: the
+        // index of the living keeps the answer from growing with the dead. It has no checksums, as
+        // the rows have: a list of everything is read from the rows.
+        let sql = match (filter.deleted, &states) {
+            (DeletedRows::Hidden, Some(_)) => {
+                "SELECT id, value, sum FROM sandboxes INDEXED BY sandboxes_name
+                 WHERE state <> 'deleted'
+                   AND (?1 IS NULL OR project = ?1)
+                   AND state IN (SELECT value FROM json_each(?2))
+                 ORDER BY seq"
+            }
+            (DeletedRows::Hidden, None) => {
+                "SELECT id, value, sum FROM sandboxes
+                 WHERE (?1 IS NULL OR project = ?1) AND ?2 IS NULL AND +state <> 'deleted'
+                 ORDER BY seq"
+            }
+            (DeletedRows::Included, _) => {
+                "SELECT id, value, sum FROM sandboxes
+                 WHERE (?1 IS NULL OR project = ?1)
+                   AND (?2 IS NULL OR state IN (SELECT value FROM json_each(?2)))
+                 ORDER BY seq"
+            }
+        };
+        self.read("list sandboxes", |tx| rows(tx, TABLE, sql, params![project, states]))
     }
 
     fn newest_sandbox(&self, project: &ByteString) -> Result<Option<Sandbox>> {
@@ -190,7 +205,7 @@ fn check_expected(tx: &Transaction<'_>, sandbox: &Sandbox, expect: Expect) -> Ou
 
 fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE id = ?1";
-    if tx.prepare(sql)?.exists(params![sandbox.id.as_str()])? {
+    if tx.prepare_cached(sql)?.exists(params![sandbox.id.as_str()])? {
         let name = sandbox.id.to_string();
         return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
     }
@@ -199,7 +214,7 @@ fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 
 fn refuse_taken_name(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
-    if tx.prepare(sql)?.exists(params![sandbox.name.as_str()])? {
+    if tx.prepare_cached(sql)?.exists(params![sandbox.name.as_str()])? {
         let name = sandbox.name.to_string();
         return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
     }
@@ -208,7 +223,8 @@ fn refuse_taken_name(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 
 fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let row = encode("sandbox", sandbox.id.as_str(), sandbox)?;
-    tx.execute(
+    execute(
+        tx,
         "INSERT INTO sandboxes
              (id, name, project, state, version, updated_us, value, sum, node)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
@@ -229,7 +245,8 @@ fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 
 fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcome<()> {
     let row = encode("sandbox", after.id.as_str(), after)?;
-    tx.execute(
+    execute(
+        tx,
         "UPDATE sandboxes SET name = ?2, project = ?3, state = ?4, version = ?5, updated_us = ?6,
              value = ?7, sum = ?8
          WHERE id = ?1",
@@ -258,7 +275,7 @@ fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 }
 
 fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
-    tx.execute("DELETE FROM scope_locks WHERE sandbox = ?1", params![id.as_str()])?;
+    execute(tx, "DELETE FROM scope_locks WHERE sandbox = ?1", params![id.as_str()])?;
     Ok(())
 }
 

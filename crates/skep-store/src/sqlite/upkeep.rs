@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// From this size on the log is folded into the database. The first process that opens a database
 /// reads its whole log, page by page: about half a millisecond per mebibyte on top of the half
-/// millisecond that opening costs anyway. So the bound of the log is the bound of that wait.
-const LOG_BYTES: u64 = 512 << 10;
+/// millisecond that opening costs anyway. So the bound of the log is the bound of that wait. And
+/// folding syncs, which takes some five milliseconds: a smaller bound would pay them more often.
+const LOG_BYTES: u64 = 1 << 20;
 /// How long folding waits for readers; it is tried again at the next occasion.
 const FOLD_PATIENCE: Duration = Duration::from_millis(50);
 

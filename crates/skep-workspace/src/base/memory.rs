@@ -181,7 +181,16 @@ fn render_line(record: &Record) -> io::Result<Vec<u8>> {
 
 fn append_lines(path: &Path, records: &[Record], durability: Durability) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
+    let open = || rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
+    let opened = match (open(), path.parent()) {
+        // Most sandboxes never need a memory: it is made with its first record.
+        (Err(rustix::io::Errno::NOENT), Some(directory)) => {
+            make_private(directory)?;
+            open()
+        }
+        (opened, _) => opened,
+    };
+    let mut file = File::from(opened?);
     // The keeper captures while a command line settles; one of them writes at a time.
     rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
     let end = cut_torn_tail(&mut file)?;
@@ -218,16 +227,19 @@ fn cut_torn_tail(file: &mut File) -> io::Result<u64> {
     Ok(end)
 }
 
+/// A directory, and those above it, for nobody else; fine if it is there.
+fn make_private(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(directory)
+}
+
 fn write_blob(blobs: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Ok(found) = std::fs::metadata(path)
         && found.len() == bytes.len() as u64
     {
         return Ok(());
     }
-    match std::fs::create_dir(blobs) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
+    make_private(blobs)?;
     let root = TreeRoot::open(blobs)?;
     let name = format!("{}.{}", path.file_name().unwrap_or_default().display(), std::process::id());
     let flags =

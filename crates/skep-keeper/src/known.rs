@@ -1,0 +1,141 @@
+//! What an earlier start found inside, kept for the next one.
+//!
+//! Probing takes a process that puts on every fence and tries what must fail: more than a
+//! millisecond, a fifth of a start. Its answer depends on the kernel, on this program, on where the
+//! caller stands and on the policy. All of these are part of the name it is kept under, so that a
+//! change of any of them asks anew; and so does the time, for what is in none of them. What a start
+//! sees by itself (the fence it prepared, the workspace it mounted) is compared each time, and a
+//! fence that cannot be put on fails the exec whatever is written here.
+//!
+//! A caller who typed a limit or requires a layer counts on the answer: then it is never recalled.
+
+use crate::identity::IdMap;
+use skep_provider::RunSpec;
+use skep_types::{ContentHash, EnforcementReport, NetworkMode, Policy};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How long an answer is good for.
+const GOOD_FOR: Duration = Duration::from_secs(600);
+/// More answers than this are not kept: there are few policies, but many possible ones.
+const KEPT: usize = 64;
+
+/// The place of one answer.
+#[derive(Debug)]
+pub struct Known {
+    path: PathBuf,
+}
+
+impl Known {
+    /// The place for a start, unless it has to be asked anew.
+    pub fn of(spec: &RunSpec, map: IdMap) -> Option<Self> {
+        let counts_on_it = !spec.asked.is_empty() || !spec.policy.require.is_empty();
+        if counts_on_it || spec.policy.network != NetworkMode::None {
+            return None;
+        }
+        // The sandbox's directory is `sandboxes/ID` in the state directory.
+        let state = spec.directory.ancestors().nth(2)?;
+        let name = ContentHash::of(&circumstances(spec, map)?).to_string();
+        Some(Self { path: state.join("probed").join(name) })
+    }
+
+    /// What was found, if that is not too long ago.
+    pub fn recall(&self) -> Option<EnforcementReport> {
+        let found = rustix::fs::stat(&self.path).ok()?;
+        let made =
+            SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(found.st_mtime).ok()?);
+        // A time to come is no time to trust.
+        let age = SystemTime::now().duration_since(made).ok()?;
+        if age > GOOD_FOR {
+            return None;
+        }
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Keeps what was found. A failure costs the next start a probe, nothing else.
+    pub fn remember(&self, report: &EnforcementReport) {
+        let Some(directory) = self.path.parent() else { return };
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(directory);
+        forget_old(directory);
+        let draft = self.path.with_extension(std::process::id().to_string());
+        let written = std::fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)
+            .and_then(|mut file| file.write_all(&crate::protocol::to_json(report)));
+        let kept = written.is_ok() && std::fs::rename(&draft, &self.path).is_ok();
+        if !kept {
+            let _ = std::fs::remove_file(&draft);
+        }
+    }
+}
+
+/// Everything an answer depends on.
+fn circumstances(spec: &RunSpec, map: IdMap) -> Option<Vec<u8>> {
+    let program = rustix::fs::stat("/proc/self/exe").ok()?;
+    let program = (program.st_dev, program.st_ino, program.st_mtime, program.st_mtime_nsec);
+    let namespace = |name: &str| rustix::fs::stat(Path::new("/proc/self/ns").join(name)).ok();
+    let namespace = |name| namespace(name).map(|stat| (stat.st_dev, stat.st_ino));
+    let kernel = rustix::system::uname();
+    // Neither changes what is enforced, and both are different in every other project.
+    let policy = Policy { env: Default::default(), scope: Vec::new(), ..spec.policy.clone() };
+    let everything = (
+        (env!("CARGO_PKG_VERSION"), program),
+        (kernel.release().to_bytes(), kernel.version().to_bytes()),
+        skep_sys::process::boot_id().ok()?,
+        (namespace("mnt")?, namespace("user")?),
+        (map, spec.driver, &spec.home, policy),
+    );
+    serde_json::to_vec(&everything).ok()
+}
+
+/// Takes away all answers when there are too many of them: those in use come back.
+fn forget_old(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let entries: Vec<_> = entries.flatten().collect();
+    if entries.len() >= KEPT {
+        for entry in entries {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Layer;
+
+    #[test]
+    fn an_answer_is_recalled_until_it_is_old() {
+        let directory = tempfile::tempdir().unwrap();
+        let known = Known { path: directory.path().join("probed/x") };
+        assert_eq!(known.recall(), None);
+        let mut report = EnforcementReport::default();
+        report.on(Layer::Syscalls, "seccomp");
+        known.remember(&report);
+        assert_eq!(known.recall(), Some(report));
+        for (when, age) in [("long ago", GOOD_FOR * 2), ("to come", Duration::ZERO)] {
+            let file = std::fs::File::options().write(true).open(&known.path).unwrap();
+            let time = match age {
+                Duration::ZERO => SystemTime::now() + GOOD_FOR,
+                age => SystemTime::now() - age,
+            };
+            file.set_modified(time).unwrap();
+            assert_eq!(known.recall(), None, "{when}");
+        }
+    }
+
+    #[test]
+    fn answers_do_not_pile_up() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..KEPT * 2 {
+            Known { path: directory.path().join(format!("probed/{number}")) }
+                .remember(&EnforcementReport::default());
+        }
+        let left = std::fs::read_dir(directory.path().join("probed")).unwrap().count();
+        assert!(left <= KEPT, "{left}");
+    }
+}
