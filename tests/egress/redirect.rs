@@ -1,6 +1,15 @@
-//! What a sandbox finds of a network when it has none.
+//! Connections: all of them are taken, the allowed ones get out, and nothing else does.
 
-use crate::harness::for_both;
+use super::RAW;
+use super::origin::Origin;
+use crate::harness::{Lab, for_both};
+
+fn raw<'a>(lab: &Lab, flags: &[&str], host: &'a str, port: u16) -> crate::harness::Ran {
+    let port = port.to_string();
+    let mut call = lab.skep(["run"]).args(flags).args(["--", "/usr/bin/python3", "-c", RAW]);
+    call = call.args([host, &port]);
+    call.run()
+}
 
 #[test]
 fn the_hosts_resolver_and_names_are_not_seen() {
@@ -15,5 +24,103 @@ fn the_hosts_resolver_and_names_are_not_seen() {
         // The control: with the host's network it is the host's file.
         let seen = lab.skep(["run", "--net", "host", "--", "cat", "/etc/resolv.conf"]).run().ok();
         assert_eq!(seen.text(), host.trim_end_matches('\n'));
+    });
+}
+
+#[test]
+fn net_17_the_hosts_loopback_is_reached_only_by_its_literal() {
+    for_both(|lab| {
+        let origin = Origin::start("the-origin");
+        let (port, rule) = (origin.port(), format!("127.0.0.1:{}", origin.port()));
+        // Control: nothing but the sandbox stands between a client and the server.
+        let direct = raw(lab, &["--net", "host"], "127.0.0.1", port).ok();
+        assert!(direct.text().contains("the-origin"));
+        assert!(
+            raw(lab, &["--allow", &rule], "127.0.0.1", port).ok().text().contains("the-origin")
+        );
+        let before = origin.heard().len();
+        let beside = format!("127.0.0.1:{}", port.wrapping_add(1).max(1024));
+        for flags in [&[][..], &["--net", "allow"], &["--allow", &beside], &["--allow", "a.test"]] {
+            let ran = raw(lab, flags, "127.0.0.1", port);
+            assert!(!ran.text().contains("the-origin"), "{}", ran.describe());
+        }
+        assert_eq!(origin.heard().len(), before, "somebody got through");
+        // A server inside keeps its loopback.
+        let script = "python3 -c 'import socket
+s=socket.socket(); s.bind((\"127.0.0.1\",8099)); s.listen(1)
+c=socket.create_connection((\"127.0.0.1\",8099)); k,_=s.accept(); k.sendall(b\"own\"); print(c.recv(9))'";
+        let own = lab.skep(["run", "--allow", &rule, "--", "sh", "-c", script]).run().ok();
+        assert!(own.text().contains("own"));
+    });
+}
+
+/// Everything a program could send that is no allowed connection, each with what it must see.
+const ATTEMPTS: &str = r#"
+import socket,errno
+def t(name, f):
+    try: r = f()
+    except OSError as e: r = 'error ' + errno.errorcode.get(e.errno, str(e))
+    print(name, r)
+def tcp(a, family=socket.AF_INET):
+    def f():
+        s = socket.socket(family); s.settimeout(20); s.connect(a); s.sendall(b'x'*16+b'\n')
+        return 'closed' if s.recv(1) == b'' else 'ANSWERED'
+    return f
+def udp(a, family=socket.AF_INET):
+    def f():
+        s = socket.socket(family, socket.SOCK_DGRAM); s.sendto(b'x', a); return 'SENT'
+    return f
+t('tcp4', tcp(('203.0.113.9', 22)))
+t('tcp6', tcp(('2001:db8::9', 22), socket.AF_INET6))
+t('udp4', udp(('203.0.113.9', 123)))
+t('udp6', udp(('2001:db8::9', 123), socket.AF_INET6))
+t('quic', udp(('203.0.113.9', 443)))
+t('icmp', lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP).sendto(b'\x08\0\0\0\0\0\0\0', ('203.0.113.9', 0)) and 'SENT')
+t('raw', lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) and 'OPENED')
+t('packet', lambda: socket.socket(17, socket.SOCK_RAW, 0) and 'OPENED')
+t('sctp', lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).connect(('203.0.113.9', 22)) or 'CONNECTED')
+t('vsock', lambda: socket.socket(40, socket.SOCK_STREAM).connect((2, 22)) or 'CONNECTED')
+print('interfaces', sorted(l.split(':')[0].strip() for l in open('/proc/net/dev') if ':' in l))
+"#;
+
+#[test]
+fn net_2_no_packet_leaves_whatever_is_tried() {
+    for_both(|lab| {
+        for flags in [&[][..], &["--allow", "a.test"]] {
+            let ran =
+                lab.skep(["run"]).args(flags).args(["--", "/usr/bin/python3", "-c", ATTEMPTS]);
+            let ran = ran.run().ok();
+            let text = ran.text();
+            for good in ["SENT", "ANSWERED", "OPENED", "CONNECTED"] {
+                assert!(!text.contains(good), "{}", ran.describe());
+            }
+            // There is no other interface that a packet could leave by.
+            assert!(text.contains("interfaces ['lo']"), "{}", ran.describe());
+            if !flags.is_empty() {
+                assert!(text.contains("udp4 error EPERM"), "{}", ran.describe());
+                let closed = |line: &str| {
+                    text.lines().any(|found| {
+                        found.starts_with(line)
+                            && (found.contains("closed") || found.contains("ECONNRESET"))
+                    })
+                };
+                assert!(closed("tcp4"), "{}", ran.describe());
+                assert!(closed("tcp6") || text.contains("tcp6 error ENETUNREACH"), "{text}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_report_names_the_method_and_comes_from_a_probe() {
+    for_both(|lab| {
+        lab.skep(["create", "s", "--allow", "a.test", "--require", "network"]).run().ok();
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        let network = &shown["enforcement"]["network"];
+        assert_eq!(network["enforced"], true, "{network}");
+        assert!(network["how"].as_str().unwrap().contains("nft redirect"), "{network}");
+        assert_eq!(shown["network"]["mode"], "allow");
+        // The probe itself is no attempt of the sandbox's.
+        assert!(lab.skep(["net", "s", "--json"]).run().ok().stdout.is_empty());
     });
 }

@@ -22,7 +22,8 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
         layout.root().to_owned(),
         programs.iter().map(Into::into).collect(),
         user.clone(),
-    );
+    )
+    .with_egress();
     if let Some(driver) = forced_driver()? {
         namespace = namespace.force_driver(driver);
     }

@@ -9,6 +9,7 @@ use crate::identity::IdMap;
 use crate::network;
 use crate::view::plan::{MASKED, MaskKind};
 use crate::view::system;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrV4, SocketFlags, SocketType};
@@ -217,10 +218,19 @@ fn knock() -> bool {
         };
         let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         let socket = rustix::net::socket_with(family, kind, flags, None);
-        // On the loopback the whole handshake happens within the call, which still says "soon".
         socket.is_ok_and(|socket| {
-            matches!(rustix::net::connect(&socket, &address), Ok(()) | Err(Errno::INPROGRESS))
-                && rustix::net::getpeername(&socket).is_ok()
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => {}
+                // On the loopback the handshake mostly happens within the call, which still says
+                // "soon"; on a busy host it really is soon.
+                Err(Errno::INPROGRESS) => {
+                    let mut watched = [PollFd::new(&socket, PollFlags::OUT)];
+                    let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+                    let _ = poll(&mut watched, Some(&patience));
+                }
+                Err(_) => return false,
+            }
+            rustix::net::getpeername(&socket).is_ok()
         })
     };
     // Where there is no IPv6, the second reaches nothing; the keeper knows which it is.

@@ -18,8 +18,8 @@ use skep_provider::RunSpec;
 use skep_sys::network::original_destination;
 use skep_sys::process::{Child, Namespaces, clone_with, wait_for};
 use skep_types::{
-    EGRESS_WORD, EgressConfig, EgressDescriptors, FromEgress, MAX_EGRESS_MESSAGE, ToEgress,
-    egress_message,
+    EGRESS_WORD, EgressConfig, EgressDeath, EgressDescriptors, FromEgress, MAX_EGRESS_MESSAGE,
+    ToEgress, egress_message,
 };
 use std::ffi::CString;
 use std::io;
@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// How long it may take to be ready, or to answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the doors wait for what the probe inside has sent.
+const KNOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// The log of what was tried, in the sandbox's directory.
 pub const AUDIT: &str = "egress.jsonl";
 /// What programs inside are told to trust, in the messages directory.
@@ -76,6 +78,8 @@ impl Egress {
         let config = config::egress_config(spec)?;
         let literals = host_loopback(&config.rules)?;
         rules::load(&place, &rules::ruleset(&doors, &literals))?;
+        // Of an earlier life of the sandbox.
+        let _ = std::fs::remove_file(spec.directory.join(EgressDeath::FILE));
         let (directory, opens_tls) = (spec.directory.clone(), !config.secrets.is_empty());
         let mut egress =
             Self { doors, config, opens_tls, place, sockets, directory, running: None };
@@ -88,12 +92,17 @@ impl Egress {
     pub fn heard_the_probe(&self) -> bool {
         let [four, six] = NOWHERE;
         let [tcp4, tcp6] = [self.sockets.first(), self.sockets.get(4)];
+        let deadline = Instant::now() + KNOCK_PATIENCE;
         let heard = |door: Option<&OwnedFd>, meant: SocketAddr| {
-            let mut heard = false;
-            while let Some(Ok(connection)) = door.map(rustix::net::accept) {
-                heard |= original_destination(&connection).is_ok_and(|found| found == meant);
+            let Some(door) = door else { return false };
+            // The last packet of a handshake may still be on its way on a busy host.
+            while wait_on(door.as_fd(), PollFlags::IN, deadline).is_ok() {
+                let Ok(connection) = rustix::net::accept(door) else { continue };
+                if original_destination(&connection).is_ok_and(|found| found == meant) {
+                    return true;
+                }
             }
-            heard
+            false
         };
         heard(tcp4, four) && (self.doors.tcp6.is_none() || heard(tcp6, six))
     }

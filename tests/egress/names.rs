@@ -1,0 +1,79 @@
+//! DNS: answered by skep, for allowed names only.
+
+use super::origin::{NameServer, Origin};
+use crate::harness::{Lab, for_both};
+use std::path::PathBuf;
+
+/// A directory for settings that name the lab's own name server.
+fn settings(lab: &Lab, server: &NameServer) -> PathBuf {
+    let directory = lab.root.join("config");
+    let text = format!("[egress]\nresolvers = [\"{}\"]\n", server.address);
+    lab.write(directory.join("skep/config.toml"), text);
+    directory
+}
+
+/// Asks for a name in every way a program can.
+const ASK: &str = r#"
+import socket,struct,sys
+name=sys.argv[1]
+def query(kind): return struct.pack('>HHHHHH',7,256,1,0,0,0)+b''.join(bytes([len(l)])+l.encode() for l in name.split('.'))+b'\0'+struct.pack('>HH',kind,1)
+def show(what, f):
+    try: print(what, f())
+    except Exception as e: print(what, 'error', e)
+show('libc', lambda: socket.getaddrinfo(name, 80)[0][4][0])
+def udp(server, kind):
+    s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(10); s.sendto(query(kind),(server,53)); a=s.recv(4096)
+    return 'rcode %d answers %d' % (a[3]&15, struct.unpack('>H',a[6:8])[0])
+for kind in (1, 28, 16, 10, 65): show('udp %d' % kind, lambda: udp('127.0.0.1', kind))
+show('own resolver', lambda: udp('203.0.113.53', 1))
+def tcp():
+    s=socket.create_connection(('203.0.113.53',53),10); s.settimeout(10); q=query(1); s.sendall(struct.pack('>H',len(q))+q); a=s.recv(4096)
+    return 'rcode %d answers %d' % (a[5]&15, struct.unpack('>H',a[8:10])[0])
+show('tcp', tcp)
+"#;
+
+#[test]
+fn net_11_names_that_are_not_allowed_are_never_asked_upstream() {
+    for_both(|lab| {
+        let server = NameServer::start("8.8.8.8".parse().unwrap());
+        let settings = settings(lab, &server);
+        let ask = |name: &str| {
+            let ask = ["run", "--allow", "yes.example", "--", "/usr/bin/python3", "-c", ASK, name];
+            lab.skep(ask).env("XDG_CONFIG_HOME", &settings).run().ok()
+        };
+        let denied = ask("secret-data.no.example");
+        for line in denied.text().lines() {
+            let good = line.contains("rcode 3 answers 0")
+                || line.contains("rcode 5 answers 0")
+                || line.contains("error");
+            assert!(good, "{}", denied.describe());
+        }
+        assert!(denied.text().contains("udp 1 rcode 3"), "{}", denied.describe());
+        assert_eq!(server.asked(), Vec::<String>::new(), "a denied name was asked upstream");
+        // Control: the same programs, an allowed name.
+        let allowed = ask("yes.example");
+        assert!(allowed.text().contains("libc 8.8.8.8"), "{}", allowed.describe());
+        assert!(allowed.text().contains("own resolver rcode 0"), "{}", allowed.describe());
+        assert!(server.asked().iter().all(|name| name == "yes.example"));
+        assert!(!server.asked().is_empty());
+    });
+}
+
+#[test]
+fn net_10_an_allowed_name_that_leads_to_a_private_address_is_refused() {
+    for_both(|lab| {
+        let origin = Origin::start("private");
+        let server = NameServer::start("127.0.0.1".parse().unwrap());
+        let settings = settings(lab, &server);
+        let port = origin.port().to_string();
+        let rule = format!("inner.example:{port}");
+        let ran = lab
+            .skep(["run", "--allow", &rule, "--", "/usr/bin/python3", "-c", super::RAW])
+            .args(["inner.example", &port])
+            .env("XDG_CONFIG_HOME", &settings)
+            .run();
+        assert!(!ran.text().contains("private"), "{}", ran.describe());
+        assert!(!server.asked().is_empty(), "the lab's server was not asked");
+        assert_eq!(origin.heard(), Vec::<String>::new());
+    });
+}

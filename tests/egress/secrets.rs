@@ -1,0 +1,82 @@
+//! Secrets: read at every start, in nobody's files, and inside only what was meant.
+
+use crate::harness::{Lab, for_both, outside};
+use std::fs;
+
+const VALUE: &str = "sk-ant-api03-Qz7RealRealReal0123456789";
+
+fn below(path: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => below(&entry.path(), found),
+            kind if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+/// Files of the state and variables and arguments of processes that hold the value.
+fn leaks(lab: &Lab) -> Vec<String> {
+    let mut files = Vec::new();
+    below(&lab.state, &mut files);
+    for process in outside::processes_of(&lab.root) {
+        // Inside, plain values are where they were asked for; these are the ones outside.
+        if process.command.contains("skep") {
+            files.push(format!("/proc/{}/cmdline", process.pid).into());
+            files.push(format!("/proc/{}/environ", process.pid).into());
+        }
+    }
+    let holds = |path: &std::path::PathBuf| {
+        let bytes = fs::read(path).unwrap_or_default();
+        bytes.windows(VALUE.len()).any(|window| window == VALUE.as_bytes())
+    };
+    files.iter().filter(|path| holds(path)).map(|path| path.display().to_string()).collect()
+}
+
+#[test]
+fn api_17_a_secrets_value_is_nowhere_but_in_memory() {
+    for_both(|lab| {
+        let secret = ["--secret", "KEY@api.example", "--allow", "api.example"];
+        let call = lab.skep(["create", "s"]).args(secret).env("KEY", VALUE);
+        call.run().ok();
+        let inside =
+            lab.exec_script("s", "echo $KEY; cat /run/skep/ca.pem | head -c 40; env").run().ok();
+        assert!(!inside.text().contains("RealRealReal"), "{}", inside.describe());
+        assert!(inside.text().starts_with("sk-ant-api03-"), "{}", inside.describe());
+        for name in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE"]
+        {
+            assert!(inside.text().contains(&format!("{name}=/run/skep/ca.pem")), "{name}");
+        }
+        assert_eq!(leaks(lab), Vec::<String>::new());
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        assert_eq!(shown["network"]["secrets"][0]["name"], "KEY");
+        assert_eq!(shown["network"]["secrets"][0]["source"], "env:KEY");
+        assert_eq!(shown["network"]["secrets"][0]["plain"], false);
+        // Read anew at every start; where it cannot be, the start is refused and named.
+        lab.skep(["stop", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().exits(5).says("env:KEY");
+        lab.skep(["start", "s"]).env("KEY", VALUE).run().ok();
+        lab.skep(["net", "revoke", "s", "KEY"]).run().ok();
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        assert_eq!(shown["network"]["secrets"].as_array().unwrap().len(), 0);
+        assert_eq!(leaks(lab), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_plain_secret_is_inside_and_named_as_such() {
+    for_both(|lab| {
+        let path = lab.root.join("key");
+        lab.write(&path, format!("{VALUE}\n"));
+        let source = format!("TOKEN=file:{}", path.display());
+        lab.skep(["create", "s", "--secret-env", &source]).run().ok();
+        assert_eq!(lab.exec_script("s", "echo $TOKEN").run().ok().text(), VALUE);
+        assert_eq!(leaks(lab), Vec::<String>::new());
+        let shown = lab.skep(["show", "s"]).run().ok().text();
+        assert!(shown.contains("IN THE CLEAR"), "{shown}");
+        lab.skep(["create", "t", "--secret-env", "X=cmd:exit 3"]).run().exits(5);
+        let typed = lab.skep(["create", "t", "--secret-env", &format!("X={VALUE}")]).run().exits(2);
+        assert!(typed.errors().contains("never typed"), "{}", typed.describe());
+        lab.skep(["create", "t", "--secret", "KEY@api.example"]).env("KEY", VALUE).run().exits(2);
+    });
+}
