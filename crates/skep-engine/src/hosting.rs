@@ -1,0 +1,135 @@
+//! What a long-lived server asks beyond the [`Api`](crate::api::Api): on whose behalf it acts,
+//! settling while it runs, sums for quotas, labels, and requests that may be sent twice.
+
+use crate::Engine;
+use crate::create::self_identity;
+use crate::problems::OrProblem;
+use crate::repeated::is_alive;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use skep_store::{Expect, KeyClaim, SandboxFilter};
+use skep_types::{Code, ContentHash, Problem, Sandbox, SandboxId, SandboxState};
+use std::collections::BTreeMap;
+
+/// What all sandboxes together were promised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Sandboxes that are not deleted.
+    pub sandboxes: u64,
+    /// Those a keeper holds, or is about to.
+    pub running: u64,
+    /// Memory limits of the running ones, added up.
+    pub memory: u64,
+    /// Disk limits of all of them, added up.
+    pub disk: u64,
+}
+
+/// The answer to a request that carried a key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Repeated {
+    /// The answer.
+    pub value: Value,
+    /// Whether it is that of an earlier request.
+    pub replayed: bool,
+}
+
+impl Engine {
+    /// Approvals are given in this name from now on, and no longer in that of the process's user.
+    pub fn acting_for(&mut self, name: Option<&str>) {
+        self.actor = name.map(str::to_owned);
+    }
+
+    /// Who approves.
+    pub(crate) fn approver(&self) -> String {
+        self.actor.clone().unwrap_or_else(|| self.config.user.clone())
+    }
+
+    /// Settles what has ended without anybody being told: a killed keeper, an interrupted delete.
+    pub fn settle(&self) -> Result<(), Problem> {
+        self.reconcile()
+    }
+
+    /// Sums over all sandboxes, from the store alone.
+    pub fn tally(&self) -> Result<Tally, Problem> {
+        let mut tally = Tally::default();
+        for sandbox in self.store.list_sandboxes(&SandboxFilter::default()).or_problem()? {
+            let limits = &sandbox.policy.limits;
+            tally.sandboxes += 1;
+            tally.disk = tally.disk.saturating_add(limits.disk.map_or(0, |size| size.0));
+            if matches!(
+                sandbox.state,
+                SandboxState::Creating | SandboxState::Ready | SandboxState::Frozen
+            ) {
+                tally.running += 1;
+                tally.memory = tally.memory.saturating_add(limits.memory.map_or(0, |size| size.0));
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Sets labels (`None` removes one). With a version, only if the sandbox still has it. Labels
+    /// that skep gave itself stay.
+    pub fn relabel(
+        &self,
+        id: &SandboxId,
+        version: Option<u64>,
+        labels: &BTreeMap<String, Option<String>>,
+    ) -> Result<Sandbox, Problem> {
+        self.load(id)?;
+        if let Some(own) = labels.keys().find(|key| key.starts_with("skep.")) {
+            let message = format!("label `{own}` is skep's own");
+            return Err(Problem::new(Code::Refused, message));
+        }
+        let event = self.event("sandbox.labels", id, None, json!({ "labels": labels }));
+        let expect = Expect { version, ..Expect::default() };
+        let now = self.now();
+        let change = &mut |row: &mut Sandbox| {
+            for (key, value) in labels {
+                match value {
+                    Some(value) => drop(row.labels.insert(key.clone(), value.clone())),
+                    None => drop(row.labels.remove(key)),
+                }
+            }
+            row.updated_at.clone_from(&now);
+        };
+        self.store.update_sandbox(id, expect, &[event], change).or_problem()
+    }
+
+    /// Acts once for a key: the same request again gets the same answer, another one under the
+    /// same key is refused. An act that fails may be tried again under its key; one whose maker
+    /// died half way may have had its effect, and that is said.
+    pub fn once(
+        &self,
+        key: &str,
+        request: &[u8],
+        act: impl FnOnce() -> Result<Value, Problem>,
+    ) -> Result<Repeated, Problem> {
+        let under_way = || Problem::new(Code::Busy, "a request with this key is under way");
+        match self.claim(key, &ContentHash::of(request))? {
+            KeyClaim::New => {
+                let maker = serde_json::to_value(self_identity()?).unwrap_or_default();
+                self.store.finish_key(key, &json!({ "maker": maker })).or_problem()?;
+                match act() {
+                    Ok(value) => {
+                        self.store.finish_key(key, &json!({ "answer": value })).or_problem()?;
+                        Ok(Repeated { value, replayed: false })
+                    }
+                    Err(problem) => {
+                        self.store.drop_key(key).or_problem()?;
+                        Err(problem)
+                    }
+                }
+            }
+            KeyClaim::InProgress => Err(under_way()),
+            KeyClaim::Done(mut kept) => match kept.get_mut("answer").map(Value::take) {
+                Some(value) => Ok(Repeated { value, replayed: true }),
+                None if kept.get("maker").is_some_and(is_alive) => Err(under_way()),
+                None => Err(Problem::new(
+                    Code::Conflict,
+                    "the request with this key was interrupted; whether it had its effect is not known",
+                )
+                .hint("look, and if need be ask again with another key")),
+            },
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The endpoints, by what they are about. A handler says what is asked; everything else is done
+//! around it.
+
+mod execs;
+mod health;
+mod layers;
+mod operations;
+mod review;
+mod sandboxes;
+
+use crate::app::Shared;
+use utoipa_axum::router::OpenApiRouter;
+
+/// All of them.
+pub(crate) fn all() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .merge(health::routes())
+        .merge(sandboxes::routes())
+        .merge(execs::routes())
+        .merge(review::routes())
+        .merge(layers::routes())
+        .merge(operations::routes())
+}
