@@ -13,3 +13,4 @@ mod foundation;
 mod harness;
 mod isolation;
 mod review;
+mod server;

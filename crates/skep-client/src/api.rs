@@ -8,14 +8,15 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use skep_engine::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CreateRequest, Finding, GcDecision,
-    GcRequest, ListFilter, LogChunk, LogStream, ProviderView, RebaseReport, RejectReport,
-    SandboxView, SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Finding,
+    GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView, PullReport, RebaseReport,
+    RejectReport, SandboxView, SnapshotView, StartedExec,
 };
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecId,
     ExecSpec, Problem, RelPath, Sandbox, SandboxId, SandboxName, Selection,
 };
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Sandboxes asked for in one go.
@@ -146,6 +147,20 @@ impl Api for Client {
     fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
         self.post(&format!("/v1/approvals/{approval}/finish"), &json!({}))
     }
+    fn abandon(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
+        self.post(&format!("/v1/approvals/{approval}/abandon"), &json!({}))
+    }
+    fn pull(&self, id: &SandboxId, branch: Option<&str>) -> Answer<PullReport> {
+        self.post(&sandbox(id, "/pull"), &json!({ "branch": branch }))
+    }
+    fn copy_out(&self, id: &SandboxId, path: &RelPath, to: &Path) -> Answer<CopyReport> {
+        self.on_this_host("cp")?;
+        self.post(&sandbox(id, "/copy"), &json!({ "path": path, "to": lower::path(to)? }))
+    }
+    fn copy_in(&self, id: &SandboxId, from: &Path, path: &RelPath) -> Answer<CopyReport> {
+        self.on_this_host("cp")?;
+        self.post(&sandbox(id, "/copy"), &json!({ "path": path, "from": lower::path(from)? }))
+    }
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>> {
         self.get(&sandbox(id, "/conflicts"))
     }
@@ -242,6 +257,8 @@ fn view(document: Value) -> Answer<SandboxView> {
     struct Looked {
         upper_bytes: u64,
         upper_inodes: u64,
+        #[serde(default)]
+        facts: BTreeMap<String, String>,
         largest: Vec<Largest>,
         running: Vec<ExecId>,
         warnings: Vec<String>,
@@ -256,6 +273,7 @@ fn view(document: Value) -> Answer<SandboxView> {
         upper_inodes: looked.upper_inodes,
         largest: looked.largest.into_iter().map(|one| (one.path, one.bytes)).collect(),
         running: looked.running,
+        facts: looked.facts,
         warnings: looked.warnings,
     })
 }

@@ -83,6 +83,19 @@ impl Client {
         Ok(Self { address, token, runtime })
     }
 
+    /// Refuses what means files of this host, unless the server is surely on it: a port may be
+    /// the end of a tunnel.
+    pub(crate) fn on_this_host(&self, command: &str) -> Result<(), Problem> {
+        match self.address {
+            Address::Unix(_) => Ok(()),
+            Address::Tcp(_) => Err(Problem::new(
+                Code::Refused,
+                format!("`skep {command}` names files of this host, which a server behind TCP may not share"),
+            )
+            .hint("use the unix socket, or `GET` and `PUT /v1/sandboxes/NAME/files`")),
+        }
+    }
+
     /// What stands in the header `host`.
     pub(crate) fn host(&self) -> String {
         match &self.address {

@@ -2,14 +2,22 @@
 //! settling while it runs, sums for quotas, labels, and requests that may be sent twice.
 
 use crate::Engine;
+use crate::api::{Api as _, CopyReport};
 use crate::create::self_identity;
-use crate::problems::OrProblem;
+use crate::layout::make_private;
+use crate::problems::{OrProblem, io_problem};
 use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::{Expect, KeyClaim, SandboxFilter};
-use skep_types::{Code, ContentHash, Problem, Sandbox, SandboxId, SandboxState};
+use skep_types::{Code, ContentHash, Problem, RelPath, Sandbox, SandboxId, SandboxState};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// A file that is read or written in one go.
+const LARGEST_FILE: u64 = 64 << 20;
 
 /// What all sandboxes together were promised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +101,48 @@ impl Engine {
             row.updated_at.clone_from(&now);
         };
         self.store.update_sandbox(id, expect, &[event], change).or_problem()
+    }
+
+    /// The bytes of one file, as the view shows it. A link is not followed, and said to be none.
+    pub fn read_out(&self, id: &SandboxId, path: &RelPath) -> Result<Vec<u8>, Problem> {
+        self.with_scratch(|scratch| {
+            let file = scratch.join("file");
+            self.copy_out(id, path, &file)?;
+            let kind = std::fs::symlink_metadata(&file)
+                .map_err(|error| io_problem("read", path.as_path(), &error))?;
+            if !kind.is_file() || kind.len() > LARGEST_FILE {
+                let message = format!("`{path}` is not a file of at most {LARGEST_FILE} bytes");
+                return Err(Problem::new(Code::Usage, message));
+            }
+            Self::read_file(&file, "a copied file")
+        })
+    }
+
+    /// Puts one file into the view.
+    pub fn write_in(
+        &self,
+        id: &SandboxId,
+        path: &RelPath,
+        bytes: &[u8],
+    ) -> Result<CopyReport, Problem> {
+        let name = path.file_name().ok_or_else(|| {
+            Problem::new(Code::Usage, "the path of a file is expected, not the project itself")
+        })?;
+        self.with_scratch(|scratch| {
+            let file = scratch.join(OsStr::from_bytes(name));
+            std::fs::write(&file, bytes).map_err(|error| io_problem("write", &file, &error))?;
+            self.copy_in(id, &file, path)
+        })
+    }
+
+    /// A directory of our own for as long as `act` takes.
+    fn with_scratch<T>(&self, act: impl FnOnce(&Path) -> Result<T, Problem>) -> Result<T, Problem> {
+        let name = format!("scratch-{}", SandboxId::from_random((self.config.random)()));
+        let scratch = self.layout().root().join(name);
+        make_private(&scratch).map_err(|error| io_problem("make", &scratch, &error))?;
+        let done = act(&scratch);
+        let _ = std::fs::remove_dir_all(&scratch);
+        done
     }
 
     /// Acts once for a key: the same request again gets the same answer, another one under the

@@ -24,9 +24,13 @@ pub(crate) fn answer(engine: &Engine, order: &Order) -> Result<Given, Problem> {
         let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
         return Ok(Given { value, stream: started.stream });
     }
-    let value = asked.lifecycle().unwrap_or_else(|| {
-        asked.review().unwrap_or_else(|| asked.layers().unwrap_or_else(|| asked.operations()))
-    })?;
+    let document = asked
+        .lifecycle()
+        .or_else(|| asked.review())
+        .or_else(|| asked.files())
+        .or_else(|| asked.layers())
+        .unwrap_or_else(|| asked.operations());
+    let value = document?;
     Ok(Given { value, stream: None })
 }
 
@@ -160,6 +164,14 @@ impl Asked<'_> {
                 .approval(approval)
                 .and_then(|found| engine.finish(&found.id))
                 .and_then(|report| documents::plain(&report)),
+            Call::Abandon { approval } => self
+                .approval(approval)
+                .and_then(|found| engine.abandon(&found.id))
+                .and_then(|report| documents::plain(&report)),
+            Call::Pull { sandbox, branch } => self
+                .id(sandbox)
+                .and_then(|id| engine.pull(&id, branch.as_deref()))
+                .and_then(|report| documents::plain(&report)),
             Call::Conflicts { sandbox } => self
                 .id(sandbox)
                 .and_then(|id| engine.conflicts(&id))
@@ -193,6 +205,28 @@ impl Asked<'_> {
         Ok(json!({
             "base_b64": side(base), "project_b64": side(project), "sandbox_b64": side(inside),
         }))
+    }
+
+    fn files(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::CopyOut { sandbox, path, to } => parse_path(path)
+                .and_then(|path| engine.copy_out(&self.id(sandbox)?, &path, to))
+                .and_then(|report| documents::plain(&report)),
+            Call::CopyIn { sandbox, path, from } => parse_path(path)
+                .and_then(|path| engine.copy_in(&self.id(sandbox)?, from, &path))
+                .and_then(|report| documents::plain(&report)),
+            Call::ReadFile { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.read_out(&self.id(sandbox)?, &path))
+                .map(|bytes| Value::String(skep_client::wire::base64(&bytes))),
+            Call::WriteFile { sandbox, path, b64 } => {
+                let bytes = skep_client::wire::from_base64(b64).unwrap_or_default();
+                parse_path(path)
+                    .and_then(|path| engine.write_in(&self.id(sandbox)?, &path, &bytes))
+                    .and_then(|report| documents::plain(&report))
+            }
+            _ => return None,
+        })
     }
 
     fn layers(&self) -> Option<Document> {

@@ -215,7 +215,6 @@ impl CreateBody {
             idempotency_key: key,
             host_env: self.host_env.unwrap_or(environment),
             home: self.home.map_or(home, PathBuf::from),
-            ..CreateRequest::default()
         })
     }
 }
@@ -358,6 +357,27 @@ pub(crate) struct RejectBody {
     pub(crate) digest: Option<ChangeSetDigest>,
     /// For whoever made the changes.
     pub(crate) reason: Option<String>,
+}
+
+/// What to copy: `from` the host to `path` inside, or from there `to` the host.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CopyBody {
+    /// Below the project; relative.
+    #[schema(value_type = String)]
+    pub(crate) path: ByteString,
+    /// On the server's host; absolute.
+    pub(crate) from: Option<String>,
+    /// On the server's host; absolute.
+    pub(crate) to: Option<String>,
+}
+
+/// Which commits to fetch.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PullBody {
+    /// A branch of the project to move forward.
+    pub(crate) branch: Option<String>,
 }
 
 /// A project.

@@ -86,6 +86,32 @@ pub(crate) enum Call {
     Finish {
         approval: String,
     },
+    Abandon {
+        approval: String,
+    },
+    Pull {
+        sandbox: String,
+        branch: Option<String>,
+    },
+    CopyOut {
+        sandbox: String,
+        path: skep_types::ByteString,
+        to: PathBuf,
+    },
+    CopyIn {
+        sandbox: String,
+        path: skep_types::ByteString,
+        from: PathBuf,
+    },
+    ReadFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    WriteFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+        b64: String,
+    },
     Conflicts {
         sandbox: String,
     },

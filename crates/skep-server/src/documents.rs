@@ -40,6 +40,7 @@ pub(crate) fn view(view: &SandboxView) -> Document {
     document["upper_inodes"] = json!(view.upper_inodes);
     document["largest"] = Value::Array(largest?);
     document["running"] = json!(view.running);
+    document["facts"] = json!(view.facts);
     document["warnings"] = json!(view.warnings);
     Ok(document)
 }

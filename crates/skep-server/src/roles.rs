@@ -113,7 +113,13 @@ pub(crate) const MATRIX: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/approvals/{approval}/receipt", Least(Viewer)),
     ("POST", "/v1/approvals/{approval}/undo", Least(Approver)),
     ("POST", "/v1/approvals/{approval}/finish", Least(Approver)),
+    ("POST", "/v1/approvals/{approval}/abandon", Least(Approver)),
     ("POST", "/v1/undo", Least(Approver)),
+    // Both reach out of the sandbox: a repository of the host, files of the host.
+    ("POST", "/v1/sandboxes/{sandbox}/pull", Least(Approver)),
+    ("POST", "/v1/sandboxes/{sandbox}/copy", Least(Approver)),
+    ("GET", "/v1/sandboxes/{sandbox}/files", OrAgent(Viewer)),
+    ("PUT", "/v1/sandboxes/{sandbox}/files", OrAgent(Operator)),
     ("GET", "/v1/sandboxes/{sandbox}/snapshots", OrAgent(Viewer)),
     ("POST", "/v1/sandboxes/{sandbox}/snapshots", Least(Operator)),
     ("POST", "/v1/sandboxes/{sandbox}/restore", Least(Operator)),

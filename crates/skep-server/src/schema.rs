@@ -238,6 +238,22 @@ pub(crate) struct RebaseReport {
     conflicts: Vec<Conflict>,
 }
 
+/// What a copy did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CopyReport {
+    entries: u64,
+    bytes: u64,
+    skipped: Vec<String>,
+}
+
+/// What a pull did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PullReport {
+    #[schema(value_type = Vec<Object>)]
+    refs: Vec<Value>,
+    objects: u64,
+}
+
 /// The three sides of a drifted path, in base64; `null` where there is nothing.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Sides {

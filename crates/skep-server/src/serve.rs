@@ -72,6 +72,7 @@ pub struct Config {
 /// 4. socket files and the canary's directory go, and with the process its lock.
 pub fn serve(config: Config) -> Result<(), Problem> {
     let _lock = lock(&config.state_dir)?;
+    sweep(&config.state_dir);
     let tokens = Tokens::of(&config.state_dir);
     let bootstrap = match &config.token_file {
         Some(path) => Some(Bootstrap::read(path, config.user)?),
@@ -137,6 +138,15 @@ fn lock(state_dir: &Path) -> Result<File, Problem> {
         )
         .hint("stop it first, or name another directory with `--home`")),
         Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// What a killed server's workers had put aside for a moment.
+fn sweep(state_dir: &Path) {
+    for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"scratch-") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! around it.
 
 mod execs;
+mod files;
 mod health;
 mod layers;
 mod operations;
@@ -17,6 +18,7 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .merge(health::routes())
         .merge(sandboxes::routes())
         .merge(execs::routes())
+        .merge(files::routes())
         .merge(review::routes())
         .merge(layers::routes())
         .merge(operations::routes())

@@ -2,11 +2,12 @@
 
 use crate::app::Shared;
 use crate::asking::{Ask, Json, Name, Query, json};
-use crate::bodies::{ApproveBody, ProjectBody, RejectBody};
+use crate::bodies::{ApproveBody, ProjectBody, PullBody, RejectBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
 use crate::schema::{
-    Approval, ApproveReport, Change, ChangeSet, Drift, Error, RebaseReport, RejectReport, Sides,
+    Approval, ApproveReport, Change, ChangeSet, Drift, Error, PullReport, RebaseReport,
+    RejectReport, Sides,
 };
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -30,6 +31,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(undo))
         .routes(routes!(undo_newest))
         .routes(routes!(finish))
+        .routes(routes!(abandon))
+        .routes(routes!(pull))
 }
 
 /// What a sandbox changed
@@ -166,4 +169,20 @@ async fn undo_newest(ask: Ask, Json(body, said): Json<ProjectBody>) -> Outcome {
     responses((status = 200, body = ApproveReport), (status = "default", body = Error)))]
 async fn finish(ask: Ask, Name(approval): Name) -> Outcome {
     ask.answer(Call::Finish { approval }).await
+}
+
+/// Give up an approval that can be neither finished nor taken back; everything is kept
+#[utoipa::path(post, path = "/v1/approvals/{approval}/abandon", tag = "review",
+    params(("approval" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = ApproveReport), (status = "default", body = Error)))]
+async fn abandon(ask: Ask, Name(approval): Name) -> Outcome {
+    ask.answer(Call::Abandon { approval }).await
+}
+
+/// Fetch the commits made inside as `refs/skep/NAME/*`
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/pull", tag = "review", request_body = PullBody,
+    params(("sandbox" = String, Path)),
+    responses((status = 200, body = PullReport), (status = "default", body = Error)))]
+async fn pull(ask: Ask, Name(sandbox): Name, Json(body, said): Json<PullBody>) -> Outcome {
+    ask.answer_to(Call::Pull { sandbox, branch: body.branch }, &said).await
 }
