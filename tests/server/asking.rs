@@ -262,6 +262,13 @@ fn fs_1_files_stay_in_the_workspace() {
         assert_eq!(file("new.txt").is(200).body, b"two");
         assert_eq!(server.script("s", "cat new.txt")["stdout"], "two");
         assert!(lab.tree().get("new.txt").is_none());
+        let list = server.get("/v1/sandboxes/s/files/list?path=").is(200).json();
+        let names: Vec<_> =
+            list.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a.txt", "new.txt"]);
+        let stat = server.get("/v1/sandboxes/s/files/stat?path=new.txt").is(200).json();
+        assert_eq!((&stat["kind"], &stat["size"]), (&json!("file"), &json!(3)));
+        file("nothing").is(404);
         for bad in ["../x", "a/../../x", "/etc/passwd", "..%2f..%2fx", "a%00b"] {
             assert_eq!(file(bad).is(400).json()["code"], "usage", "{bad}");
             put(bad, "x").is(400);

@@ -2,7 +2,7 @@
 //! settling while it runs, sums for quotas, labels, and requests that may be sent twice.
 
 use crate::Engine;
-use crate::api::{Api as _, CopyReport};
+use crate::api::CopyReport;
 use crate::create::self_identity;
 use crate::layout::make_private;
 use crate::problems::{OrProblem, io_problem};
@@ -10,7 +10,10 @@ use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::{Expect, KeyClaim, SandboxFilter};
-use skep_types::{Code, ContentHash, Problem, RelPath, Sandbox, SandboxId, SandboxState};
+use skep_types::{
+    Code, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId, SandboxState,
+};
+use skep_workspace::View;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -103,18 +106,70 @@ impl Engine {
         self.store.update_sandbox(id, expect, &[event], change).or_problem()
     }
 
-    /// The bytes of one file, as the view shows it. A link is not followed, and said to be none.
+    /// Looks at the view of a sandbox while nothing inside moves.
+    fn look_inside<T>(
+        &self,
+        id: &SandboxId,
+        look: impl FnOnce(&View) -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let sandbox = self.load(id)?;
+        let _lock = self.lock_sandbox(&sandbox)?;
+        self.while_still(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
+    }
+
+    /// The bytes of one file, as the view shows it. A link is not followed: it is no file.
     pub fn read_out(&self, id: &SandboxId, path: &RelPath) -> Result<Vec<u8>, Problem> {
-        self.with_scratch(|scratch| {
-            let file = scratch.join("file");
-            self.copy_out(id, path, &file)?;
-            let kind = std::fs::symlink_metadata(&file)
-                .map_err(|error| io_problem("read", path.as_path(), &error))?;
-            if !kind.is_file() || kind.len() > LARGEST_FILE {
-                let message = format!("`{path}` is not a file of at most {LARGEST_FILE} bytes");
-                return Err(Problem::new(Code::Usage, message));
+        self.look_inside(id, |view| {
+            let state = view.state(path).or_problem()?;
+            match &state {
+                EntryState::File { size, .. } if *size <= LARGEST_FILE => {}
+                EntryState::File { .. } => {
+                    let message = format!("`{path}` is larger than {LARGEST_FILE} bytes");
+                    return Err(Problem::new(Code::TooLarge, message));
+                }
+                EntryState::Absent => return Err(nothing_at(path)),
+                other => {
+                    let message = format!("`{path}` is a {}, not a file", other.noun());
+                    return Err(Problem::new(Code::Usage, message));
+                }
             }
-            Self::read_file(&file, "a copied file")
+            let tree = view.holder(path).or_problem()?.ok_or_else(|| nothing_at(path))?;
+            let failed = |error| io_problem("read", path.as_path(), &error);
+            tree.read(path, LARGEST_FILE).map_err(failed)
+        })
+    }
+
+    /// What stands at a path of the view.
+    pub fn state_of(&self, id: &SandboxId, path: &RelPath) -> Result<EntryState, Problem> {
+        match self.look_inside(id, |view| view.state(path).or_problem())? {
+            EntryState::Absent => Err(nothing_at(path)),
+            state => Ok(state),
+        }
+    }
+
+    /// What is in a directory of the view, sorted by the bytes of the names.
+    pub fn list_in(
+        &self,
+        id: &SandboxId,
+        path: &RelPath,
+    ) -> Result<Vec<(RelPath, EntryState)>, Problem> {
+        self.look_inside(id, |view| {
+            match view.state(path).or_problem()? {
+                EntryState::Dir { .. } => {}
+                EntryState::Absent => return Err(nothing_at(path)),
+                other => {
+                    let message = format!("`{path}` is a {}, not a directory", other.noun());
+                    return Err(Problem::new(Code::Usage, message));
+                }
+            }
+            let mut found = Vec::new();
+            for path in view.list(path).or_problem()? {
+                match view.state(&path).or_problem()? {
+                    EntryState::Absent => {}
+                    state => found.push((path, state)),
+                }
+            }
+            Ok(found)
         })
     }
 
@@ -131,7 +186,7 @@ impl Engine {
         self.with_scratch(|scratch| {
             let file = scratch.join(OsStr::from_bytes(name));
             std::fs::write(&file, bytes).map_err(|error| io_problem("write", &file, &error))?;
-            self.copy_in(id, &file, path)
+            self.copy_to(id, &file, path)
         })
     }
 
@@ -182,4 +237,8 @@ impl Engine {
             },
         }
     }
+}
+
+fn nothing_at(path: &RelPath) -> Problem {
+    Problem::new(Code::NotFound, format!("nothing is at `{path}` inside"))
 }

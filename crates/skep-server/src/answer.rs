@@ -216,6 +216,16 @@ impl Asked<'_> {
             Call::CopyIn { sandbox, path, from } => parse_path(path)
                 .and_then(|path| engine.copy_in(&self.id(sandbox)?, from, &path))
                 .and_then(|report| documents::plain(&report)),
+            Call::StatFile { sandbox, path } => parse_path(path).and_then(|path| {
+                let state = engine.state_of(&self.id(sandbox)?, &path)?;
+                documents::entry(&path, &state)
+            }),
+            Call::ListFiles { sandbox, path } => parse_path(path).and_then(|path| {
+                let found = engine.list_in(&self.id(sandbox)?, &path)?;
+                let all: Result<_, _> =
+                    found.iter().map(|(path, state)| documents::entry(path, state)).collect();
+                all.map(Value::Array)
+            }),
             Call::ReadFile { sandbox, path } => parse_path(path)
                 .and_then(|path| engine.read_out(&self.id(sandbox)?, &path))
                 .map(|bytes| Value::String(skep_client::wire::base64(&bytes))),

@@ -103,6 +103,14 @@ pub(crate) enum Call {
         path: skep_types::ByteString,
         from: PathBuf,
     },
+    StatFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    ListFiles {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
     ReadFile {
         sandbox: String,
         path: skep_types::ByteString,

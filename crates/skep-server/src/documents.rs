@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use skep_engine::api::{LogChunk, SandboxView};
-use skep_types::{Change, ChangeSet, Code, EntryState, Exec, Problem, Sandbox};
+use skep_types::{Change, ChangeSet, Code, EntryState, Exec, Problem, RelPath, Sandbox};
 
 pub(crate) type Document = Result<Value, Problem>;
 
@@ -73,6 +73,17 @@ pub(crate) fn chunk(chunk: &LogChunk) -> Value {
         Err(_) => document["b64"] = json!(skep_client::wire::base64(bytes)),
     }
     document
+}
+
+/// An entry of a directory.
+pub(crate) fn entry(path: &RelPath, state: &EntryState) -> Document {
+    let mut document = plain(state)?;
+    document["mode"] = json!(state.git_mode());
+    let named = plain(&json!({ "path": path }))?;
+    if let (Some(document), Value::Object(named)) = (document.as_object_mut(), named) {
+        document.extend(named);
+    }
+    Ok(document)
 }
 
 /// A change set.

@@ -120,6 +120,8 @@ pub(crate) const MATRIX: &[(&str, &str, Needs)] = &[
     ("POST", "/v1/sandboxes/{sandbox}/copy", Least(Approver)),
     ("GET", "/v1/sandboxes/{sandbox}/files", OrAgent(Viewer)),
     ("PUT", "/v1/sandboxes/{sandbox}/files", OrAgent(Operator)),
+    ("GET", "/v1/sandboxes/{sandbox}/files/list", OrAgent(Viewer)),
+    ("GET", "/v1/sandboxes/{sandbox}/files/stat", OrAgent(Viewer)),
     ("GET", "/v1/sandboxes/{sandbox}/snapshots", OrAgent(Viewer)),
     ("POST", "/v1/sandboxes/{sandbox}/snapshots", Least(Operator)),
     ("POST", "/v1/sandboxes/{sandbox}/restore", Least(Operator)),

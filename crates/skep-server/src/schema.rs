@@ -238,6 +238,25 @@ pub(crate) struct RebaseReport {
     conflicts: Vec<Conflict>,
 }
 
+/// What stands at a path.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Entry {
+    path: String,
+    /// `file`, `dir`, `symlink`, `special`.
+    kind: String,
+    /// Type and permission bits in octal, as git writes them.
+    mode: Option<String>,
+    /// Of a file.
+    #[schema(required = false)]
+    size: u64,
+    /// Of a file: the hash of its bytes.
+    #[schema(required = false)]
+    hash: String,
+    /// Of a link: where it points.
+    #[schema(required = false)]
+    target: String,
+}
+
 /// What a copy did.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CopyReport {

@@ -8,7 +8,7 @@ use crate::asking::{Ask, Json, Name, Query, whole};
 use crate::bodies::CopyBody;
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
-use crate::schema::{CopyReport, Error};
+use crate::schema::{CopyReport, Entry, Error};
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse as _;
@@ -22,7 +22,11 @@ use utoipa_axum::routes;
 const LARGEST: usize = 64 << 20;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(read, write)).routes(routes!(copy))
+    OpenApiRouter::new()
+        .routes(routes!(read, write))
+        .routes(routes!(list))
+        .routes(routes!(stat))
+        .routes(routes!(copy))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -45,7 +49,23 @@ async fn read(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> 
     Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response())
 }
 
-/// Write a file, with the directories above it
+/// What is in a directory; the project's own is the empty path
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/list", tag = "files",
+    params(("sandbox" = String, Path), FileQuery),
+    responses((status = 200, body = Vec<Entry>), (status = "default", body = Error)))]
+async fn list(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
+    ask.answer(Call::ListFiles { sandbox, path: query.path.into() }).await
+}
+
+/// What stands at a path; a link is not followed
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/stat", tag = "files",
+    params(("sandbox" = String, Path), FileQuery),
+    responses((status = 200, body = Entry), (status = "default", body = Error)))]
+async fn stat(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
+    ask.answer(Call::StatFile { sandbox, path: query.path.into() }).await
+}
+
+/// Write a file into a directory that is there
 #[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files", tag = "files",
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     params(("sandbox" = String, Path), FileQuery),
