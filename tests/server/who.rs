@@ -155,9 +155,10 @@ fn api_4_every_role_against_every_endpoint() {
 /// The table once more, in other words than the product's.
 fn may(role: &str, method: &str, path: &str) -> bool {
     let looks = method == "get" && !path.ends_with("/attach") || path == "/v1/compare";
-    let takes_over = ["/approve", "/reject", "/undo", "/finish", "/abandon", "/pull", "/copy"]
-        .iter()
-        .any(|end| path.ends_with(end))
+    let takes_over = path.ends_with("/net") && method == "post"
+        || ["/approve", "/reject", "/undo", "/finish", "/abandon", "/pull", "/copy"]
+            .iter()
+            .any(|end| path.ends_with(end))
         || path == "/v1/audit";
     match role {
         "approver" => true,
@@ -165,7 +166,7 @@ fn may(role: &str, method: &str, path: &str) -> bool {
         "viewer" => looks && !takes_over,
         _ => {
             let own = path.starts_with("/v1/sandboxes/{sandbox}") || path.starts_with("/v1/execs");
-            let works = ["/execs", "/files", "/signal", "/kill", "/stdin"];
+            let works = ["/execs", "/files", "/signal", "/kill", "/stdin", "/net/test"];
             path.starts_with("/health")
                 || path == "/v1/whoami"
                 || own && method == "get"

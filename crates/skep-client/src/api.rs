@@ -8,9 +8,10 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use skep_engine::api::{
-    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Finding,
-    GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView, PullReport, RebaseReport,
-    RejectReport, SandboxView, SnapshotView, StartedExec,
+    Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
+    EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
+    ListFilter, LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport,
+    SandboxView, SnapshotView, StartedExec,
 };
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecId,
@@ -188,6 +189,21 @@ impl Api for Client {
         let body = self.request(Method::GET, &format!("/v1/approvals/{approval}/receipt"), None)?;
         serde_json::from_slice(&body)
             .map_err(|error| Problem::new(Code::Refused, format!("a strange receipt: {error}")))
+    }
+
+    fn egress(&self, id: &SandboxId) -> Answer<EgressView> {
+        self.get(&sandbox(id, "/net"))
+    }
+    fn change_egress(&self, id: &SandboxId, change: &EgressChange) -> Answer<EgressChanged> {
+        self.post(&sandbox(id, "/net"), &json!({ "allow": change.allow, "deny": change.deny }))
+    }
+    fn revoke_secret(&self, id: &SandboxId, name: &str) -> Answer<u64> {
+        let path = sandbox(id, &format!("/secrets/{}", escaped(name)));
+        let cut: Value = crate::connection::read(self.request(Method::DELETE, &path, None)?)?;
+        Ok(cut["cut"].as_u64().unwrap_or(0))
+    }
+    fn probe_egress(&self, id: &SandboxId, targets: &[(String, u16)]) -> Answer<Vec<EgressProbe>> {
+        self.post(&sandbox(id, "/net/test"), &json!({ "targets": targets }))
     }
 
     fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView> {

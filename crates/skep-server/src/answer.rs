@@ -28,6 +28,7 @@ pub(crate) fn answer(engine: &Engine, order: &Order) -> Result<Given, Problem> {
         .lifecycle()
         .or_else(|| asked.review())
         .or_else(|| asked.files())
+        .or_else(|| asked.network())
         .or_else(|| asked.layers())
         .unwrap_or_else(|| asked.operations());
     let value = document?;
@@ -235,6 +236,29 @@ impl Asked<'_> {
                     .and_then(|path| engine.write_in(&self.id(sandbox)?, &path, &bytes))
                     .and_then(|report| documents::plain(&report))
             }
+            _ => return None,
+        })
+    }
+
+    fn network(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Egress { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.egress(&id))
+                .and_then(|view| documents::plain(&view)),
+            Call::ChangeEgress { sandbox, change } => self
+                .id(sandbox)
+                .and_then(|id| engine.change_egress(&id, change))
+                .and_then(|changed| documents::plain(&changed)),
+            Call::ProbeEgress { sandbox, targets } => self
+                .id(sandbox)
+                .and_then(|id| engine.probe_egress(&id, targets))
+                .and_then(|probes| documents::plain(&probes)),
+            Call::RevokeSecret { sandbox, name } => self
+                .id(sandbox)
+                .and_then(|id| engine.revoke_secret(&id, name))
+                .map(|cut| json!({ "cut": cut })),
             _ => return None,
         })
     }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use skep_engine::api::{ApproveRequest, CommitRequest, CreateRequest, GcRequest, MountRequest};
 use skep_types::{
     Access, ByteSize, ByteString, ChangeSetDigest, Code, ExecSpec, HunkId, InsideUser, Layer,
-    Limits, NetworkMode, Problem, SandboxName, Selection, SystemView, TerminalSize, parse_duration,
+    Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret, Selection,
+    SystemView, TerminalSize, parse_duration,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -130,6 +131,18 @@ pub(crate) struct CreateBody {
     /// `none`, …; `host` needs the role approver.
     #[schema(value_type = Option<String>)]
     network: Option<NetworkMode>,
+    /// Rules and presets of what may be reached.
+    allow: Vec<String>,
+    /// Secrets put in at the edge; their values are read on the server's host. Need the role
+    /// approver.
+    #[schema(value_type = Vec<Object>)]
+    secrets: Vec<Secret>,
+    /// Secrets given in the clear; need the role approver.
+    #[schema(value_type = Vec<Object>)]
+    secret_env: Vec<PlainSecret>,
+    /// Ports of the server's host that lead inside; need the role approver.
+    #[schema(value_type = Vec<Object>)]
+    publish: Vec<PublishedPort>,
     /// Environment inside.
     #[schema(value_type = BTreeMap<String, String>)]
     env: BTreeMap<String, ByteString>,
@@ -170,6 +183,9 @@ impl CreateBody {
             || !self.datasets.is_empty()
             || !self.show.is_empty()
             || self.home.is_some()
+            || !self.secrets.is_empty()
+            || !self.secret_env.is_empty()
+            || !self.publish.is_empty()
             || self.network.is_some_and(|network| network == NetworkMode::Host)
     }
 
@@ -203,6 +219,10 @@ impl CreateBody {
             system: self.system,
             profile: self.profile,
             network: self.network,
+            allow: self.allow,
+            secrets: self.secrets,
+            secret_env: self.secret_env,
+            publish: self.publish,
             env: self.env,
             mounts: self.mounts.into_iter().map(mount).collect(),
             archive: self.archive.map(PathBuf::from),
@@ -311,6 +331,9 @@ impl From<SelectionBody> for Selection {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommitBody {
     message: String,
+    /// Undo the apply if no commit can be made.
+    #[serde(default)]
+    or_undo: bool,
 }
 
 /// What to take over.
@@ -340,7 +363,9 @@ impl From<ApproveBody> for ApproveRequest {
             digest: body.digest,
             dry_run: body.dry_run,
             allow_risky: body.allow_risky,
-            commit: body.commit.map(|commit| CommitRequest { message: commit.message }),
+            commit: body
+                .commit
+                .map(|commit| CommitRequest { message: commit.message, or_undo: commit.or_undo }),
             check: body.check,
         }
     }
@@ -370,6 +395,24 @@ pub(crate) struct CopyBody {
     pub(crate) from: Option<String>,
     /// On the server's host; absolute.
     pub(crate) to: Option<String>,
+}
+
+/// Rules to add and to take away.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EgressBody {
+    /// Allowed from now on.
+    pub(crate) allow: Vec<String>,
+    /// Not any more; taken away first.
+    pub(crate) deny: Vec<String>,
+}
+
+/// What to try from inside.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProbeBody {
+    /// Hosts and ports.
+    pub(crate) targets: Vec<(String, u16)>,
 }
 
 /// Which commits to fetch.

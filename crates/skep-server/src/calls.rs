@@ -1,7 +1,7 @@
 //! What the HTTP side asks of a worker: one variant per question, as data.
 
 use serde::{Deserialize, Serialize};
-use skep_engine::api::{ApproveRequest, CreateRequest, GcRequest, ListFilter};
+use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, ListFilter};
 use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -85,6 +85,21 @@ pub(crate) enum Call {
     },
     Finish {
         approval: String,
+    },
+    Egress {
+        sandbox: String,
+    },
+    ChangeEgress {
+        sandbox: String,
+        change: EgressChange,
+    },
+    ProbeEgress {
+        sandbox: String,
+        targets: Vec<(String, u16)>,
+    },
+    RevokeSecret {
+        sandbox: String,
+        name: String,
     },
     Abandon {
         approval: String,

@@ -5,6 +5,7 @@ mod execs;
 mod files;
 mod health;
 mod layers;
+mod network;
 mod operations;
 mod review;
 mod sandboxes;
@@ -21,5 +22,6 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .merge(files::routes())
         .merge(review::routes())
         .merge(layers::routes())
+        .merge(network::routes())
         .merge(operations::routes())
 }
