@@ -13,4 +13,5 @@ mod foundation;
 mod harness;
 mod isolation;
 mod review;
+mod server;
 mod upkeep;

@@ -2,13 +2,14 @@
 
 use crate::arguments::GlobalArguments;
 use crate::output::Output;
-use crate::project::{self, Host};
+use crate::project;
 use crate::surroundings::{self, Surroundings};
 use crate::wiring;
 use skep_engine::api::Api;
 use skep_types::{Code, Problem};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The resolved global settings: all that opening the engine needs.
@@ -28,6 +29,26 @@ pub(crate) struct Global {
     pub(crate) home: PathBuf,
     /// The caller's user id.
     pub(crate) user: u32,
+    /// The server to ask instead of an engine in this process.
+    pub(crate) host: Option<Host>,
+}
+
+/// A server, and what to show it.
+#[derive(Clone)]
+pub(crate) struct Host {
+    /// Its address.
+    pub(crate) url: String,
+    /// The text of a token.
+    pub(crate) token: Option<OsString>,
+    /// A file (mode 0600) that holds one.
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Without the token.
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.url)
+    }
 }
 
 impl Global {
@@ -82,6 +103,7 @@ impl Context {
             store: typed.store.clone(),
             home: surroundings.home.clone(),
             user: surroundings.user,
+            host: host(typed, &surroundings),
         };
         output.detail(&format!("state directory: {}", show_path(&global.state_dir)));
         Self { surroundings, output, global, api: OnceCell::new() }
@@ -99,6 +121,16 @@ impl Context {
         }
     }
 
+    /// The resolved global settings.
+    pub(crate) fn global(&self) -> &Global {
+        &self.global
+    }
+
+    /// The server that is asked, if one is.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        self.global.host.as_ref()
+    }
+
     /// The state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.global.state_dir
@@ -107,7 +139,8 @@ impl Context {
     /// The project of the current directory; not checked, so good only for looking things up.
     pub(crate) fn project_here(&self) -> PathBuf {
         let around = &self.surroundings;
-        let found = project::find(&around.directory, &around.home, &Host { user: around.user });
+        let found =
+            project::find(&around.directory, &around.home, &project::Host { user: around.user });
         self.output.detail(&format!("project: {}", show_path(&found)));
         found
     }
@@ -129,6 +162,17 @@ impl Context {
         let _ = context.api.set(api);
         context
     }
+}
+
+/// `--host`, else `SKEP_HOST`; the token from `SKEP_TOKEN`, else the file `SKEP_TOKEN_FILE`.
+fn host(typed: &GlobalArguments, around: &Surroundings) -> Option<Host> {
+    let url = match &typed.host {
+        Some(url) => url.clone(),
+        None => around.variable("SKEP_HOST")?.to_string_lossy().into_owned(),
+    };
+    let token = around.variable("SKEP_TOKEN").cloned();
+    let token_file = around.variable("SKEP_TOKEN_FILE").map(|path| around.directory.join(path));
+    Some(Host { url, token, token_file })
 }
 
 /// A path for people.

@@ -110,6 +110,11 @@ impl Output {
         }
     }
 
+    /// Whether `--verbose` was given.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// A line that is said in any case.
     pub(crate) fn always(&self, line: &str) {
         // Nobody is left to be told that standard error is gone.

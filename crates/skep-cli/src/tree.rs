@@ -25,6 +25,7 @@ struct Entry {
     usage: Option<&'static str>,
     family: Family,
     dashes: Dashes,
+    hidden: bool,
     augment: fn(clap::Command) -> clap::Command,
     start: fn(&clap::ArgMatches, AfterDashes, &Context) -> Outcome,
 }
@@ -36,6 +37,7 @@ const fn entry<C: Run>(name: &'static str, about: &'static str) -> Entry {
         usage: None,
         family: Family::Other,
         dashes: Dashes::Ordinary,
+        hidden: false,
         augment: C::augment_args,
         start: start::<C>,
     }
@@ -55,6 +57,12 @@ impl Entry {
     /// One that ends as a command inside ended.
     const fn exec(mut self) -> Self {
         self.family = Family::Exec;
+        self
+    }
+
+    /// One that is in no list.
+    const fn hidden(mut self) -> Self {
+        self.hidden = true;
         self
     }
 
@@ -134,9 +142,12 @@ static ENTRIES: &[Entry] = &[
     entry::<c::gc::Gc>("gc", "Clean up"),
     entry::<c::events::Events>("events", "Print what happened"),
     entry::<c::config::Config>("config", "Print the settings in force"),
+    entry::<c::serve::Serve>("serve", "Serve the HTTP API"),
+    entry::<c::token::Token>("token", "Tokens for the HTTP API"),
     entry::<c::completion::Completion>("completion", "Print a completion script for a shell"),
     entry::<c::man::Man>("man", "Print a manual page"),
     entry::<c::version::Version>("version", "Print the version"),
+    entry::<c::worker::Worker>(c::worker::WORD, "Work for `skep serve`").hidden(),
 ];
 
 /// The whole tree, for help, suggestions, completion and manual pages.
@@ -147,7 +158,7 @@ pub(crate) fn whole() -> clap::Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .max_term_width(WIDTH)
-        .subcommands(ENTRIES.iter().map(Entry::command))
+        .subcommands(ENTRIES.iter().filter(|entry| !entry.hidden).map(Entry::command))
 }
 
 /// A command line that was understood.
@@ -230,7 +241,7 @@ mod tests {
 
     #[test]
     fn every_command_word_is_reserved() {
-        for entry in ENTRIES {
+        for entry in ENTRIES.iter().filter(|entry| !entry.hidden) {
             assert!(RESERVED_WORDS.contains(&entry.name), "{}", entry.name);
         }
     }

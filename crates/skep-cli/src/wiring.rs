@@ -1,19 +1,47 @@
 //! The only file that names an engine or a provider; `storage.rs` names the stores.
 
-use crate::context::Global;
+use crate::context::{Global, Host};
 use crate::storage;
+use skep_client::Client;
 use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
 use skep_provider_namespace::NamespaceProvider;
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
+use std::path::PathBuf;
 
-/// Opens the engine in this process.
+/// Opens the engine in this process, or the way to a server.
 pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
-    let layout = Layout::open(&global.state_dir).map_err(|error| {
+    match &global.host {
+        None => Ok(Box::new(open_engine(global)?)),
+        Some(host) => Ok(Box::new(open_client(host, global.user)?)),
+    }
+}
+
+fn open_client(host: &Host, user: u32) -> Result<Client, Problem> {
+    let token = match (&host.token, &host.token_file) {
+        (Some(token), _) => Some(token.to_string_lossy().into_owned()),
+        (None, Some(path)) => Some(skep_client::read_token(path, user)?),
+        (None, None) => None,
+    };
+    Client::new(&host.url, token)
+}
+
+/// Makes the state directory, if need be, and returns its real path.
+pub(crate) fn prepare(global: &Global) -> Result<PathBuf, Problem> {
+    layout(global).map(|layout| layout.root().to_owned())
+}
+
+fn layout(global: &Global) -> Result<Layout, Problem> {
+    Layout::open(&global.state_dir).map_err(|error| {
         let message =
             format!("cannot use the state directory `{}`: {error}", global.state_dir.display());
         Problem::new(Code::Io, message).hint("name another one with `--home DIR`")
-    })?;
+    })
+}
+
+/// Opens the engine in this process.
+pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
+    let layout = layout(global)?;
     let user = global.user_name();
     let configs = (global.system_config()?, global.user_config()?);
     let store = storage::open(global, &layout, &configs, random_word(), host_name())?;
@@ -38,7 +66,7 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
         random,
         secret: crate::secrets::read,
     };
-    Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], store)?))
+    Engine::open(config, vec![Box::new(namespace)], store)
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.
@@ -59,7 +87,8 @@ fn forced_driver() -> Result<Option<WorkspaceDriver>, Problem> {
     }
 }
 
-fn now() -> String {
+/// The clock.
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
 

@@ -36,6 +36,7 @@ mod gate;
 mod gc;
 mod git_head;
 mod hidden;
+mod hosting;
 mod layers;
 mod layout;
 mod lifecycle;
@@ -58,6 +59,7 @@ mod trash;
 mod usage;
 mod views;
 
+pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
 pub use receipt::verify_receipt;
 
@@ -104,6 +106,8 @@ pub struct Engine {
     config: EngineConfig,
     providers: Vec<Box<dyn Provider>>,
     store: Box<dyn Store>,
+    /// In whose name approvals are given, where that is not the process's user.
+    actor: Option<String>,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.
@@ -121,7 +125,7 @@ impl Engine {
         providers: Vec<Box<dyn Provider>>,
         store: Box<dyn Store>,
     ) -> Result<Self, Problem> {
-        let engine = Self { config, providers, store };
+        let engine = Self { config, providers, store, actor: None };
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         Ok(engine)

@@ -29,6 +29,12 @@ macro_rules! or_problem {
 
 or_problem!(StoreError, |error| {
     let problem = Problem::from_error(error.code(), error);
+    let problem = match error {
+        StoreError::ScopeLocked { conflicts, .. } => {
+            problem.details(serde_json::json!({ "locked_by": conflicts }))
+        }
+        _ => problem,
+    };
     match error.hint() {
         Some(hint) => problem.hint(hint),
         None => problem,

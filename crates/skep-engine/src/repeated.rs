@@ -37,7 +37,7 @@ impl Engine {
         }
     }
 
-    fn claim(&self, key: &str, body: &ContentHash) -> Result<KeyClaim, Problem> {
+    pub(crate) fn claim(&self, key: &str, body: &ContentHash) -> Result<KeyClaim, Problem> {
         let now = self.now();
         let expires = now
             .parse::<jiff::Timestamp>()
@@ -91,7 +91,7 @@ fn under_way(key: &str) -> Problem {
 }
 
 /// Whether the process that a key holds still runs. What cannot be read is no proof of death.
-fn is_alive(maker: &Value) -> bool {
+pub(crate) fn is_alive(maker: &Value) -> bool {
     let Ok(maker) = serde_json::from_value::<KeeperIdentity>(maker.clone()) else { return true };
     skep_sys::process::boot_id().is_ok_and(|boot| boot == maker.boot_id)
         && skep_sys::process::start_ticks(maker.pid as i32)

@@ -1,16 +1,16 @@
 //! Paths in messages: any bytes, also those that are no text.
 
 use skep_types::ByteString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One path.
 pub mod one {
-    use super::{ByteString, PathBuf};
+    use super::{ByteString, Path, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     /// As bytes.
-    pub fn serialize<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error> {
-        ByteString::from(path.as_path()).serialize(to)
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        ByteString::from(path).serialize(to)
     }
 
     /// From bytes.

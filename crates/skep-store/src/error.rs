@@ -265,11 +265,12 @@ impl StoreError {
         match self {
             Self::NotFound { .. } => Code::NotFound,
             Self::AlreadyExists { .. } => Code::AlreadyExists,
-            Self::Ambiguous { .. } | Self::KeyReused { .. } => Code::Usage,
-            Self::StaleVersion { .. }
-            | Self::StaleLease { .. }
-            | Self::ScopeLocked { .. }
-            | Self::Fenced { .. } => Code::Conflict,
+            Self::Ambiguous { .. } => Code::Usage,
+            Self::KeyReused { .. } => Code::KeyReused,
+            Self::StaleVersion { .. } => Code::StaleVersion,
+            Self::StaleLease { .. } | Self::ScopeLocked { .. } | Self::Fenced { .. } => {
+                Code::Conflict
+            }
             Self::IllegalState { .. } | Self::IllegalApprovalMove { .. } => Code::IllegalState,
             Self::NotLocal { .. } | Self::OtherNode { .. } => Code::Refused,
             Self::BadAddress { .. } => Code::Usage,

@@ -52,6 +52,22 @@ pub enum SpecialKind {
 }
 
 impl EntryState {
+    /// Type and permission bits in octal, as git writes them: `100644`, `120000`, `040755`.
+    pub fn git_mode(&self) -> Option<String> {
+        let (kind, permissions) = match self {
+            Self::Absent => return None,
+            Self::File { mode, .. } => (0o100_000, *mode),
+            Self::Symlink { .. } => (0o120_000, 0),
+            Self::Dir { mode } => (0o040_000, *mode),
+            Self::Special { what: SpecialKind::Fifo } => (0o010_000, 0),
+            Self::Special { what: SpecialKind::Socket } => (0o140_000, 0),
+            Self::Special { what: SpecialKind::CharDevice } => (0o020_000, 0),
+            Self::Special { what: SpecialKind::BlockDevice } => (0o060_000, 0),
+            Self::Special { what: SpecialKind::TooDeep } => (0o040_000, 0),
+        };
+        Some(format!("{:06o}", kind | permissions))
+    }
+
     /// Whether nothing stands there.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)

@@ -38,8 +38,24 @@ pub enum Code {
     Store,
     /// A file operation failed.
     Io,
+    /// Nobody known asks: no token, or one that is wrong, expired or revoked.
+    Unauthenticated,
+    /// Whoever asks may not do that.
+    Forbidden,
+    /// There is no such way to ask.
+    MethodNotAllowed,
+    /// The thing was changed since it was looked at.
+    StaleVersion,
+    /// The request is larger than is taken.
+    TooLarge,
+    /// The request is not in a form that is taken here.
+    MediaType,
+    /// The idempotency key was used for another request.
+    KeyReused,
     /// As many, or as much, as is allowed is there already.
     OverQuota,
+    /// The server cannot be reached, or is about to stop.
+    Unavailable,
     /// A bug of ours.
     Internal,
 }
@@ -54,20 +70,53 @@ impl Code {
             | Self::Conflict
             | Self::DigestMismatch
             | Self::IllegalState
-            | Self::UnreviewedChanges => 4,
-            Self::Refused | Self::Risky | Self::MissingCapability | Self::ProviderUnavailable => 5,
+            | Self::UnreviewedChanges
+            | Self::StaleVersion
+            | Self::KeyReused => 4,
+            Self::Refused
+            | Self::Risky
+            | Self::MissingCapability
+            | Self::ProviderUnavailable
+            | Self::Unauthenticated
+            | Self::Forbidden => 5,
+            Self::MethodNotAllowed | Self::TooLarge | Self::MediaType => 2,
             Self::Busy
             | Self::NoSpace
             | Self::Store
             | Self::Io
             | Self::Internal
-            | Self::OverQuota => 1,
+            | Self::OverQuota
+            | Self::Unavailable => 1,
+        }
+    }
+
+    /// The status of an HTTP answer that carries it.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::Usage => 400,
+            Self::Unauthenticated => 401,
+            Self::Refused | Self::Risky | Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::AlreadyExists
+            | Self::Conflict
+            | Self::DigestMismatch
+            | Self::IllegalState
+            | Self::UnreviewedChanges => 409,
+            Self::StaleVersion => 412,
+            Self::TooLarge => 413,
+            Self::MediaType => 415,
+            Self::KeyReused | Self::MissingCapability | Self::ProviderUnavailable => 422,
+            Self::OverQuota => 429,
+            Self::Store | Self::Io | Self::Internal => 500,
+            Self::Busy | Self::Unavailable => 503,
+            Self::NoSpace => 507,
         }
     }
 
     /// Whether the same request may succeed later by itself.
     pub fn retryable(self) -> bool {
-        matches!(self, Self::Busy | Self::NoSpace | Self::OverQuota)
+        matches!(self, Self::Busy | Self::NoSpace | Self::OverQuota | Self::Unavailable)
     }
 }
 

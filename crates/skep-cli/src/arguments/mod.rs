@@ -17,6 +17,9 @@ pub(crate) struct GlobalArguments {
     /// Remember in this PostgreSQL instead of the state directory [env: SKEP_STORE]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub(crate) store: Option<String>,
+    /// Ask this server (unix:///PATH or http://127.0.0.1:PORT) [env: SKEP_HOST, SKEP_TOKEN]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    pub(crate) host: Option<String>,
     /// Say only what went wrong
     #[arg(long, short, global = true, conflicts_with = "verbose", help_heading = "Global options")]
     pub(crate) quiet: bool,
@@ -83,7 +86,7 @@ pub(crate) struct Cut {
 pub(crate) fn cut_at_command(line: &[OsString]) -> Option<Cut> {
     let mut at = 1;
     while let Some(word) = line.get(at) {
-        if word == "--home" || word == "--store" {
+        if word == "--home" || word == "--store" || word == "--host" {
             at += 2;
         } else if starts_with_dash(word) {
             at += 1;

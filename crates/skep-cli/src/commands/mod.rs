@@ -29,6 +29,7 @@ pub(crate) mod reject;
 pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod snapshot;
@@ -36,8 +37,10 @@ pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod template;
 pub(crate) mod thaw;
+pub(crate) mod token;
 pub(crate) mod undo;
 pub(crate) mod version;
+pub(crate) mod worker;
 
 use crate::context::Context;
 use crate::exit::Outcome;

@@ -4,7 +4,7 @@ use super::{base64, text_and_bytes};
 use serde::Serialize;
 use skep_types::{
     Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, Hunk, HunkLine,
-    RelPath, Risk, SpecialKind,
+    RelPath, Risk,
 };
 
 /// The document.
@@ -198,20 +198,9 @@ fn line_view(line: &HunkLine) -> LineView {
         .map_or_else(|error| LineView::Bytes { b64: base64(error.as_bytes()) }, LineView::Text)
 }
 
-/// Type and permission bits in octal, as git writes them: `100644`, `120000`, `040755`.
+/// Type and permission bits in octal, as git writes them.
 pub(crate) fn mode(state: &EntryState) -> Option<String> {
-    let (kind, permissions) = match state {
-        EntryState::Absent => return None,
-        EntryState::File { mode, .. } => (0o100_000, *mode),
-        EntryState::Symlink { .. } => (0o120_000, 0),
-        EntryState::Dir { mode } => (0o040_000, *mode),
-        EntryState::Special { what: SpecialKind::Fifo } => (0o010_000, 0),
-        EntryState::Special { what: SpecialKind::Socket } => (0o140_000, 0),
-        EntryState::Special { what: SpecialKind::CharDevice } => (0o020_000, 0),
-        EntryState::Special { what: SpecialKind::BlockDevice } => (0o060_000, 0),
-        EntryState::Special { what: SpecialKind::TooDeep } => (0o040_000, 0),
-    };
-    Some(format!("{:06o}", kind | permissions))
+    state.git_mode()
 }
 
 fn target(state: &EntryState) -> Option<String> {

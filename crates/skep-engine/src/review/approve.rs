@@ -140,7 +140,7 @@ impl Engine {
             selection: selection.clone(),
             paths: paths.collect(),
             commit: None,
-            approver: self.config.user.clone(),
+            approver: self.approver(),
             at: self.now(),
         }
     }

@@ -52,7 +52,7 @@ impl Engine {
                 })
                 .collect(),
             commit: None,
-            approver: self.config.user.clone(),
+            approver: self.approver(),
             at: self.now(),
             ..approval.clone()
         };

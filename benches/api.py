@@ -1,0 +1,131 @@
+#!/usr/bin/python3
+"""Load on a private `skep serve`: create → first exec one after the other, a burst at once, memory of idle sandboxes.
+
+Usage: benches/api.py [--skep PROGRAM] [--count N] [--burst N] [--idle N]
+
+Starts a server in a scratch directory, talks to its unix socket, prints one JSON document, and removes everything.
+Times are those of the client: from the request for a sandbox to the answer of its first exec (`true`, waited for).
+"""
+
+import argparse
+import concurrent.futures
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+
+class Connection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=120)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(120)
+        self.sock.connect(self.path)
+
+
+def ask(connection, method, path, body=None):
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+    response = connection.getresponse()
+    text = response.read()
+    if response.status >= 300:
+        raise RuntimeError(f"{method} {path}: {response.status} {text[:200]!r}")
+    return json.loads(text) if text else None
+
+
+def once(path, project, keep=False):
+    connection = Connection(path)
+    began = time.monotonic()
+    name = ask(connection, "POST", "/v1/sandboxes", {"project": project})["id"]
+    made = time.monotonic()
+    end = ask(connection, "POST", f"/v1/sandboxes/{name}/execs", {"command": ["true"], "wait": True})
+    done = time.monotonic()
+    if end["exit_code"] != 0:
+        raise RuntimeError(f"exec: {end}")
+    if not keep:
+        ask(connection, "GET", f"/v1/sandboxes/{name}/changes")
+        ask(connection, "DELETE", f"/v1/sandboxes/{name}")
+    return name, made - began, done - began
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return round(values[min(len(values) - 1, int(len(values) * share))] * 1000, 2)
+
+
+def figures(runs):
+    made, done = [run[1] for run in runs], [run[2] for run in runs]
+    return {
+        "count": len(runs),
+        "create_ms": {"p50": quantile(made, 0.5), "p99": quantile(made, 0.99)},
+        "create_to_first_exec_ms": {"p50": quantile(done, 0.5), "p99": quantile(done, 0.99)},
+    }
+
+
+def proportional_memory(state):
+    """Bytes of the processes that hold sandboxes of this state directory (Pss), by their open socket's directory."""
+    total = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as line:
+                if b"keeper" not in line.read():
+                    continue
+            with open(f"/proc/{pid}/smaps_rollup") as rollup:
+                total += sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
+        except OSError:
+            continue
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--skep", default="target/release/skep")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--burst", type=int, default=100)
+    parser.add_argument("--idle", type=int, default=50)
+    typed = parser.parse_args()
+    skep = os.path.abspath(typed.skep)
+    scratch = tempfile.mkdtemp(prefix="skep-bench-")
+    project, state = os.path.join(scratch, "project"), os.path.join(scratch, "state")
+    os.mkdir(project)
+    path = os.path.join(state, "skep.sock")
+    with open(os.path.join(scratch, "log"), "w") as log:
+        server = subprocess.Popen([skep, "--home", state, "serve"], stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while not os.path.exists(path):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the server does not start")
+            time.sleep(0.05)
+        for _ in range(5):
+            once(path, project)
+        result = {"one_by_one": figures([once(path, project) for _ in range(typed.count)])}
+        with concurrent.futures.ThreadPoolExecutor(typed.burst) as pool:
+            runs = list(pool.map(lambda _: once(path, project), range(typed.burst)))
+        result["burst"] = figures(runs)
+        before = proportional_memory(state)
+        kept = [once(path, project, keep=True)[0] for _ in range(typed.idle)]
+        if kept:
+            result["idle_bytes_each"] = (proportional_memory(state) - before) // len(kept)
+        connection = Connection(path)
+        for name in kept:
+            ask(connection, "DELETE", f"/v1/sandboxes/{name}")
+        left = ask(connection, "GET", "/v1/sandboxes")["items"]
+        result["left"] = len(left)
+        print(json.dumps(result, indent=2))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+//! `skep serve`: the engine over HTTP.
+
+use crate::arguments::AfterDashes;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::tree::Run;
+use clap::Args;
+use skep_server::listen::{self, Listen};
+use skep_server::{Config, Quotas, WorkerCommand};
+use skep_types::{ByteSize, Code, ContentHash, Problem};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Workers at a time, for each processor.
+const WORKERS_PER_PROCESSOR: usize = 4;
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// unix:/PATH or 127.0.0.1:PORT; may be repeated (default: skep.sock in the state directory)
+    #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
+    listen: Vec<Listen>,
+    /// A file (mode 0600) that holds a token of role approver; TCP needs it, or `skep token`
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Processes that work on requests at the same time (default: four for each processor)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
+    workers: Option<u16>,
+    /// At most this many sandboxes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_sandboxes: Option<u64>,
+    /// At most this much memory promised to running sandboxes
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<ByteSize>,
+    /// At most this much disk promised to all sandboxes
+    #[arg(long, value_name = "SIZE")]
+    max_disk: Option<ByteSize>,
+    /// Create nothing when less memory than this is free on the host
+    #[arg(long, value_name = "SIZE", default_value = "128M")]
+    keep_free: ByteSize,
+}
+
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    text.parse()
+}
+
+impl Run for Serve {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        // Opened and settled once, here, where a wrong state directory or settings file can still
+        // be told to whoever started the server.
+        refuse_host(context, "serve")?;
+        drop(crate::wiring::open_engine(context.global())?);
+        let state_dir = crate::wiring::prepare(context.global())?;
+        let mut listeners = listen::inherited()?;
+        if listeners.is_empty() {
+            let usual = [Listen::Unix(state_dir.join("skep.sock"))];
+            let wanted = if self.listen.is_empty() { &usual[..] } else { &self.listen };
+            for address in wanted {
+                listeners.push(listen::bind(address)?);
+            }
+        }
+        let around = &context.surroundings;
+        skep_server::log_to_stderr(context.output.is_verbose());
+        skep_server::serve(Config {
+            listeners,
+            token_file: self.token_file.map(|path| around.directory.join(path)),
+            worker: worker(&state_dir),
+            workers: self.workers.map_or_else(usual_workers, usize::from),
+            quotas: Quotas {
+                sandboxes: self.max_sandboxes,
+                memory: self.max_memory,
+                disk: self.max_disk,
+                free_memory: Some(self.keep_free),
+            },
+            user: around.user,
+            home: around.home.clone(),
+            environment: around.environment(),
+            canary: canary(&state_dir, around.user),
+            clock: crate::wiring::now,
+            state_dir,
+        })?;
+        Ok(0)
+    }
+}
+
+/// The same program: also when its file was replaced by a newer one meanwhile.
+fn worker(state_dir: &std::path::Path) -> WorkerCommand {
+    let mut home = OsString::from("--home=");
+    home.push(state_dir);
+    let word = OsString::from(crate::commands::worker::WORD);
+    WorkerCommand { program: "/proc/self/exe".into(), arguments: vec![home, word] }
+}
+
+fn usual_workers() -> usize {
+    std::thread::available_parallelism().map_or(4, |count| count.get() * WORKERS_PER_PROCESSOR)
+}
+
+/// One directory per state directory, so that what a killed server left is found again.
+fn canary(state_dir: &std::path::Path, user: u32) -> PathBuf {
+    let hash = ContentHash::of(state_dir.as_os_str().as_encoded_bytes()).to_string();
+    std::env::temp_dir().join(format!("skep-canary-{user}-{}", &hash[..12]))
+}
+
+/// What `--host` and `SKEP_HOST` may not be combined with.
+pub(crate) fn refuse_host(context: &Context, command: &str) -> Result<(), Problem> {
+    match context.host() {
+        None => Ok(()),
+        Some(_) => Err(Problem::new(
+            Code::Usage,
+            format!("`skep {command}` works on this host's own state directory, not with `--host`"),
+        )),
+    }
+}

@@ -1,0 +1,32 @@
+//! A worker of `skep serve`: not for people, and not in any list.
+
+use crate::arguments::AfterDashes;
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::tree::Run;
+use clap::Args;
+use skep_types::{Code, Problem};
+
+/// The word for it.
+pub(crate) const WORD: &str = "__worker";
+
+/// Takes nothing.
+#[derive(Debug, Args)]
+pub(crate) struct Worker {}
+
+impl Run for Worker {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let failed = |error: std::io::Error| {
+            Problem::new(Code::Io, format!("cannot work for the server: {error}"))
+        };
+        // Our standard input is the socket to the server. A copy of it is used, and the original
+        // replaced, so that nothing that is started here can speak on it.
+        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)
+            .map_err(|error| failed(error.into()))?;
+        let null = std::fs::File::open("/dev/null").map_err(failed)?;
+        rustix::stdio::dup2_stdin(&null).map_err(|error| failed(error.into()))?;
+        skep_server::worker::run(socket, || crate::wiring::open_engine(context.global()))
+            .map_err(failed)?;
+        Ok(0)
+    }
+}

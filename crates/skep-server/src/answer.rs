@@ -1,0 +1,328 @@
+//! A worker's answers: the names in a question are resolved, the engine is asked, the answer
+//! becomes a document.
+
+use crate::calls::{Call, Order};
+use crate::documents::{self, Document};
+use serde_json::{Value, json};
+use skep_engine::Engine;
+use skep_engine::api::Api;
+use skep_provider::ExecStream;
+use skep_types::{Approval, ByteString, Code, Exec, Problem, RelPath, Sandbox, SandboxId};
+
+/// An answer, with the live end of an exec that was started attached.
+pub(crate) struct Given {
+    pub(crate) value: Value,
+    pub(crate) stream: Option<Box<dyn ExecStream>>,
+}
+
+/// Answers one question.
+pub(crate) fn answer(engine: &Engine, order: &Order) -> Result<Given, Problem> {
+    let asked = Asked { engine, order };
+    if let Call::Exec { sandbox, spec, attach } = &order.call {
+        let sandbox = asked.sandbox(sandbox)?;
+        let started = engine.exec(&sandbox.id, spec, *attach)?;
+        let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
+        return Ok(Given { value, stream: started.stream });
+    }
+    let document = asked
+        .lifecycle()
+        .or_else(|| asked.review())
+        .or_else(|| asked.files())
+        .or_else(|| asked.network())
+        .or_else(|| asked.layers())
+        .unwrap_or_else(|| asked.operations());
+    let value = document?;
+    Ok(Given { value, stream: None })
+}
+
+struct Asked<'a> {
+    engine: &'a Engine,
+    order: &'a Order,
+}
+
+impl Asked<'_> {
+    /// The sandbox that is meant. To somebody bound to one, there is no other.
+    fn sandbox(&self, name: &str) -> Result<Sandbox, Problem> {
+        let found = self.engine.find(name);
+        let sandbox = match (&self.order.bound, found) {
+            (None, found) => found?,
+            (Some(bound), Ok(sandbox)) if sandbox.id == *bound => sandbox,
+            (Some(_), _) => return Err(no_sandbox(name)),
+        };
+        match self.order.version {
+            Some(version) if version != sandbox.version => Err(Problem::new(
+                Code::StaleVersion,
+                format!(
+                    "sandbox `{}` has version {}, not {version}",
+                    sandbox.name, sandbox.version
+                ),
+            )
+            .hint("read it again and decide anew")),
+            _ => Ok(sandbox),
+        }
+    }
+
+    fn id(&self, name: &str) -> Result<SandboxId, Problem> {
+        self.sandbox(name).map(|sandbox| sandbox.id)
+    }
+
+    fn exec(&self, id: &str) -> Result<Exec, Problem> {
+        let missing = || Problem::new(Code::NotFound, format!("there is no exec `{id}`"));
+        match (&self.order.bound, self.engine.find_exec(id)) {
+            (None, found) => found,
+            (Some(bound), Ok(exec)) if exec.sandbox == *bound => Ok(exec),
+            (Some(_), _) => Err(missing()),
+        }
+    }
+
+    fn approval(&self, id: &str) -> Result<Approval, Problem> {
+        self.engine.find_approval(id)
+    }
+
+    fn lifecycle(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Create { request } => {
+                engine.create(request).and_then(|made| documents::sandbox(&made))
+            }
+            Call::Find { sandbox } => {
+                self.sandbox(sandbox).and_then(|found| documents::sandbox(&found))
+            }
+            Call::Newest { project } => engine.newest(project).and_then(|found| match found {
+                Some(found) => documents::sandbox(&found),
+                None => Ok(Value::Null),
+            }),
+            Call::Show { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.show(&id))
+                .and_then(|view| documents::view(&view)),
+            Call::List { filter } => engine.list(filter).and_then(|views| {
+                views.iter().map(documents::view).collect::<Result<Vec<_>, _>>().map(Value::Array)
+            }),
+            Call::Relabel { sandbox, labels } => self
+                .id(sandbox)
+                .and_then(|id| engine.relabel(&id, self.order.version, labels))
+                .and_then(|sandbox| documents::sandbox(&sandbox)),
+            Call::Start { sandbox } => self.moved(sandbox, Api::start),
+            Call::Stop { sandbox } => self.moved(sandbox, Api::stop),
+            Call::Freeze { sandbox } => self.moved(sandbox, Api::freeze),
+            Call::Thaw { sandbox } => self.moved(sandbox, Api::thaw),
+            Call::Remove { sandbox, discard } => {
+                self.id(sandbox).and_then(|id| engine.remove(&id, *discard)).map(|()| Value::Null)
+            }
+            Call::FindExec { exec } => self.exec(exec).and_then(|exec| documents::exec(&exec)),
+            Call::Execs { sandbox } => {
+                self.id(sandbox).and_then(|id| engine.execs(&id)).and_then(|execs| {
+                    let all: Result<_, _> = execs.iter().map(documents::exec).collect();
+                    all.map(Value::Array)
+                })
+            }
+            Call::Logs { exec, from, limit } => self
+                .exec(exec)
+                .and_then(|exec| Ok((engine.logs(&exec.id, *from, *limit)?, exec)))
+                .map(|(chunks, exec)| {
+                    let chunks: Vec<_> = chunks.iter().map(documents::chunk).collect();
+                    json!({ "exec": exec.id, "chunks": chunks, "ended": exec.end.is_some() })
+                }),
+            Call::Kill { exec, signal } => self
+                .exec(exec)
+                .and_then(|exec| engine.kill(&exec.id, *signal))
+                .map(|()| Value::Null),
+            _ => return None,
+        })
+    }
+
+    fn moved(
+        &self,
+        sandbox: &str,
+        go: impl FnOnce(&Engine, &SandboxId) -> Result<Sandbox, Problem>,
+    ) -> Document {
+        let sandbox = go(self.engine, &self.id(sandbox)?)?;
+        documents::sandbox(&sandbox)
+    }
+
+    fn review(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Diff { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.diff(&id))
+                .and_then(|set| documents::change_set(&set)),
+            Call::Approve { sandbox, request } => self
+                .id(sandbox)
+                .and_then(|id| engine.approve(&id, request))
+                .and_then(|report| documents::plain(&report)),
+            Call::Reject { sandbox, selection, digest, reason } => self
+                .id(sandbox)
+                .and_then(|id| engine.reject(&id, selection, *digest, reason.as_deref()))
+                .and_then(|report| documents::plain(&report)),
+            Call::Undo { approval, project } => {
+                let id = approval.as_deref().map(|id| self.approval(id)).transpose();
+                id.and_then(|found| engine.undo(found.as_ref().map(|one| &one.id), project))
+                    .and_then(|report| documents::plain(&report))
+            }
+            Call::Finish { approval } => self
+                .approval(approval)
+                .and_then(|found| engine.finish(&found.id))
+                .and_then(|report| documents::plain(&report)),
+            Call::Abandon { approval } => self
+                .approval(approval)
+                .and_then(|found| engine.abandon(&found.id))
+                .and_then(|report| documents::plain(&report)),
+            Call::Pull { sandbox, branch } => self
+                .id(sandbox)
+                .and_then(|id| engine.pull(&id, branch.as_deref()))
+                .and_then(|report| documents::plain(&report)),
+            Call::Conflicts { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.conflicts(&id))
+                .and_then(|drift| documents::plain(&drift)),
+            Call::Rebase { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.rebase(&id))
+                .and_then(|report| documents::plain(&report)),
+            Call::Sides { sandbox, path } => self.sides(sandbox, path),
+            Call::History { project, path } => {
+                let path = path.as_ref().map(parse_path).transpose();
+                path.and_then(|path| engine.history(project, path.as_ref()))
+                    .and_then(|approvals| documents::plain(&approvals))
+            }
+            Call::Approval { approval } => {
+                self.approval(approval).and_then(|found| documents::plain(&found))
+            }
+            Call::Receipt { approval } => {
+                self.approval(approval).and_then(|found| engine.receipt(&found.id))
+            }
+            _ => return None,
+        })
+    }
+
+    fn sides(&self, sandbox: &str, path: &ByteString) -> Document {
+        let id = self.id(sandbox)?;
+        let [base, project, inside] = self.engine.sides(&id, &parse_path(path)?)?;
+        let side = |bytes: Option<ByteString>| {
+            bytes.map(|bytes| skep_client::wire::base64(bytes.as_bytes()))
+        };
+        Ok(json!({
+            "base_b64": side(base), "project_b64": side(project), "sandbox_b64": side(inside),
+        }))
+    }
+
+    fn files(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::CopyOut { sandbox, path, to } => parse_path(path)
+                .and_then(|path| engine.copy_out(&self.id(sandbox)?, &path, to))
+                .and_then(|report| documents::plain(&report)),
+            Call::CopyIn { sandbox, path, from } => parse_path(path)
+                .and_then(|path| engine.copy_in(&self.id(sandbox)?, from, &path))
+                .and_then(|report| documents::plain(&report)),
+            Call::StatFile { sandbox, path } => parse_path(path).and_then(|path| {
+                let state = engine.state_of(&self.id(sandbox)?, &path)?;
+                documents::entry(&path, &state)
+            }),
+            Call::ListFiles { sandbox, path } => parse_path(path).and_then(|path| {
+                let found = engine.list_in(&self.id(sandbox)?, &path)?;
+                let all: Result<_, _> =
+                    found.iter().map(|(path, state)| documents::entry(path, state)).collect();
+                all.map(Value::Array)
+            }),
+            Call::ReadFile { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.read_out(&self.id(sandbox)?, &path))
+                .map(|bytes| Value::String(skep_client::wire::base64(&bytes))),
+            Call::WriteFile { sandbox, path, b64 } => {
+                let bytes = skep_client::wire::from_base64(b64).unwrap_or_default();
+                parse_path(path)
+                    .and_then(|path| engine.write_in(&self.id(sandbox)?, &path, &bytes))
+                    .and_then(|report| documents::plain(&report))
+            }
+            _ => return None,
+        })
+    }
+
+    fn network(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Egress { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.egress(&id))
+                .and_then(|view| documents::plain(&view)),
+            Call::ChangeEgress { sandbox, change } => self
+                .id(sandbox)
+                .and_then(|id| engine.change_egress(&id, change))
+                .and_then(|changed| documents::plain(&changed)),
+            Call::ProbeEgress { sandbox, targets } => self
+                .id(sandbox)
+                .and_then(|id| engine.probe_egress(&id, targets))
+                .and_then(|probes| documents::plain(&probes)),
+            Call::RevokeSecret { sandbox, name } => self
+                .id(sandbox)
+                .and_then(|id| engine.revoke_secret(&id, name))
+                .map(|cut| json!({ "cut": cut })),
+            _ => return None,
+        })
+    }
+
+    fn layers(&self) -> Option<Document> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Snapshot { sandbox, label } => self
+                .id(sandbox)
+                .and_then(|id| engine.snapshot(&id, label.as_deref()))
+                .and_then(|view| documents::plain(&view)),
+            Call::Snapshots { sandbox } => self
+                .id(sandbox)
+                .and_then(|id| engine.snapshots(&id))
+                .and_then(|views| documents::plain(&views)),
+            Call::Restore { sandbox, label } => self
+                .id(sandbox)
+                .and_then(|id| engine.restore(&id, label))
+                .and_then(|sandbox| documents::sandbox(&sandbox)),
+            Call::Fork { sandbox, count, name } => self
+                .id(sandbox)
+                .and_then(|id| engine.fork(&id, *count, name.as_ref()))
+                .and_then(|forks| {
+                    let all: Result<_, _> = forks.iter().map(documents::sandbox).collect();
+                    all.map(Value::Array)
+                }),
+            Call::Compare { sandboxes } => {
+                let ids: Result<Vec<_>, _> = sandboxes.iter().map(|name| self.id(name)).collect();
+                ids.and_then(|ids| engine.compare(&ids))
+                    .and_then(|comparison| documents::plain(&comparison))
+            }
+            Call::Templates => engine.templates().and_then(|all| documents::plain(&all)),
+            Call::SaveTemplate { sandbox, name } => self
+                .id(sandbox)
+                .and_then(|id| engine.save_template(&id, name))
+                .and_then(|view| documents::plain(&view)),
+            Call::RemoveTemplate { name } => engine.remove_template(name).map(|()| Value::Null),
+            _ => return None,
+        })
+    }
+
+    fn operations(&self) -> Document {
+        let engine = self.engine;
+        match &self.order.call {
+            Call::Providers => documents::plain(&engine.providers()?),
+            Call::Doctor => documents::plain(&engine.doctor()?),
+            Call::Gc { request } => documents::plain(&engine.gc(request)?),
+            Call::Events { after, limit } => documents::plain(&engine.events(*after, *limit)?),
+            Call::Config { project } => {
+                let row = |(key, value, origin): (String, Value, String)| json!({ "key": key, "value": value, "origin": origin });
+                Ok(engine.config(project.as_deref())?.into_iter().map(row).collect())
+            }
+            Call::Tally => documents::plain(&engine.tally()?),
+            Call::Settle => engine.settle().map(|()| Value::Null),
+            other => Err(Problem::new(Code::Internal, format!("nobody answers `{other:?}`"))),
+        }
+    }
+}
+
+fn parse_path(path: &ByteString) -> Result<RelPath, Problem> {
+    RelPath::parse(path.as_bytes()).map_err(|error| Problem::from_error(Code::Usage, &error))
+}
+
+fn no_sandbox(name: &str) -> Problem {
+    let name = skep_types::escape::visible(name.as_bytes());
+    Problem::new(Code::NotFound, format!("there is no sandbox `{name}`"))
+}

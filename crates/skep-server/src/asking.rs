@@ -1,0 +1,237 @@
+//! How handlers ask: who, under which conditions, and the answer as a response.
+
+use crate::app::{App, Shared};
+use crate::calls::{Call, Key, Order};
+use crate::failure::{Failure, Outcome};
+use crate::guard::Principal;
+use crate::pool::Reply;
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use http_body_util::{BodyExt as _, Limited};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use skep_types::{Code, Problem};
+use std::time::{Duration, Instant};
+
+/// A JSON body is not larger.
+const BODY: usize = 4 << 20;
+/// A body that takes longer to arrive is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request with a key waits for an equal one that is under way.
+const UNDER_WAY: Duration = Duration::from_secs(20);
+/// The longest key.
+const LONGEST_KEY: usize = 255;
+
+/// A caller's question on its way to a worker.
+pub(crate) struct Ask {
+    pub(crate) app: Shared,
+    pub(crate) who: Principal,
+    /// From `If-Match`.
+    version: Option<u64>,
+    /// From `Idempotency-Key`.
+    pub(crate) key: Option<String>,
+    /// Method and path, which a key belongs to.
+    target: String,
+}
+
+impl FromRequestParts<Shared> for Ask {
+    type Rejection = Failure;
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Failure> {
+        let who = parts.extensions.get::<Principal>().cloned();
+        let who = who.ok_or_else(|| Failure::new(Code::Internal, "nobody asks"))?;
+        Ok(Self {
+            app: Shared::clone(app),
+            who,
+            version: if_match(&parts.headers)?,
+            key: key(&parts.headers)?,
+            target: format!("{} {}", parts.method, parts.uri.path()),
+        })
+    }
+}
+
+fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let version = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let version = version.and_then(|text| text.parse().ok());
+    let malformed = || Failure::new(Code::Usage, "`if-match` is not the `etag` of a sandbox");
+    version.map(Some).ok_or_else(malformed)
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let good =
+        (1..=LONGEST_KEY).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    let malformed =
+        || Failure::new(Code::Usage, "`idempotency-key` is 1 to 255 visible ASCII characters");
+    good.then(|| Some(text.to_owned())).ok_or_else(malformed)
+}
+
+impl Ask {
+    /// Asks; `said` is the body, by which a repeated request is known.
+    pub(crate) async fn ask(&self, call: Call, said: &str) -> Result<Reply, Problem> {
+        // Creating has a way of its own, which also survives the death of whoever carries it out.
+        let own = matches!(call, Call::Create { .. });
+        let key = self.key.as_ref().filter(|_| !own).map(|key| Key {
+            key: format!("http:{}:{}:{key}", self.who.name, self.target),
+            request: said.to_owned(),
+        });
+        let order = Order {
+            call,
+            actor: self.who.actor.clone(),
+            bound: self.who.bound.clone(),
+            version: self.version,
+            key,
+        };
+        self.ask_patiently(order).await
+    }
+
+    /// With a key, an equal request that is under way is waited for: its answer is ours.
+    async fn ask_patiently(&self, order: Order) -> Result<Reply, Problem> {
+        let deadline = Instant::now() + UNDER_WAY;
+        loop {
+            match self.app.ask(order.clone()).await {
+                Err(problem)
+                    if problem.code == Code::Busy
+                        && self.key.is_some()
+                        && Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Asks and answers with 200.
+    pub(crate) async fn answer(&self, call: Call) -> Outcome {
+        self.answer_to(call, "").await
+    }
+
+    /// Asks what a body says and answers with 200.
+    pub(crate) async fn answer_to(&self, call: Call, said: &str) -> Outcome {
+        let reply = self.ask(call, said).await?;
+        Ok(respond(StatusCode::OK, reply))
+    }
+
+    /// Asks for a sandbox: the answer carries its version.
+    pub(crate) async fn sandbox(&self, call: Call, status: StatusCode, said: &str) -> Outcome {
+        let reply = self.ask(call, said).await?;
+        let etag = etag(&reply.value);
+        let mut response = respond(status, reply);
+        if let Some(etag) = etag {
+            response.headers_mut().insert(header::ETAG, etag);
+        }
+        Ok(response)
+    }
+
+    /// Asks for something to be done and answers with 204.
+    pub(crate) async fn done(&self, call: Call) -> Outcome {
+        let reply = self.ask(call, "").await?;
+        Ok(with_replay(StatusCode::NO_CONTENT, Body::empty(), reply.replayed))
+    }
+}
+
+fn etag(value: &[u8]) -> Option<HeaderValue> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u64,
+    }
+    let versioned: Versioned = serde_json::from_slice(value).ok()?;
+    HeaderValue::from_str(&format!("\"{}\"", versioned.version)).ok()
+}
+
+/// A worker's answer as it is.
+pub(crate) fn respond(status: StatusCode, reply: Reply) -> Response {
+    let mut response = with_replay(status, Body::from(reply.value), reply.replayed);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn with_replay(status: StatusCode, body: Body, replayed: bool) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    if replayed {
+        response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// A value of ours as JSON.
+pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Outcome {
+    let value = serde_json::to_vec(value)
+        .map_err(|error| Failure::new(Code::Internal, format!("cannot write JSON: {error}")))?;
+    Ok(respond(status, Reply { value: value.into(), replayed: false, stream: None }))
+}
+
+/// Reads a body whole.
+pub(crate) async fn whole(request: Request, limit: usize) -> Result<bytes::Bytes, Failure> {
+    let body = Limited::new(request.into_body(), limit);
+    match tokio::time::timeout(PATIENCE, body.collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(Failure::new(Code::TooLarge, format!("the body is larger than {limit} bytes")))
+        }
+        Ok(Err(error)) => Err(Failure::new(Code::Usage, format!("the body broke off: {error}"))),
+        Err(_) => Err(Failure::new(Code::Usage, "the body did not arrive in time")),
+    }
+}
+
+/// A JSON body: what it says, and its text.
+pub(crate) struct Json<T>(pub(crate) T, pub(crate) String);
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
+    type Rejection = Failure;
+    async fn from_request(request: Request, _: &Shared) -> Result<Self, Failure> {
+        let bytes = whole(request, BODY).await?;
+        // No body says nothing, which is enough where nothing must be said.
+        let text = if bytes.is_empty() { "{}".into() } else { String::from_utf8_lossy(&bytes) };
+        let value = serde_json::from_str(&text)
+            .map_err(|error| Failure::new(Code::Usage, format!("the body: {error}")))?;
+        Ok(Self(value, text.into_owned()))
+    }
+}
+
+/// The query of a URL; unknown names are errors where the type says so.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
+    type Rejection = Failure;
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Failure> {
+        axum::extract::Query::<T>::try_from_uri(&parts.uri)
+            .map(|query| Self(query.0))
+            .map_err(|error| Failure::new(Code::Usage, format!("the query: {error}")))
+    }
+}
+
+/// The one name in a path.
+pub(crate) struct Name(pub(crate) String);
+
+impl FromRequestParts<Shared> for Name {
+    type Rejection = Failure;
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Failure> {
+        axum::extract::Path::<String>::from_request_parts(parts, app)
+            .await
+            .map(|path| Self(path.0))
+            .map_err(|error| Failure::new(Code::Usage, format!("the path: {error}")))
+    }
+}
+
+/// A place among the streams, if there is one.
+pub(crate) fn stream_place(app: &App) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
+    std::sync::Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+        Failure(
+            Problem::new(Code::OverQuota, "too many streams are open on this server")
+                .hint("close some, or ask again in a while"),
+        )
+    })
+}

@@ -1,0 +1,541 @@
+//! What can be sent. Unknown fields are errors everywhere: a limit with a typing mistake in its
+//! name must not become no limit.
+
+use serde::{Deserialize, Serialize};
+use skep_engine::api::{ApproveRequest, CommitRequest, CreateRequest, GcRequest, MountRequest};
+use skep_types::{
+    Access, ByteSize, ByteString, ChangeSetDigest, Code, ExecSpec, HunkId, InsideUser, Layer,
+    Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret, Selection,
+    SystemView, TerminalSize, parse_duration,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+
+/// Limits; sizes as `512M`, times as `30s`. What is left out has its default.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitsBody {
+    /// Memory and swap together, such as `2G`.
+    memory: Option<String>,
+    /// Processors, such as `1.5`.
+    cpus: Option<f64>,
+    /// Total processor time.
+    cpu_time: Option<String>,
+    /// Processes and threads.
+    pids: Option<u64>,
+    /// Bytes in the upper.
+    disk: Option<String>,
+    /// Inodes in the upper.
+    inodes: Option<u64>,
+    /// Open files of one process.
+    open_files: Option<u64>,
+    /// Wall clock of an exec.
+    timeout: Option<String>,
+    /// Between asking to end and killing.
+    grace: Option<String>,
+    /// A sandbox without execs for this long is stopped.
+    idle_timeout: Option<String>,
+    /// An exec without output for this long is ended.
+    silence_timeout: Option<String>,
+    /// Output kept of one exec.
+    output: Option<String>,
+}
+
+impl LimitsBody {
+    fn resolve(&self) -> Result<Limits, Problem> {
+        if self.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
+            return Err(usage("cpus", &"a limit must be greater than zero"));
+        }
+        for (name, count) in
+            [("pids", self.pids), ("inodes", self.inodes), ("open_files", self.open_files)]
+        {
+            if count == Some(0) {
+                return Err(usage(name, &"a limit must be greater than zero"));
+            }
+        }
+        Ok(Limits {
+            memory: size("memory", &self.memory)?,
+            cpus: self.cpus,
+            cpu_time: duration("cpu_time", &self.cpu_time)?,
+            pids: self.pids,
+            disk: size("disk", &self.disk)?,
+            inodes: self.inodes,
+            open_files: self.open_files,
+            timeout: duration("timeout", &self.timeout)?,
+            grace: duration("grace", &self.grace)?,
+            idle_timeout: duration("idle_timeout", &self.idle_timeout)?,
+            silence_timeout: duration("silence_timeout", &self.silence_timeout)?,
+            output: size("output", &self.output)?,
+        })
+    }
+}
+
+fn usage(name: &str, error: &dyn std::fmt::Display) -> Problem {
+    Problem::new(Code::Usage, format!("`{name}`: {error}"))
+}
+
+fn size(name: &str, text: &Option<String>) -> Result<Option<ByteSize>, Problem> {
+    text.as_deref().map(str::parse).transpose().map_err(|error| usage(name, &error))
+}
+
+fn duration(name: &str, text: &Option<String>) -> Result<Option<Duration>, Problem> {
+    text.as_deref().map(parse_duration).transpose().map_err(|error| usage(name, &error))
+}
+
+/// A path of the host shown inside.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MountBody {
+    /// On the host; absolute.
+    source: String,
+    /// Inside; absolute.
+    target: String,
+    /// `ro` (default) or `rw`.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    access: Access,
+}
+
+/// A sandbox to be made.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CreateBody {
+    /// The project's directory on the server's host; absolute.
+    #[schema(required)]
+    pub(crate) project: String,
+    /// Otherwise one is made up.
+    #[schema(value_type = Option<String>)]
+    name: Option<SandboxName>,
+    /// Writable parts of the project; all of it if empty.
+    scope: Vec<String>,
+    /// `auto`, `namespace`, …
+    provider: Option<String>,
+    /// A snapshot (`NAME:LABEL`) or a template to start from.
+    from: Option<String>,
+    /// Recreate under the same name.
+    fresh: bool,
+    /// Unreviewed changes of the one that is recreated may go.
+    discard: bool,
+    /// Lock the scope.
+    exclusive: bool,
+    /// `caller` or `root`.
+    #[schema(value_type = Option<String>)]
+    user: Option<InsideUser>,
+    /// `ro` or `cow`.
+    #[schema(value_type = Option<String>)]
+    system: Option<SystemView>,
+    /// A named policy.
+    profile: Option<String>,
+    /// `none`, …; `host` needs the role approver.
+    #[schema(value_type = Option<String>)]
+    network: Option<NetworkMode>,
+    /// Rules and presets of what may be reached.
+    allow: Vec<String>,
+    /// Secrets put in at the edge; their values are read on the server's host. Need the role
+    /// approver.
+    #[schema(value_type = Vec<Object>)]
+    secrets: Vec<Secret>,
+    /// Secrets given in the clear; need the role approver.
+    #[schema(value_type = Vec<Object>)]
+    secret_env: Vec<PlainSecret>,
+    /// Ports of the server's host that lead inside; need the role approver.
+    #[schema(value_type = Vec<Object>)]
+    publish: Vec<PublishedPort>,
+    /// Environment inside.
+    #[schema(value_type = BTreeMap<String, String>)]
+    env: BTreeMap<String, ByteString>,
+    /// Parts of the host shown inside; need the role approver.
+    mounts: Vec<MountBody>,
+    /// Shown read-only at `/candidate`; needs the role approver.
+    archive: Option<String>,
+    /// Shown read-only at `/datasets/NAME`; need the role approver.
+    datasets: BTreeMap<String, String>,
+    /// Globs to hide.
+    hide: Vec<String>,
+    /// Globs not to hide; need the role approver.
+    show: Vec<String>,
+    /// Limits.
+    limits: LimitsBody,
+    /// How long it may live, such as `4h`.
+    ttl: Option<String>,
+    /// Layers without which it is refused.
+    #[schema(value_type = Vec<String>)]
+    require: BTreeSet<Layer>,
+    /// What was asked for may weaken instead of being refused.
+    best_effort: bool,
+    /// Free words.
+    labels: BTreeMap<String, String>,
+    /// The caller's environment, from which the allow-list takes; otherwise the server's.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    host_env: Option<BTreeMap<String, ByteString>>,
+    /// The caller's home directory on the server's host; otherwise the server's. Needs the role
+    /// approver.
+    home: Option<String>,
+}
+
+impl CreateBody {
+    /// Whether it shows parts of the host, or weakens what hides them.
+    pub(crate) fn widens(&self) -> bool {
+        !self.mounts.is_empty()
+            || self.archive.is_some()
+            || !self.datasets.is_empty()
+            || !self.show.is_empty()
+            || self.home.is_some()
+            || !self.secrets.is_empty()
+            || !self.secret_env.is_empty()
+            || !self.publish.is_empty()
+            || self.network.is_some_and(|network| network == NetworkMode::Host)
+    }
+
+    /// The request, with what it leaves open.
+    pub(crate) fn resolve(
+        self,
+        home: PathBuf,
+        environment: BTreeMap<String, ByteString>,
+        key: Option<String>,
+    ) -> Result<CreateRequest, Problem> {
+        if !self.project.starts_with('/') {
+            return Err(usage("project", &"an absolute path is expected"));
+        }
+        let mount = |mount: MountBody| MountRequest {
+            source: mount.source.into(),
+            target: mount.target.into(),
+            access: mount.access,
+        };
+        Ok(CreateRequest {
+            limits: self.limits.resolve()?,
+            ttl: duration("ttl", &self.ttl)?,
+            name: self.name,
+            project: self.project.into(),
+            scope: self.scope.into_iter().map(PathBuf::from).collect(),
+            provider: self.provider,
+            from: self.from,
+            fresh: self.fresh,
+            discard: self.discard,
+            exclusive: self.exclusive,
+            user: self.user,
+            system: self.system,
+            profile: self.profile,
+            network: self.network,
+            allow: self.allow,
+            secrets: self.secrets,
+            secret_env: self.secret_env,
+            publish: self.publish,
+            env: self.env,
+            mounts: self.mounts.into_iter().map(mount).collect(),
+            archive: self.archive.map(PathBuf::from),
+            datasets: self.datasets.into_iter().map(|(name, path)| (name, path.into())).collect(),
+            hide: self.hide,
+            show: self.show,
+            require: self.require,
+            best_effort: self.best_effort,
+            labels: self.labels,
+            idempotency_key: key,
+            host_env: self.host_env.unwrap_or(environment),
+            home: self.home.map_or(home, PathBuf::from),
+        })
+    }
+}
+
+/// Changes to a sandbox.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PatchBody {
+    /// Labels to set; `null` removes one.
+    pub(crate) labels: BTreeMap<String, Option<String>>,
+}
+
+/// Rows and columns.
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SizeBody {
+    rows: u16,
+    columns: u16,
+}
+
+/// A command to run.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExecBody {
+    /// The command and its arguments, as the kernel gets them.
+    #[schema(value_type = Vec<String>, min_items = 1)]
+    command: Vec<ByteString>,
+    /// Environment on top of the sandbox's.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, String>)]
+    env: BTreeMap<String, ByteString>,
+    /// Directory inside to start in; absolute. Otherwise the project.
+    #[schema(value_type = Option<String>)]
+    workdir: Option<ByteString>,
+    /// On a terminal of its own.
+    tty: Option<SizeBody>,
+    /// Limits of this exec.
+    #[serde(default)]
+    limits: LimitsBody,
+    /// Keep its standard input open for `POST /v1/execs/{exec}/stdin`.
+    #[serde(default)]
+    pub(crate) stdin: bool,
+    /// Answer when it has ended, with its output.
+    #[serde(default)]
+    pub(crate) wait: bool,
+}
+
+impl ExecBody {
+    /// What to run; `timeout` holds where none was asked for.
+    pub(crate) fn resolve(self, timeout: Option<Duration>) -> Result<ExecSpec, Problem> {
+        let mut limits = self.limits.resolve()?;
+        limits.timeout = limits.timeout.or(timeout);
+        Ok(ExecSpec {
+            argv: self.command,
+            env: self.env,
+            workdir: self.workdir,
+            tty: self.tty.map(|size| TerminalSize { rows: size.rows, columns: size.columns }),
+            limits,
+        })
+    }
+}
+
+/// A signal to send.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SignalBody {
+    /// Its number: 15 asks to end, 9 ends.
+    #[schema(minimum = 1, maximum = 64)]
+    pub(crate) signal: i32,
+}
+
+/// Which part of a change set is meant; nothing named means everything.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SelectionBody {
+    /// Paths (a directory means everything below it) and globs.
+    #[schema(value_type = Vec<String>)]
+    paths: Vec<ByteString>,
+    /// Hunk ids.
+    #[schema(value_type = Vec<String>)]
+    hunks: Vec<HunkId>,
+    /// Include ignored paths without naming them.
+    ignored: bool,
+}
+
+impl From<SelectionBody> for Selection {
+    fn from(body: SelectionBody) -> Self {
+        Self { paths: body.paths, hunks: body.hunks, ignored: body.ignored }
+    }
+}
+
+/// A commit to be made of an approval.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommitBody {
+    message: String,
+    /// Undo the apply if no commit can be made.
+    #[serde(default)]
+    or_undo: bool,
+}
+
+/// What to take over.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ApproveBody {
+    /// What of it.
+    selection: SelectionBody,
+    /// The change set that was reviewed; refused if it is another one now.
+    #[schema(value_type = Option<String>)]
+    digest: Option<ChangeSetDigest>,
+    /// Say what would happen, change nothing.
+    dry_run: bool,
+    /// Risky paths that are meant.
+    #[schema(value_type = Vec<String>)]
+    allow_risky: Vec<ByteString>,
+    /// Make a commit of it.
+    commit: Option<CommitBody>,
+    /// A command that must succeed in a fork with the selection applied.
+    check: Option<String>,
+}
+
+impl From<ApproveBody> for ApproveRequest {
+    fn from(body: ApproveBody) -> Self {
+        Self {
+            selection: body.selection.into(),
+            digest: body.digest,
+            dry_run: body.dry_run,
+            allow_risky: body.allow_risky,
+            commit: body
+                .commit
+                .map(|commit| CommitRequest { message: commit.message, or_undo: commit.or_undo }),
+            check: body.check,
+        }
+    }
+}
+
+/// What to drop from a sandbox.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RejectBody {
+    /// What of it.
+    pub(crate) selection: SelectionBody,
+    /// The change set that was reviewed.
+    #[schema(value_type = Option<String>)]
+    pub(crate) digest: Option<ChangeSetDigest>,
+    /// For whoever made the changes.
+    pub(crate) reason: Option<String>,
+}
+
+/// What to copy: `from` the host to `path` inside, or from there `to` the host.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CopyBody {
+    /// Below the project; relative.
+    #[schema(value_type = String)]
+    pub(crate) path: ByteString,
+    /// On the server's host; absolute.
+    pub(crate) from: Option<String>,
+    /// On the server's host; absolute.
+    pub(crate) to: Option<String>,
+}
+
+/// Rules to add and to take away.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EgressBody {
+    /// Allowed from now on.
+    pub(crate) allow: Vec<String>,
+    /// Not any more; taken away first.
+    pub(crate) deny: Vec<String>,
+}
+
+/// What to try from inside.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProbeBody {
+    /// Hosts and ports.
+    pub(crate) targets: Vec<(String, u16)>,
+}
+
+/// Which commits to fetch.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PullBody {
+    /// A branch of the project to move forward.
+    pub(crate) branch: Option<String>,
+}
+
+/// A project.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ProjectBody {
+    /// Its directory on the server's host; absolute.
+    pub(crate) project: String,
+}
+
+/// A label.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SnapshotBody {
+    /// Otherwise one is made up.
+    pub(crate) label: Option<String>,
+}
+
+/// A label to go back to.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RestoreBody {
+    /// Of a snapshot of this sandbox.
+    pub(crate) label: String,
+}
+
+/// How to fork.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ForkBody {
+    /// How many; one if left out.
+    #[schema(minimum = 1, maximum = 100)]
+    pub(crate) count: Option<u32>,
+    /// Name of the new one, or its beginning.
+    #[schema(value_type = Option<String>)]
+    pub(crate) name: Option<SandboxName>,
+}
+
+/// What to compare.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CompareBody {
+    /// Two or more sandboxes.
+    pub(crate) sandboxes: Vec<String>,
+}
+
+/// Where a template comes from.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TemplateBody {
+    /// The sandbox whose state it is.
+    pub(crate) sandbox: String,
+}
+
+/// How to clean up. It must be said whether it is meant: a body without `dry_run` is an error.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GcBody {
+    /// Only say what would be done.
+    dry_run: bool,
+    /// Also sandboxes idle for this long, such as `30d`.
+    older_than: Option<String>,
+    /// Until all together is at most this, such as `10G`.
+    max_size: Option<String>,
+}
+
+impl GcBody {
+    /// The request.
+    pub(crate) fn resolve(&self) -> Result<GcRequest, Problem> {
+        Ok(GcRequest {
+            dry_run: self.dry_run,
+            older_than: duration("older_than", &self.older_than)?,
+            max_size: size("max_size", &self.max_size)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(text: &str) -> Result<Limits, String> {
+        let body: LimitsBody = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        body.resolve().map_err(|problem| problem.message)
+    }
+
+    #[test]
+    fn a_limit_is_a_limit_or_an_error() {
+        assert_eq!(limits(r#"{"memory":"1K"}"#).unwrap().memory, Some(ByteSize(1024)));
+        assert_eq!(limits("{}").unwrap(), Limits::default());
+        for bad in [
+            r#"{"memory":0}"#,
+            r#"{"memory":"0"}"#,
+            r#"{"memory":"-1G"}"#,
+            r#"{"memory":1024}"#,
+            r#"{"memory":"lots"}"#,
+            r#"{"memroy":"1G"}"#,
+            r#"{"cpus":0}"#,
+            r#"{"cpus":-1}"#,
+            r#"{"cpus":"2"}"#,
+            r#"{"pids":0}"#,
+            r#"{"pids":-1}"#,
+            r#"{"pids":1.5}"#,
+            r#"{"timeout":"0s"}"#,
+            r#"{"timeout":5}"#,
+        ] {
+            assert!(limits(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn gc_is_never_meant_by_accident() {
+        for bad in ["{}", r#"{"dry_run":"no"}"#, r#"{"dry_run":false,"max-size":"1G"}"#] {
+            assert!(serde_json::from_str::<GcBody>(bad).is_err(), "{bad}");
+        }
+    }
+}

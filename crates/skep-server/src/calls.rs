@@ -1,0 +1,242 @@
+//! What the HTTP side asks of a worker: one variant per question, as data.
+
+use serde::{Deserialize, Serialize};
+use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, ListFilter};
+use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// One question. Sandboxes, execs and approvals are named as callers name them; the worker
+/// resolves the names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case")]
+pub(crate) enum Call {
+    Create {
+        request: Box<CreateRequest>,
+    },
+    Find {
+        sandbox: String,
+    },
+    Newest {
+        project: PathBuf,
+    },
+    Show {
+        sandbox: String,
+    },
+    List {
+        filter: ListFilter,
+    },
+    Relabel {
+        sandbox: String,
+        labels: BTreeMap<String, Option<String>>,
+    },
+    Start {
+        sandbox: String,
+    },
+    Stop {
+        sandbox: String,
+    },
+    Freeze {
+        sandbox: String,
+    },
+    Thaw {
+        sandbox: String,
+    },
+    Remove {
+        sandbox: String,
+        discard: bool,
+    },
+    Exec {
+        sandbox: String,
+        spec: Box<ExecSpec>,
+        attach: bool,
+    },
+    FindExec {
+        exec: String,
+    },
+    Execs {
+        sandbox: String,
+    },
+    Logs {
+        exec: String,
+        from: u64,
+        limit: usize,
+    },
+    Kill {
+        exec: String,
+        signal: i32,
+    },
+    Diff {
+        sandbox: String,
+    },
+    Approve {
+        sandbox: String,
+        request: Box<ApproveRequest>,
+    },
+    Reject {
+        sandbox: String,
+        selection: Selection,
+        digest: Option<ChangeSetDigest>,
+        reason: Option<String>,
+    },
+    Undo {
+        approval: Option<String>,
+        project: PathBuf,
+    },
+    Finish {
+        approval: String,
+    },
+    Egress {
+        sandbox: String,
+    },
+    ChangeEgress {
+        sandbox: String,
+        change: EgressChange,
+    },
+    ProbeEgress {
+        sandbox: String,
+        targets: Vec<(String, u16)>,
+    },
+    RevokeSecret {
+        sandbox: String,
+        name: String,
+    },
+    Abandon {
+        approval: String,
+    },
+    Pull {
+        sandbox: String,
+        branch: Option<String>,
+    },
+    CopyOut {
+        sandbox: String,
+        path: skep_types::ByteString,
+        to: PathBuf,
+    },
+    CopyIn {
+        sandbox: String,
+        path: skep_types::ByteString,
+        from: PathBuf,
+    },
+    StatFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    ListFiles {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    ReadFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    WriteFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+        b64: String,
+    },
+    Conflicts {
+        sandbox: String,
+    },
+    Rebase {
+        sandbox: String,
+    },
+    Sides {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    History {
+        project: PathBuf,
+        path: Option<skep_types::ByteString>,
+    },
+    Approval {
+        approval: String,
+    },
+    Receipt {
+        approval: String,
+    },
+    Snapshot {
+        sandbox: String,
+        label: Option<String>,
+    },
+    Snapshots {
+        sandbox: String,
+    },
+    Restore {
+        sandbox: String,
+        label: String,
+    },
+    Fork {
+        sandbox: String,
+        count: u32,
+        name: Option<SandboxName>,
+    },
+    Compare {
+        sandboxes: Vec<String>,
+    },
+    Templates,
+    SaveTemplate {
+        sandbox: String,
+        name: SandboxName,
+    },
+    RemoveTemplate {
+        name: SandboxName,
+    },
+    Providers,
+    Doctor,
+    Gc {
+        request: GcRequest,
+    },
+    Events {
+        after: u64,
+        limit: usize,
+    },
+    Config {
+        project: Option<PathBuf>,
+    },
+    Tally,
+    Settle,
+}
+
+/// A question with who asks it, and under which conditions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// The question.
+    #[serde(flatten)]
+    pub(crate) call: Call,
+    /// In whose name approvals are given.
+    pub(crate) actor: Option<String>,
+    /// The only sandbox that may be named; all others do not exist.
+    pub(crate) bound: Option<SandboxId>,
+    /// The version the sandbox must still have.
+    pub(crate) version: Option<u64>,
+    /// Act once for this key.
+    pub(crate) key: Option<Key>,
+}
+
+/// An idempotency key and what the request said.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Key {
+    /// Unique by asker, route and what was sent.
+    pub(crate) key: String,
+    /// The request, for the comparison.
+    pub(crate) request: String,
+}
+
+impl Order {
+    /// A question of the server itself.
+    pub(crate) fn own(call: Call) -> Self {
+        Self { call, actor: None, bound: None, version: None, key: None }
+    }
+}
+
+/// What stands before a worker's answer, which follows as JSON behind a newline.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Head {
+    /// Why there is no answer.
+    pub(crate) problem: Option<Problem>,
+    /// Whether the answer is that of an earlier request with the same key.
+    pub(crate) replayed: bool,
+    /// Whether the worker ends now, having given up something that it cannot take back.
+    pub(crate) retires: bool,
+}

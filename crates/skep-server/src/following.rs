@@ -1,0 +1,169 @@
+//! Server-sent events: what is kept is read again and again, a little less often while nothing
+//! comes. So a stream can start anywhere, and go on where another one broke off.
+
+use crate::asking::Ask;
+use crate::calls::Call;
+use crate::failure::Failure;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, Stream};
+use serde_json::Value;
+use skep_types::{Code, Problem};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Between two looks: at first, and at most.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(250);
+/// Read in one go.
+const PIECE: usize = 256 << 10;
+const EVENTS: usize = 500;
+
+/// Where a client that comes back goes on.
+pub(crate) fn resume_at(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number
+        .map(Some)
+        .ok_or_else(|| Failure::new(Code::Usage, "`last-event-id` is none that this server gave"))
+}
+
+/// The exec once it has ended. The end of the stream is told when the keeper has written it down,
+/// so this is one look, or two.
+pub(crate) async fn ended(ask: &Ask, exec: &str) -> Result<Value, Problem> {
+    let mut pause = SHORTEST;
+    for _ in 0..100 {
+        let found = look(ask, Call::FindExec { exec: exec.to_owned() }).await?;
+        if found["running"] == false {
+            return Ok(found);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST);
+    }
+    Err(Problem::new(Code::Internal, format!("the end of exec `{exec}` was not written down")))
+}
+
+/// A look that is nobody's request of its own: no key, no version.
+async fn look(ask: &Ask, call: Call) -> Result<Value, Problem> {
+    let mut order = crate::calls::Order::own(call);
+    order.bound.clone_from(&ask.who.bound);
+    ask.app.ask(order).await?.json()
+}
+
+/// A stream of events with its place among the streams.
+pub(crate) type Events = Sse<axum::response::sse::KeepAliveStream<Following>>;
+type Following = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>;
+
+struct Place {
+    ask: Ask,
+    exec: String,
+    next: u64,
+    ready: VecDeque<Event>,
+    over: bool,
+    pause: Duration,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Output of an exec from an offset on, until its end.
+pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: OwnedSemaphorePermit) -> Events {
+    let place = Place {
+        ask,
+        exec,
+        next: from,
+        ready: VecDeque::new(),
+        over: false,
+        pause: SHORTEST,
+        _permit: permit,
+    };
+    follow(place, |place| Box::pin(more_output(place)))
+}
+
+/// What happened, from a number on, until the server stops.
+pub(crate) fn events(ask: Ask, after: u64, permit: OwnedSemaphorePermit) -> Events {
+    let place = Place {
+        ask,
+        exec: String::new(),
+        next: after,
+        ready: VecDeque::new(),
+        over: false,
+        pause: SHORTEST,
+        _permit: permit,
+    };
+    follow(place, |place| Box::pin(more_events(place)))
+}
+
+type More<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Problem>> + Send + 'a>>;
+
+fn follow(place: Place, more: fn(&mut Place) -> More<'_>) -> Events {
+    let stream = stream::unfold(place, move |mut place| async move {
+        loop {
+            if let Some(event) = place.ready.pop_front() {
+                place.pause = SHORTEST;
+                return Some((Ok(event), place));
+            }
+            if place.over || *place.ask.app.stopping.borrow() {
+                return None;
+            }
+            if let Err(problem) = more(&mut place).await {
+                place.over = true;
+                place.ready.push_back(named("error", &problem));
+            } else if place.ready.is_empty() && !place.over {
+                place.rest().await;
+            }
+        }
+    });
+    let stream: Following = Box::pin(stream);
+    Sse::new(stream).keep_alive(KeepAlive::default())
+}
+
+impl Place {
+    /// Waits a little, or until the server is about to stop.
+    async fn rest(&mut self) {
+        let mut stopping = self.ask.app.stopping.clone();
+        tokio::select! {
+            () = tokio::time::sleep(self.pause) => {}
+            () = crate::serve::told(&mut stopping) => {}
+        }
+        self.pause = (self.pause * 2).min(LONGEST);
+    }
+}
+
+async fn more_output(place: &mut Place) -> Result<(), Problem> {
+    let call = Call::Logs { exec: place.exec.clone(), from: place.next, limit: PIECE };
+    let logs = look(&place.ask, call).await?;
+    let before = place.next;
+    for chunk in logs["chunks"].as_array().into_iter().flatten() {
+        let length = chunk["text"].as_str().map(str::len).or_else(|| {
+            chunk["b64"].as_str().and_then(skep_client::wire::from_base64).map(|bytes| bytes.len())
+        });
+        let behind = chunk["offset"].as_u64().unwrap_or(0) + length.unwrap_or(0) as u64;
+        // A gap that nothing has followed yet is told when something does.
+        if behind > place.next || chunk["stream"] == "dropped" && logs["ended"] == true {
+            place.next = place.next.max(behind);
+            place.ready.push_back(named("output", chunk).id(place.next.to_string()));
+        }
+    }
+    // An end that was seen before this look means that nothing will come.
+    if logs["ended"] == true && place.next == before {
+        let exec = look(&place.ask, Call::FindExec { exec: place.exec.clone() }).await?;
+        place.ready.push_back(named("end", &exec).id(place.next.to_string()));
+        place.over = true;
+    }
+    Ok(())
+}
+
+async fn more_events(place: &mut Place) -> Result<(), Problem> {
+    let found = look(&place.ask, Call::Events { after: place.next, limit: EVENTS }).await?;
+    for event in found.as_array().into_iter().flatten() {
+        place.next = event["sequence"].as_u64().unwrap_or(place.next);
+        place.ready.push_back(named("event", event).id(place.next.to_string()));
+    }
+    Ok(())
+}
+
+fn named(name: &str, data: &impl serde::Serialize) -> Event {
+    let text = serde_json::to_string(data).unwrap_or_default();
+    Event::default().event(name).data(text)
+}

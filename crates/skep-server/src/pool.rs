@@ -1,0 +1,176 @@
+//! The workers, and how a request gets one.
+
+use crate::calls::{Head, Order};
+use crate::frame;
+use bytes::Bytes;
+use rustix::fd::OwnedFd;
+use skep_types::{Code, Problem};
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+
+/// How a worker is started.
+#[derive(Debug, Clone)]
+pub struct WorkerCommand {
+    /// The program: this one, by a name that stays good when the file is replaced.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// What a worker answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// As JSON, to be passed on as it is.
+    pub(crate) value: Bytes,
+    /// Whether it is the answer to an earlier request with the same key.
+    pub(crate) replayed: bool,
+    /// The live end of an exec.
+    pub(crate) stream: Option<OwnedFd>,
+}
+
+impl Reply {
+    /// The value, to look into.
+    pub(crate) fn json(&self) -> Result<serde_json::Value, Problem> {
+        serde_json::from_slice(&self.value)
+            .map_err(|error| Problem::new(Code::Internal, format!("a worker's answer: {error}")))
+    }
+}
+
+/// A bounded number of workers, started when they are first needed and kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    command: WorkerCommand,
+    idle: Mutex<Vec<Worker>>,
+    permits: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Pool {
+    /// At most `size` workers at a time.
+    pub(crate) fn new(command: WorkerCommand, size: usize) -> Self {
+        let permits = Arc::new(Semaphore::new(size));
+        Self { inner: Arc::new(Inner { command, idle: Mutex::default(), permits }) }
+    }
+
+    /// Asks a worker; waits for a free one. If the caller goes away the worker still finishes what
+    /// it began.
+    pub(crate) async fn ask(&self, order: Order) -> Result<Reply, Problem> {
+        let gone = || Problem::new(Code::Unavailable, "the server is about to stop");
+        let permit = Arc::clone(&self.inner.permits).acquire_owned().await.map_err(|_| gone())?;
+        let inner = Arc::clone(&self.inner);
+        let asked = tokio::task::spawn_blocking(move || {
+            let result = inner.ask(&order);
+            drop(permit);
+            result
+        });
+        asked.await.unwrap_or_else(|error| {
+            Err(Problem::new(Code::Internal, format!("asking a worker failed: {error}")))
+        })
+    }
+
+    /// Takes no more questions, waits for those under way, and lets every worker end.
+    pub(crate) async fn close(&self, size: usize) {
+        let all = u32::try_from(size).unwrap_or(u32::MAX);
+        let finished = self.inner.permits.acquire_many(all).await.is_ok();
+        self.inner.permits.close();
+        if finished {
+            let idle = std::mem::take(&mut *self.inner.idle());
+            let _ =
+                tokio::task::spawn_blocking(move || idle.into_iter().for_each(Worker::end)).await;
+        }
+    }
+}
+
+impl Inner {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Worker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, order: &Order) -> Result<Reply, Problem> {
+        let request = serde_json::to_vec(order).map_err(|error| {
+            Problem::new(Code::Internal, format!("cannot write a question: {error}"))
+        })?;
+        let waiting = self.idle().pop();
+        let worker = match waiting {
+            Some(worker) => worker,
+            None => self.start()?,
+        };
+        match worker.ask(&request) {
+            Ok((head, value, stream)) => {
+                if head.retires {
+                    worker.end();
+                } else {
+                    self.idle().push(worker);
+                }
+                match head.problem {
+                    Some(problem) => Err(problem),
+                    None => Ok(Reply { value, replayed: head.replayed, stream }),
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a worker ended while it was asked");
+                worker.end();
+                Err(Problem::new(Code::Internal, "the worker for this request ended unexpectedly"))
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Worker, Problem> {
+        let failed = |error: std::io::Error| {
+            Problem::new(Code::Unavailable, format!("cannot start a worker: {error}"))
+        };
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let child = Command::new(&self.command.program)
+            .arg0_skep()
+            .args(&self.command.arguments)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        Ok(Worker { child, socket: ours })
+    }
+}
+
+/// The program is called by its path in `/proc`; in lists of processes it is skep.
+trait NamedSkep {
+    fn arg0_skep(&mut self) -> &mut Self;
+}
+
+impl NamedSkep for Command {
+    fn arg0_skep(&mut self) -> &mut Self {
+        std::os::unix::process::CommandExt::arg0(self, "skep")
+    }
+}
+
+impl Worker {
+    fn ask(&self, request: &[u8]) -> std::io::Result<(Head, Bytes, Option<OwnedFd>)> {
+        frame::send(&self.socket, request, None)?;
+        let (payload, stream) =
+            frame::receive(&self.socket)?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let cut = payload.iter().position(|byte| *byte == b'\n');
+        let cut = cut.ok_or_else(|| std::io::Error::other("a worker's answer has no head"))?;
+        let head = serde_json::from_slice(&payload[..cut])?;
+        let value = Bytes::from(payload).slice(cut + 1..);
+        Ok((head, value, stream))
+    }
+
+    /// Closing its socket ends it.
+    fn end(mut self) {
+        drop(self.socket);
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,256 @@
+//! Execs: started, followed, ended.
+
+use crate::app::Shared;
+use crate::asking::{Ask, Json, Name, Query, json, respond, stream_place, whole};
+use crate::attach;
+use crate::bodies::{ExecBody, SignalBody};
+use crate::calls::Call;
+use crate::failure::{Failure, Outcome};
+use crate::relay::Kind;
+use crate::schema::{Error, Exec, Logs};
+use crate::{following, streaming};
+use axum::extract::{Request, WebSocketUpgrade};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Value, json as value};
+use skep_types::{Code, ExecId, Problem};
+use std::time::Duration;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The wall clock of an exec that names none (DESIGN §12).
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// Kept output in one answer, unless asked otherwise; and at most.
+const PIECE: usize = 256 << 10;
+const LARGEST_PIECE: usize = 8 << 20;
+/// Output of a waited-for exec in its answer; all of it is in the log.
+const SHOWN: usize = 4 << 20;
+/// Bytes for standard input in one request.
+const INPUT: usize = 8 << 20;
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list, start))
+        .routes(routes!(attach_to_new))
+        .routes(routes!(show))
+        .routes(routes!(signal))
+        .routes(routes!(kill))
+        .routes(routes!(stdin))
+        .routes(routes!(logs))
+        .routes(routes!(stream))
+}
+
+/// The execs of a sandbox, oldest first
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs",
+    params(("sandbox" = String, Path)),
+    responses((status = 200, body = Vec<Exec>), (status = "default", body = Error)))]
+async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.answer(Call::Execs { sandbox }).await
+}
+
+/// Run a command; the sandbox is started if it is stopped
+///
+/// The exec goes on whatever becomes of the connection or the server. With `wait` the answer
+/// comes when it has ended, with status 200 and its output.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", request_body = ExecBody,
+    params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = Exec), (status = 201, body = Exec), (status = "default", body = Error)))]
+async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) -> Outcome {
+    let (wait, stdin) = (body.wait, body.stdin);
+    let place = if wait { Some(stream_place(&ask.app)?) } else { None };
+    let spec = Box::new(body.resolve(Some(TIMEOUT))?);
+    let call = Call::Exec { sandbox, spec, attach: wait || stdin };
+    let mut reply = ask.ask(call, &said).await?;
+    let Some(stream) = reply.stream.take() else {
+        return Ok(respond(StatusCode::CREATED, reply));
+    };
+    let stream = streaming::adopt(stream)?;
+    if wait {
+        let exec = reply.json()?;
+        let outcome = waited_for(&ask, stream, exec).await;
+        drop(place);
+        return outcome;
+    }
+    ask.app.inputs.keep(exec_id(&reply.json()?)?, stream);
+    Ok(respond(StatusCode::CREATED, reply))
+}
+
+fn exec_id(exec: &Value) -> Result<ExecId, Problem> {
+    exec["id"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Problem::new(Code::Internal, "an exec without an id"))
+}
+
+async fn waited_for(ask: &Ask, stream: tokio::net::UnixStream, exec: Value) -> Outcome {
+    let id = exec_id(&exec)?;
+    let (mut output, mut input) = streaming::split(stream);
+    input.send(Kind::StdinEnd, &[]).await?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut cut = false;
+    while let Some((kind, bytes)) = output.next().await? {
+        let kept = match kind {
+            Kind::Stdout => &mut stdout,
+            Kind::Stderr => &mut stderr,
+            _ => break,
+        };
+        let room = SHOWN.saturating_sub(kept.len()).min(bytes.len());
+        cut |= room < bytes.len();
+        kept.extend_from_slice(&bytes[..room]);
+    }
+    let mut exec = following::ended(ask, id.as_str()).await?;
+    for (key, bytes) in [("stdout", stdout), ("stderr", stderr)] {
+        match String::from_utf8(bytes) {
+            Ok(text) => exec[key] = value!(text),
+            Err(error) => {
+                exec[format!("{key}_b64")] = value!(skep_client::wire::base64(error.as_bytes()));
+            }
+        }
+    }
+    if cut {
+        exec["truncated"] = value!(true);
+    }
+    json(StatusCode::OK, &exec)
+}
+
+/// Run a command over a WebSocket
+///
+/// The first message is text: the command, as for `POST …/execs`. The server answers
+/// `{"exec": …}` or `{"error": …}`. Then binary messages carry a byte for the stream (0 input,
+/// 1 output, 2 errors) and the bytes; text messages are `{"resize": {"rows", "columns"}}`,
+/// `{"signal": N}`, `{"stdin_end": true}` and, last, the server's `{"end": …}`.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/attach", tag = "execs",
+    params(("sandbox" = String, Path)),
+    responses((status = 101), (status = "default", body = Error)))]
+async fn attach_to_new(
+    ask: Ask,
+    Name(sandbox): Name,
+    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Outcome {
+    let place = stream_place(&ask.app)?;
+    let upgrade = upgrade.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
+    Ok(upgrade
+        .max_message_size(1 << 20)
+        .on_upgrade(move |socket| attach::serve(socket, ask, sandbox, place))
+        .into_response())
+}
+
+/// One exec, by id or unique beginning of an id
+#[utoipa::path(get, path = "/v1/execs/{exec}", tag = "execs", params(("exec" = String, Path)),
+    responses((status = 200, body = Exec), (status = "default", body = Error)))]
+async fn show(ask: Ask, Name(exec): Name) -> Outcome {
+    ask.answer(Call::FindExec { exec }).await
+}
+
+/// Send a signal to every process of an exec
+#[utoipa::path(post, path = "/v1/execs/{exec}/signal", tag = "execs", request_body = SignalBody,
+    params(("exec" = String, Path)),
+    responses((status = 204), (status = "default", body = Error)))]
+async fn signal(ask: Ask, Name(exec): Name, Json(body, _): Json<SignalBody>) -> Outcome {
+    if !(1..=64).contains(&body.signal) {
+        return Err(Failure::new(Code::Usage, "`signal` is from 1 to 64"));
+    }
+    ask.done(Call::Kill { exec, signal: body.signal }).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct KillQuery {
+    /// Ask to end, instead of ending.
+    #[serde(default)]
+    gently: bool,
+}
+
+/// End an exec with everything it started
+#[utoipa::path(post, path = "/v1/execs/{exec}/kill", tag = "execs",
+    params(("exec" = String, Path), KillQuery),
+    responses((status = 204), (status = "default", body = Error)))]
+async fn kill(ask: Ask, Name(exec): Name, Query(query): Query<KillQuery>) -> Outcome {
+    let signal = if query.gently { SIGTERM } else { SIGKILL };
+    ask.done(Call::Kill { exec, signal }).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StdinQuery {
+    /// No more will come.
+    #[serde(default)]
+    close: bool,
+}
+
+/// Bytes for the standard input of an exec that was started with `stdin`
+#[utoipa::path(post, path = "/v1/execs/{exec}/stdin", tag = "execs",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    params(("exec" = String, Path), StdinQuery),
+    responses((status = 204), (status = "default", body = Error)))]
+async fn stdin(
+    ask: Ask,
+    Name(exec): Name,
+    Query(query): Query<StdinQuery>,
+    request: Request,
+) -> Outcome {
+    let bytes = whole(request, INPUT).await?;
+    let found = ask.ask(Call::FindExec { exec }, "").await?.json()?;
+    ask.app.inputs.give(exec_id(&found)?.as_str(), &bytes, query.close).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LogsQuery {
+    /// From this byte of the whole output on.
+    #[serde(default)]
+    from: u64,
+    /// About as many bytes.
+    #[param(minimum = 1, maximum = 8_388_608)]
+    limit: Option<usize>,
+}
+
+/// Kept output from an offset on
+#[utoipa::path(get, path = "/v1/execs/{exec}/logs", tag = "execs",
+    params(("exec" = String, Path), LogsQuery),
+    responses((status = 200, body = Logs), (status = "default", body = Error)))]
+async fn logs(ask: Ask, Name(exec): Name, Query(query): Query<LogsQuery>) -> Outcome {
+    let limit = query.limit.unwrap_or(PIECE);
+    if !(1..=LARGEST_PIECE).contains(&limit) {
+        return Err(Failure::new(Code::Usage, format!("`limit` is from 1 to {LARGEST_PIECE}")));
+    }
+    ask.answer(Call::Logs { exec, from: query.from, limit }).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StreamQuery {
+    /// From this byte of the whole output on; `Last-Event-ID` counts for more.
+    #[serde(default)]
+    from: u64,
+}
+
+/// Output as it comes, as server-sent events
+///
+/// `output` events hold a chunk; their id is the offset behind it, so that a client that comes
+/// back with `Last-Event-ID` misses nothing and gets nothing twice. The last event is `end`, with
+/// the exec.
+#[utoipa::path(get, path = "/v1/execs/{exec}/stream", tag = "execs",
+    params(("exec" = String, Path), StreamQuery, ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, body = String, content_type = "text/event-stream"), (status = "default", body = Error)))]
+async fn stream(
+    ask: Ask,
+    Name(exec): Name,
+    Query(query): Query<StreamQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let from = following::resume_at(&headers)?.unwrap_or(query.from);
+    let found = ask.ask(Call::FindExec { exec }, "").await?.json()?;
+    let id = exec_id(&found)?;
+    let place = stream_place(&ask.app)?;
+    Ok(following::output(ask, id.to_string(), from, place).into_response())
+}

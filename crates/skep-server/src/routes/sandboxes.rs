@@ -1,0 +1,217 @@
+//! Sandboxes: made, listed, moved through their states, deleted.
+
+use crate::app::Shared;
+use crate::asking::{Ask, Json, Name, Query, json};
+use crate::bodies::{CreateBody, PatchBody, ProjectBody};
+use crate::calls::Call;
+use crate::failure::{Failure, Outcome};
+use crate::quota::{self, Wanted};
+use crate::roles::Role;
+use crate::schema::{Error, Sandbox, SandboxPage};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use skep_engine::api::ListFilter;
+use skep_types::{Code, Problem, SandboxState};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Sandboxes on one page, unless asked otherwise; and at most.
+const PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1000;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(newest))
+        .routes(routes!(show, patch, remove))
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(freeze))
+        .routes(routes!(thaw))
+}
+
+/// Create a sandbox and start it
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateBody,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body again give the same sandbox")),
+    responses((status = 201, body = Sandbox), (status = "default", body = Error)))]
+async fn create(ask: Ask, Json(body, said): Json<CreateBody>) -> Outcome {
+    if body.widens() && ask.who.role < Role::Approver {
+        return Err(Failure::new(
+            Code::Forbidden,
+            "parts of the host are shown to a sandbox by role `approver` only",
+        ));
+    }
+    let app = &ask.app;
+    let request = body.resolve(app.home.clone(), app.environment.clone(), ask.key.clone())?;
+    let wanted = Wanted {
+        sandboxes: 1,
+        memory: request.limits.memory.map_or(0, |size| size.0),
+        disk: request.limits.disk.map_or(0, |size| size.0),
+    };
+    let call = Call::Create { request: Box::new(request) };
+    // What is counted must not change until the new one is counted too.
+    let counting = if app.quotas.counts() { Some(app.counting.lock().await) } else { None };
+    quota::admit(app, wanted).await?;
+    let outcome = ask.sandbox(call, StatusCode::CREATED, &said).await;
+    drop(counting);
+    outcome
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Of this project only.
+    project: Option<String>,
+    /// In this state only.
+    #[param(value_type = Option<String>)]
+    state: Option<SandboxState>,
+    /// With this label only: `key=value`, or `key`.
+    label: Option<String>,
+    /// At most this many.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Where the page before said that this one starts.
+    cursor: Option<String>,
+}
+
+/// List sandboxes, newest first
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", params(ListQuery),
+    responses((status = 200, body = SandboxPage), (status = "default", body = Error)))]
+async fn list(ask: Ask, Query(query): Query<ListQuery>) -> Outcome {
+    let limit = query.limit.unwrap_or(PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        return Err(Failure::new(Code::Usage, format!("`limit` is from 1 to {LARGEST_PAGE}")));
+    }
+    let filter = ListFilter { project: query.project.map(Into::into), state: query.state };
+    let reply = ask.ask(Call::List { filter }, "").await?;
+    let Value::Array(mut all) = reply.json()? else {
+        return Err(Failure::new(Code::Internal, "a list was expected"));
+    };
+    if let Some(label) = &query.label {
+        all.retain(|sandbox| has_label(sandbox, label));
+    }
+    if let Some(cursor) = &query.cursor {
+        let at = position(&all, cursor)?;
+        all.drain(..at);
+    }
+    let more = all.len() > limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| more).map(cursor_behind);
+    json(StatusCode::OK, &serde_json::json!({ "items": all, "next_cursor": next }))
+}
+
+fn has_label(sandbox: &Value, wanted: &str) -> bool {
+    match wanted.split_once('=') {
+        Some((key, value)) => sandbox["labels"][key] == value,
+        None => sandbox["labels"].get(wanted).is_some(),
+    }
+}
+
+/// A cursor names the last sandbox of a page by when it was made and its id, so that it stays
+/// good when that one is deleted meanwhile.
+fn cursor_behind(last: &Value) -> String {
+    let text = |key: &str| last[key].as_str().unwrap_or_default().to_owned();
+    skep_client::wire::base64(format!("{}\n{}", text("created_at"), text("id")).as_bytes())
+}
+
+fn position(all: &[Value], cursor: &str) -> Result<usize, Problem> {
+    let malformed = || Problem::new(Code::Usage, "`cursor` is none that this server gave");
+    let bytes = skep_client::wire::from_base64(cursor).ok_or_else(malformed)?;
+    let text = String::from_utf8(bytes).map_err(|_| malformed())?;
+    let (at, id) = text.split_once('\n').ok_or_else(malformed)?;
+    let at: jiff::Timestamp = at.parse().map_err(|_| malformed())?;
+    id.parse::<skep_types::SandboxId>().map_err(|_| malformed())?;
+    if let Some(found) = all.iter().position(|sandbox| sandbox["id"] == id) {
+        return Ok(found + 1);
+    }
+    let older = |sandbox: &Value| {
+        let made = sandbox["created_at"].as_str().and_then(|text| text.parse().ok());
+        made.is_some_and(|made: jiff::Timestamp| made < at)
+    };
+    Ok(all.iter().position(older).unwrap_or(all.len()))
+}
+
+/// The newest sandbox of a project, or `null`
+#[utoipa::path(get, path = "/v1/newest", tag = "sandboxes", params(ProjectBody),
+    responses((status = 200, body = Option<Sandbox>), (status = "default", body = Error)))]
+async fn newest(ask: Ask, Query(query): Query<ProjectBody>) -> Outcome {
+    ask.answer(Call::Newest { project: query.project.into() }).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ShowQuery {
+    /// Only what is remembered; sizes and warnings need a look.
+    #[serde(default)]
+    brief: bool,
+}
+
+/// A sandbox, by name, id, or unique beginning of an id
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes",
+    params(("sandbox" = String, Path), ShowQuery),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn show(ask: Ask, Name(sandbox): Name, Query(query): Query<ShowQuery>) -> Outcome {
+    let call = if query.brief { Call::Find { sandbox } } else { Call::Show { sandbox } };
+    ask.sandbox(call, StatusCode::OK, "").await
+}
+
+/// Set and remove labels
+#[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = PatchBody,
+    params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn patch(ask: Ask, Name(sandbox): Name, Json(body, said): Json<PatchBody>) -> Outcome {
+    ask.sandbox(Call::Relabel { sandbox, labels: body.labels }, StatusCode::OK, &said).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveQuery {
+    /// Unreviewed changes may go.
+    #[serde(default)]
+    discard: bool,
+}
+
+/// Delete; unreviewed changes need `discard`
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes",
+    params(("sandbox" = String, Path), RemoveQuery, ("If-Match" = Option<String>, Header)),
+    responses((status = 204), (status = "default", body = Error)))]
+async fn remove(ask: Ask, Name(sandbox): Name, Query(query): Query<RemoveQuery>) -> Outcome {
+    ask.done(Call::Remove { sandbox, discard: query.discard }).await
+}
+
+/// Start a stopped sandbox
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/start", tag = "sandboxes",
+    params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn start(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.sandbox(Call::Start { sandbox }, StatusCode::OK, "").await
+}
+
+/// End everything inside; the changes are kept
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/stop", tag = "sandboxes",
+    params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn stop(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.sandbox(Call::Stop { sandbox }, StatusCode::OK, "").await
+}
+
+/// Pause every process
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/freeze", tag = "sandboxes",
+    params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn freeze(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.sandbox(Call::Freeze { sandbox }, StatusCode::OK, "").await
+}
+
+/// Let them go on
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/thaw", tag = "sandboxes",
+    params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
+async fn thaw(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.sandbox(Call::Thaw { sandbox }, StatusCode::OK, "").await
+}

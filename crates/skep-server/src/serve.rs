@@ -1,0 +1,315 @@
+//! Starting, serving and stopping.
+
+use crate::app::{App, STREAMS, Shared, router};
+use crate::audit::Audit;
+use crate::calls::Call;
+use crate::canary::Canary;
+use crate::guard::Peer;
+use crate::inputs::Inputs;
+use crate::listen::Listener;
+use crate::measure::Metrics;
+use crate::pool::{Pool, WorkerCommand};
+use crate::quota::Quotas;
+use crate::tokens::{Bootstrap, Tokens};
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use skep_types::{ByteString, Code, Problem};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tower::Service as _;
+
+/// Requests that are under way at the end have this long.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often what is remembered is compared with what is there.
+const SETTLE: Duration = Duration::from_secs(2);
+/// A head that takes longer to arrive is given up.
+const HEAD: Duration = Duration::from_secs(15);
+/// Connections at a time.
+const CONNECTIONS: u32 = 4096;
+
+/// What a server needs to know.
+#[derive(Debug)]
+pub struct Config {
+    /// The state directory; one server at a time.
+    pub state_dir: PathBuf,
+    /// Where to listen.
+    pub listeners: Vec<Listener>,
+    /// A file with a token of role approver.
+    pub token_file: Option<PathBuf>,
+    /// How workers are started.
+    pub worker: WorkerCommand,
+    /// Workers at a time.
+    pub workers: usize,
+    /// What all sandboxes together may be.
+    pub quotas: Quotas,
+    /// The process's user.
+    pub user: u32,
+    /// Its home directory.
+    pub home: PathBuf,
+    /// Its environment.
+    pub environment: BTreeMap<String, ByteString>,
+    /// An empty directory to be made for the canary.
+    pub canary: PathBuf,
+    /// The clock (RFC 3339).
+    pub clock: fn() -> String,
+}
+
+/// Serves until the process is told to end (SIGTERM, SIGINT). In this order, at the end:
+///
+/// 1. readiness fails, streams end (their execs go on), nothing new is accepted;
+/// 2. requests that are under way have ten seconds;
+/// 3. workers finish what they began and end;
+/// 4. socket files and the canary's directory go, and with the process its lock.
+pub fn serve(config: Config) -> Result<(), Problem> {
+    let _lock = lock(&config.state_dir)?;
+    sweep(&config.state_dir);
+    let tokens = Tokens::of(&config.state_dir);
+    let bootstrap = match &config.token_file {
+        Some(path) => Some(Bootstrap::read(path, config.user)?),
+        None => None,
+    };
+    let open = config.listeners.iter().any(Listener::needs_token);
+    if open && bootstrap.is_none() && tokens.list()?.is_empty() {
+        return Err(Problem::new(
+            Code::Refused,
+            "over TCP everybody needs a token, and there is none",
+        )
+        .hint("name one with `--token-file FILE`, or make one with `skep token create`"));
+    }
+    make_canary(&config.canary, config.user)?;
+    let failed = |error: io::Error| Problem::new(Code::Io, format!("cannot serve: {error}"));
+    let audit = Audit::open(&config.state_dir).map_err(failed)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (stop, stopping) = watch::channel(false);
+    let size = config.workers.max(2);
+    let app = Arc::new(App {
+        pool: Pool::new(config.worker, size),
+        tokens,
+        bootstrap,
+        audit,
+        metrics: Metrics::start(),
+        quotas: config.quotas,
+        counting: Mutex::default(),
+        user: config.user,
+        home: config.home,
+        environment: config.environment,
+        clock: config.clock,
+        stopping,
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        inputs: Inputs::default(),
+        canary: Canary::new(config.canary.clone()),
+    });
+    let served = runtime.block_on(run(app, config.listeners, stop, size)).map_err(failed);
+    let _ = fs::remove_dir(&config.canary);
+    served
+}
+
+/// Held as long as the file is open; the kernel lets go of it with the process.
+fn lock(state_dir: &Path) -> Result<File, Problem> {
+    let path = state_dir.join("server.lock");
+    let failed = |error: io::Error| {
+        Problem::new(Code::Io, format!("cannot lock `{}`: {error}", path.display()))
+    };
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(&path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(Problem::new(
+            Code::AlreadyExists,
+            format!("another server uses the state directory `{}`", state_dir.display()),
+        )
+        .hint("stop it first, or name another directory with `--home`")),
+        Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// What a killed server's workers had put aside for a moment.
+fn sweep(state_dir: &Path) {
+    for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b"scratch-") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The canary's project: a directory of ours that nobody else can write.
+fn make_canary(path: &Path, user: u32) -> Result<(), Problem> {
+    let failed = |why: String| {
+        Problem::new(Code::Io, format!("cannot use `{}` for the canary: {why}", path.display()))
+    };
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other.map_err(|error| failed(error.to_string()))?,
+    }
+    let found = fs::symlink_metadata(path).map_err(|error| failed(error.to_string()))?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        return Err(failed("it is somebody else's".into()));
+    }
+    Ok(())
+}
+
+async fn run(
+    app: Shared,
+    listeners: Vec<Listener>,
+    stop: watch::Sender<bool>,
+    size: usize,
+) -> io::Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let connections = Arc::new(Semaphore::new(CONNECTIONS as usize));
+    let router = router(Arc::clone(&app));
+    let mut accepting = Vec::new();
+    let mut sockets = Vec::new();
+    for listener in listeners {
+        let acceptor = Acceptor {
+            router: router.clone(),
+            stopping: app.stopping.clone(),
+            connections: Arc::clone(&connections),
+            user: app.user,
+        };
+        accepting.push(match listener {
+            Listener::Unix(socket, path) => {
+                sockets.extend(path);
+                socket.set_nonblocking(true)?;
+                let socket = tokio::net::UnixListener::from_std(socket)?;
+                tokio::spawn(acceptor.unix(socket))
+            }
+            Listener::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                let socket = tokio::net::TcpListener::from_std(socket)?;
+                tracing::info!(address = %socket.local_addr()?, "listening");
+                tokio::spawn(acceptor.tcp(socket))
+            }
+        });
+    }
+    let settling = tokio::spawn(settle(Arc::clone(&app)));
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    tracing::info!("serving");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = stop.send(true);
+    settling.abort();
+    for task in accepting {
+        task.abort();
+        // Aborted: its listener is closed when this returns.
+        let _ = task.await;
+    }
+    // Every connection holds one: when all are here, none is left.
+    let all = connections.acquire_many(CONNECTIONS);
+    if tokio::time::timeout(GRACE, all).await.is_err() {
+        tracing::warn!("requests were still under way");
+    }
+    if tokio::time::timeout(GRACE, app.pool.close(size)).await.is_err() {
+        tracing::warn!(
+            "workers were still at work; what they began is finished or undone by the next start"
+        );
+    }
+    for path in sockets {
+        let _ = fs::remove_file(path);
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Notices keepers that were killed, deletes that were interrupted, ends nobody picked up.
+async fn settle(app: Shared) {
+    loop {
+        if let Err(problem) = app.ask_own(Call::Settle).await {
+            tracing::warn!(%problem, "cannot settle");
+        }
+        tokio::time::sleep(SETTLE).await;
+    }
+}
+
+struct Acceptor {
+    router: Router,
+    stopping: watch::Receiver<bool>,
+    connections: Arc<Semaphore>,
+    user: u32,
+}
+
+impl Acceptor {
+    async fn unix(self, listener: tokio::net::UnixListener) {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { continue };
+            // The mode of the socket says the same; the kernel's word counts.
+            match stream.peer_cred() {
+                Ok(peer) if peer.uid() == self.user || peer.uid() == 0 => {
+                    self.serve(stream, Peer::Unix { uid: peer.uid() }).await;
+                }
+                Ok(peer) => tracing::warn!(uid = peer.uid(), "another user was turned away"),
+                Err(error) => tracing::warn!(%error, "a caller without a name was turned away"),
+            }
+        }
+    }
+
+    async fn tcp(self, listener: tokio::net::TcpListener) {
+        let Ok(port) = listener.local_addr().map(|address| address.port()) else { return };
+        loop {
+            let Ok((stream, from)) = listener.accept().await else { continue };
+            let _ = stream.set_nodelay(true);
+            self.serve(stream, Peer::Tcp { from, port }).await;
+        }
+    }
+
+    /// Waits for a place, then serves a connection beside the others.
+    async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: Peer,
+    ) {
+        let Ok(place) = Arc::clone(&self.connections).acquire_owned().await else { return };
+        let router = self.router.clone();
+        let service = tower::service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            router.clone().call(request.map(Body::new))
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(128 << 10)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+            .with_upgrades();
+        let mut stopping = self.stopping.clone();
+        tokio::spawn(async move {
+            let mut connection = std::pin::pin!(connection);
+            // What a client does wrong is its own business.
+            let ended = tokio::select! {
+                _ = connection.as_mut() => true,
+                () = told(&mut stopping) => false,
+            };
+            if !ended {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Until the server is about to stop.
+pub(crate) async fn told(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}

@@ -1,0 +1,290 @@
+//! Tokens: who asks over TCP.
+//!
+//! A token is `skep_<id>_<secret>`. Kept is one file per token, `tokens/<id>` in the state
+//! directory (mode 0600), with the hash of the secret, never the secret. Revoking removes the
+//! file; the next request no longer finds it. The bootstrap token stands in a file of the
+//! caller's and is compared the same way.
+
+use crate::roles::Role;
+use serde::{Deserialize, Serialize};
+use skep_types::{Code, Problem, SandboxId};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use subtle::ConstantTimeEq as _;
+
+/// Random bytes of an id and of a secret.
+const ID_BYTES: usize = 6;
+const SECRET_BYTES: usize = 32;
+/// A bootstrap token shorter than this can be guessed.
+const SHORTEST: usize = 16;
+
+/// A token as kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// Its public part.
+    pub id: String,
+    /// What it may do.
+    pub role: Role,
+    /// The only sandbox it works in; agents have one, others none.
+    pub sandbox: Option<SandboxId>,
+    /// A word of whoever made it.
+    pub name: String,
+    /// When it was made (RFC 3339).
+    pub created_at: String,
+    /// From when on it is refused (RFC 3339).
+    pub expires_at: Option<String>,
+    /// Hash of the secret, in hexadecimal digits.
+    hash: String,
+}
+
+/// What a new token is to be.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// What it may do.
+    pub role: Role,
+    /// The only sandbox it works in.
+    pub sandbox: Option<SandboxId>,
+    /// A word for it.
+    pub name: String,
+    /// From when on it is refused (RFC 3339).
+    pub expires_at: Option<String>,
+    /// The clock.
+    pub now: String,
+}
+
+/// The tokens of a state directory.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    directory: PathBuf,
+}
+
+impl Tokens {
+    /// Those in `state_dir`; the directory is made when the first one is.
+    pub fn of(state_dir: &Path) -> Self {
+        Self { directory: state_dir.join("tokens") }
+    }
+
+    /// Makes a token and returns it with its text, which is shown once and kept nowhere.
+    pub fn create(&self, new: NewToken) -> Result<(Token, String), Problem> {
+        if (new.role == Role::Agent) != new.sandbox.is_some() {
+            return Err(Problem::new(
+                Code::Usage,
+                "a token of role `agent` names one sandbox, and no other role does",
+            ));
+        }
+        if let Some(expiry) = &new.expires_at {
+            parse_time(expiry)?;
+        }
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new(Code::Io, format!("cannot write a token: {error}"))
+        };
+        let random = |length| random_hex(length).map_err(|error| failed(&error));
+        let (id, secret) = (random(ID_BYTES)?, random(SECRET_BYTES)?);
+        let token = Token {
+            id: id.clone(),
+            role: new.role,
+            sandbox: new.sandbox,
+            name: new.name,
+            created_at: new.now,
+            expires_at: new.expires_at,
+            hash: hash(secret.as_bytes()).to_hex().to_string(),
+        };
+        let write = || -> io::Result<()> {
+            fs::DirBuilder::new().recursive(true).create(&self.directory)?;
+            fs::set_permissions(
+                &self.directory,
+                std::os::unix::fs::PermissionsExt::from_mode(0o700),
+            )?;
+            let mut options = File::options();
+            options.write(true).create_new(true).mode(0o600);
+            let mut file = options.open(self.directory.join(&id))?;
+            file.write_all(&serde_json::to_vec(&token)?)
+        };
+        write().map_err(|error| failed(&error))?;
+        Ok((token, format!("skep_{id}_{secret}")))
+    }
+
+    /// All tokens, oldest first.
+    pub fn list(&self) -> Result<Vec<Token>, Problem> {
+        let failed = |error: io::Error| {
+            Problem::new(
+                Code::Io,
+                format!("cannot read the tokens in `{}`: {error}", self.directory.display()),
+            )
+        };
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed)?,
+        };
+        let mut tokens = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            // A token that is not whole yet, or is being revoked, is none.
+            tokens.extend(name.to_str().and_then(|id| self.read(id)));
+        }
+        tokens.sort_by(|a: &Token, b: &Token| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        Ok(tokens)
+    }
+
+    /// Refuses a token from now on. It is named by its id, or its whole text.
+    pub fn revoke(&self, text: &str) -> Result<Token, Problem> {
+        let id = parts(text).map_or(text, |(id, _)| id);
+        let missing = || {
+            let shown = skep_types::escape::visible(id.as_bytes());
+            Problem::new(Code::NotFound, format!("there is no token `{shown}`"))
+                .hint("`skep token ls` lists them")
+        };
+        let token = self.read(id).ok_or_else(missing)?;
+        match fs::remove_file(self.directory.join(id)) {
+            Ok(()) => Ok(token),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing()),
+            Err(error) => {
+                Err(Problem::new(Code::Io, format!("cannot revoke token `{id}`: {error}")))
+            }
+        }
+    }
+
+    /// The token whose text this is, unless it has expired.
+    pub(crate) fn check(&self, text: &str, now: &str) -> Option<Token> {
+        let (id, secret) = parts(text)?;
+        let token = self.read(id)?;
+        let expected = blake3::Hash::from_hex(&token.hash).ok()?;
+        let same: bool = expected.as_bytes().ct_eq(hash(secret.as_bytes()).as_bytes()).into();
+        let fresh = match &token.expires_at {
+            None => true,
+            Some(expiry) => parse_time(expiry).ok()? > parse_time(now).ok()?,
+        };
+        (same && fresh).then_some(token)
+    }
+
+    fn read(&self, id: &str) -> Option<Token> {
+        if id.len() != ID_BYTES * 2 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        let bytes = fs::read(self.directory.join(id)).ok()?;
+        serde_json::from_slice::<Token>(&bytes).ok().filter(|token| token.id == id)
+    }
+}
+
+/// The bootstrap token of a server: its hash.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bootstrap(blake3::Hash);
+
+impl Bootstrap {
+    /// Reads it from a file that nobody else can read.
+    pub(crate) fn read(path: &Path, user: u32) -> Result<Self, Problem> {
+        let shown = skep_types::escape::visible(path.as_os_str().as_encoded_bytes());
+        let failed = |why: String| {
+            Problem::new(Code::Refused, format!("cannot use the token file `{shown}`: {why}"))
+                .hint("a file of yours with mode 0600 that holds the token and nothing else")
+        };
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let mut file = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)
+            .map_err(|error| failed(error.to_string()))?;
+        let meta = file.metadata().map_err(|error| failed(error.to_string()))?;
+        if !meta.is_file() || meta.uid() != user {
+            return Err(failed("it is not a file of this user".into()));
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(failed(format!("its mode is {:04o}", meta.mode() & 0o7777)));
+        }
+        let mut text = String::new();
+        std::io::Read::by_ref(&mut file)
+            .take(4096)
+            .read_to_string(&mut text)
+            .map_err(|error| failed(error.to_string()))?;
+        let text = text.trim();
+        if text.len() < SHORTEST || text.bytes().any(|byte| !byte.is_ascii_graphic()) {
+            return Err(failed(format!("it holds no token of at least {SHORTEST} characters")));
+        }
+        Ok(Self(hash(text.as_bytes())))
+    }
+
+    /// Whether this is it.
+    pub(crate) fn is(self, text: &str) -> bool {
+        self.0.as_bytes().ct_eq(hash(text.as_bytes()).as_bytes()).into()
+    }
+}
+
+fn hash(secret: &[u8]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new_derive_key("skep 2026 token v1");
+    hasher.update(secret);
+    hasher.finalize()
+}
+
+fn parts(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix("skep_")?.split_once('_')
+}
+
+fn parse_time(text: &str) -> Result<jiff::Timestamp, Problem> {
+    text.parse()
+        .map_err(|error| Problem::new(Code::Usage, format!("`{text}` is not a time: {error}")))
+}
+
+/// Random bytes from the kernel, in hexadecimal digits.
+pub(crate) fn random_hex(length: usize) -> io::Result<String> {
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(role: Role) -> NewToken {
+        let now = "2026-11-16T00:00:00Z".to_owned();
+        NewToken { role, sandbox: None, name: "ci".into(), expires_at: None, now }
+    }
+
+    #[test]
+    fn only_the_whole_text_of_a_live_token_counts() {
+        let state = tempfile::tempdir().unwrap();
+        let tokens = Tokens::of(state.path());
+        let (token, text) = tokens.create(new(Role::Viewer)).unwrap();
+        let now = "2026-11-17T00:00:00Z";
+        assert_eq!(tokens.check(&text, now).unwrap(), token);
+        let kept = fs::read_to_string(state.path().join("tokens").join(&token.id)).unwrap();
+        assert!(!kept.contains(text.rsplit('_').next().unwrap()), "the secret is kept");
+        for bad in
+            ["", "skep_", &text[..text.len() - 1], &text.replace("skep_", ""), "skep_../../x_y"]
+        {
+            assert!(tokens.check(bad, now).is_none(), "{bad}");
+        }
+        tokens.revoke(&token.id).unwrap();
+        assert!(tokens.check(&text, now).is_none());
+        assert_eq!(tokens.revoke(&token.id).unwrap_err().code, Code::NotFound);
+    }
+
+    #[test]
+    fn an_expired_token_is_none() {
+        let state = tempfile::tempdir().unwrap();
+        let tokens = Tokens::of(state.path());
+        let expires_at = Some("2026-11-16T00:00:10Z".to_owned());
+        let (_, text) = tokens.create(NewToken { expires_at, ..new(Role::Operator) }).unwrap();
+        assert!(tokens.check(&text, "2026-11-16T00:00:09Z").is_some());
+        assert!(tokens.check(&text, "2026-11-16T00:00:10Z").is_none());
+    }
+
+    #[test]
+    fn an_agent_is_bound_and_nobody_else() {
+        let state = tempfile::tempdir().unwrap();
+        let tokens = Tokens::of(state.path());
+        assert!(tokens.create(new(Role::Agent)).is_err());
+        let sandbox = Some(SandboxId::from_random([1; 10]));
+        assert!(
+            tokens.create(NewToken { sandbox: sandbox.clone(), ..new(Role::Approver) }).is_err()
+        );
+        assert!(tokens.create(NewToken { sandbox, ..new(Role::Agent) }).is_ok());
+    }
+}

@@ -1,0 +1,128 @@
+//! A worker: one process, one thread, one engine, one question at a time.
+//!
+//! The engine forks keepers and probes, and may have to enter a user namespace for good to read
+//! what its owner's own mode bits shut. None of that is sound in a process with threads, and the
+//! last cannot be taken back. So the server, which has threads, never runs the engine itself: it
+//! asks a worker, and a worker that gave something up says so and ends. A worker that panics or is
+//! killed costs one request.
+
+use crate::answer::{Given, answer};
+use crate::calls::{Head, Order};
+use crate::{frame, relay};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use skep_engine::Engine;
+use skep_sys::signal::SignalFd;
+use skep_types::{Code, Problem};
+use std::io;
+
+const SIGCHLD: i32 = 17;
+
+/// Answers questions from `socket` until the server has gone.
+///
+/// `open` makes the engine, before the first question; where it cannot, every question is answered
+/// with the reason.
+pub fn run(socket: OwnedFd, open: impl Fn() -> Result<Engine, Problem>) -> io::Result<()> {
+    let _ = skep_sys::memory::set_command_line("skep: worker");
+    // Whoever stops the server by the keyboard means the server, which then lets its workers end.
+    for signal in [2, 13] {
+        skep_sys::signal::ignore(signal);
+    }
+    let children = SignalFd::new(&[SIGCHLD])?;
+    let mut engine = None;
+    let namespace = user_namespace();
+    loop {
+        wait(&socket, &children)?;
+        reap(&children)?;
+        let Some((request, _)) = frame::receive(&socket)? else { return Ok(()) };
+        let (given, replayed) = match ready(&mut engine, &open) {
+            Ok(engine) => handle(engine, &request),
+            Err(problem) => (Err(problem), false),
+        };
+        reap(&children)?;
+        let retires = user_namespace() != namespace;
+        send(&socket, given, replayed, retires)?;
+        if retires {
+            return Ok(());
+        }
+    }
+}
+
+fn ready<'a>(
+    engine: &'a mut Option<Engine>,
+    open: &impl Fn() -> Result<Engine, Problem>,
+) -> Result<&'a mut Engine, Problem> {
+    if engine.is_none() {
+        *engine = Some(open()?);
+    }
+    engine.as_mut().ok_or_else(|| Problem::new(Code::Internal, "the engine was not opened"))
+}
+
+fn handle(engine: &mut Engine, request: &[u8]) -> (Result<Given, Problem>, bool) {
+    let order: Order = match serde_json::from_slice(request) {
+        Ok(order) => order,
+        Err(error) => {
+            let message = format!("the server asked what this worker does not know: {error}");
+            return (Err(Problem::new(Code::Internal, message)), false);
+        }
+    };
+    engine.acting_for(order.actor.as_deref());
+    let Some(key) = order.key.clone() else { return (answer(engine, &order), false) };
+    let mut stream = None;
+    let once = engine.once(&key.key, key.request.as_bytes(), || {
+        let given = answer(engine, &order)?;
+        stream = given.stream;
+        Ok(given.value)
+    });
+    match once {
+        Ok(once) => (Ok(Given { value: once.value, stream }), once.replayed),
+        Err(problem) => (Err(problem), false),
+    }
+}
+
+fn send(
+    socket: &OwnedFd,
+    given: Result<Given, Problem>,
+    replayed: bool,
+    retires: bool,
+) -> io::Result<()> {
+    let (problem, value, relayed) = match given {
+        Ok(Given { value, stream }) => (None, value, stream.map(relay::start).transpose()?),
+        Err(problem) => (Some(problem), serde_json::Value::Null, None),
+    };
+    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;
+    payload.push(b'\n');
+    serde_json::to_writer(&mut payload, &value)?;
+    frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))
+}
+
+/// Until there is a question. Children that end meanwhile (keepers, relays) are taken note of, so
+/// that none stays as a zombie.
+fn wait(socket: &OwnedFd, children: &SignalFd) -> io::Result<()> {
+    loop {
+        let mut watched =
+            [PollFd::new(socket, PollFlags::IN), PollFd::new(children, PollFlags::IN)];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [question, child] = watched.map(|one| !one.revents().is_empty());
+        if child {
+            reap(children)?;
+        }
+        if question {
+            return Ok(());
+        }
+    }
+}
+
+/// Only between questions: while one is answered, the engine waits for its children itself.
+fn reap(children: &SignalFd) -> io::Result<()> {
+    while children.next()?.is_some() {}
+    while skep_sys::process::wait_any()?.is_some() {}
+    Ok(())
+}
+
+fn user_namespace() -> Option<std::path::PathBuf> {
+    std::fs::read_link("/proc/self/ns/user").ok()
+}

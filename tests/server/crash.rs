@@ -1,0 +1,137 @@
+//! What survives: the server's end, the keeper's, and both.
+
+use crate::harness::{Who, for_both, for_each, outside, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn crash_7_an_orderly_end_finishes_what_was_begun() {
+    for_each([Who::user()], |lab| {
+        lab.write("a.txt", "one\n");
+        let server = lab.serve(&[]);
+        server.create("s");
+        let body = json!({ "command": ["sh", "-c", "echo begun; sleep 600"] });
+        let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
+        server.create("t");
+        server.script("t", "echo two > b.txt");
+        // Under way while it is told to end.
+        let asked = lab
+            .program("curl")
+            .args(["-s", "-X", "POST", "-H", "Content-Type: application/json", "-d", "{}", "-H"])
+            .arg(format!("Authorization: Bearer {}", crate::harness::TOKEN))
+            .arg(server.url("/v1/sandboxes/t/approve"))
+            .spawn();
+        server.stop();
+        asked.wait_with_output().unwrap();
+        // All of it, or nothing.
+        let pending = lab.diff("t")["changes"].as_array().unwrap().len();
+        assert_eq!(lab.tree().get("b.txt").is_some(), pending == 0);
+        assert!(!lab.state.join("skep.sock").exists());
+        let server = lab.serve(&[]);
+        let id = exec["id"].as_str().unwrap();
+        assert_eq!(server.get(&format!("/v1/execs/{id}")).is(200).json()["running"], true);
+        server.stop();
+    });
+}
+
+#[test]
+fn crash_7_a_worker_that_dies_costs_one_request() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let workers: Vec<i32> = children(server.pid());
+        assert!(!workers.is_empty());
+        workers.into_iter().for_each(kill);
+        let failed = (0..20).filter(|_| server.get("/v1/sandboxes/s").status != 200).count();
+        assert!(failed <= 4, "{failed} requests failed");
+        assert_eq!(server.script("s", "echo fine")["stdout"], "fine\n");
+        server.stop();
+    });
+}
+
+fn children(of: i32) -> Vec<i32> {
+    let found = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent: i32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        (parent == of).then_some(pid)
+    });
+    found.collect()
+}
+
+#[test]
+fn crash_8_execs_outlive_the_server() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let script =
+            "i=0; while [ ! -e stop ]; do echo line $i; i=$((i+1)); sleep 0.02; done; exit 7";
+        let body = json!({ "command": ["sh", "-c", script] });
+        let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
+        let id = exec["id"].as_str().unwrap().to_owned();
+        server.kill();
+        let server = lab.serve(&[]);
+        server.script("s", "touch stop");
+        let end = || server.get(&format!("/v1/execs/{id}")).is(200).json();
+        wait_for("the end", 10, || (end()["running"] == false).then_some(()));
+        assert_eq!((&end()["exit_code"], &end()["reason"]), (&json!(7), &json!("exited")));
+        let mut text = String::new();
+        loop {
+            let from = text.len();
+            let logs = server.get(&format!("/v1/execs/{id}/logs?from={from}")).is(200).json();
+            let chunks = logs["chunks"].as_array().unwrap().clone();
+            if chunks.is_empty() {
+                break;
+            }
+            chunks.iter().for_each(|chunk| text.push_str(chunk["text"].as_str().unwrap()));
+        }
+        let expected: String = (0..text.lines().count()).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(text, expected, "the output has a hole");
+        server.stop();
+    });
+}
+
+#[test]
+fn crash_8_a_killed_keeper_is_noticed_while_the_server_lives() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let sandbox = server.create("s");
+        let exec = server.post("/v1/sandboxes/s/execs", &json!({ "command": ["sleep", "601"] }));
+        let id = exec.is(201).json()["id"].as_str().unwrap().to_owned();
+        let keepers = lab.keepers();
+        // The server and its workers have children too; the keeper is the one that leads a session
+        // of its own.
+        let keeper = sandbox["keeper"]["pid"].as_i64().unwrap() as i32;
+        assert!(keepers.contains(&keeper), "{keepers:?} {keeper}");
+        kill(keeper);
+        wait_for("the loss to be noticed", 15, || {
+            let reason = &server.get(&format!("/v1/execs/{id}")).json()["reason"];
+            (reason == "lost").then_some(())
+        });
+        assert_eq!(server.get("/v1/sandboxes/s").json()["state"], "stopped");
+        let ids = [sandbox["id"].as_str().unwrap().to_owned()].into();
+        crate::harness::wait_for_empty("cgroups", 10, || outside::cgroups_of(&ids));
+        assert_eq!(server.script("s", "echo again")["stdout"], "again\n");
+        server.stop();
+    });
+}
+
+#[test]
+fn crash_9_one_server_per_state_directory() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        let second = lab.skep(["serve", "--listen", "127.0.0.1:0", "--token-file"]);
+        second.arg(lab.token_file()).within(20).run().exits(4).says("another server");
+        server.create("s");
+        // The keeper, and whatever it started, hold no lock of the server's.
+        server.kill();
+        let server = lab.serve(&[]);
+        server.create("t");
+        assert_eq!(lab.keepers().len(), 2);
+        server.stop();
+    });
+}
