@@ -12,4 +12,5 @@ mod egress;
 mod foundation;
 mod harness;
 mod isolation;
+mod microvm;
 mod review;

@@ -3,6 +3,9 @@
 use crate::context::Global;
 use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
+use skep_policy::ConfigDocument;
+use skep_provider::Provider;
+use skep_provider_microvm::{Emulation, MicrovmProvider, Surroundings};
 use skep_provider_namespace::NamespaceProvider;
 use skep_store::{Access, NewInstance, SqliteStore};
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
@@ -24,25 +27,54 @@ pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
                 None => problem,
             }
         })?;
-    let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let mut namespace = NamespaceProvider::new(
+    let user_config = global.user_config()?;
+    let settings = user_config.clone();
+    let microvm = MicrovmProvider::new(
+        namespace(&layout, &user)?,
         layout.root().to_owned(),
-        programs.iter().map(Into::into).collect(),
-        user.clone(),
+        Box::new(move || surroundings(settings.as_ref())),
     );
-    if let Some(driver) = forced_driver()? {
-        namespace = namespace.force_driver(driver);
-    }
+    let providers: Vec<Box<dyn Provider>> =
+        vec![Box::new(namespace(&layout, &user)?), Box::new(microvm)];
     let config = EngineConfig {
         layout,
-        user_config: global.user_config()?,
+        user_config,
         home: global.home.clone(),
         user,
         now,
         random,
         secret: crate::secrets::read,
     };
-    Ok(Box::new(Engine::open(config, vec![Box::new(namespace)], Box::new(store))?))
+    Ok(Box::new(Engine::open(config, providers, Box::new(store))?))
+}
+
+fn namespace(layout: &Layout, user: &str) -> Result<NamespaceProvider, Problem> {
+    let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let provider = NamespaceProvider::new(
+        layout.root().to_owned(),
+        programs.iter().map(Into::into).collect(),
+        user.to_owned(),
+    );
+    Ok(match forced_driver()? {
+        Some(driver) => provider.force_driver(driver),
+        None => provider,
+    })
+}
+
+/// What the microvm provider asks when a machine is wanted. A settings file that cannot be read
+/// was refused before.
+fn surroundings(user_config: Option<&(Vec<u8>, String)>) -> Surroundings {
+    let set = user_config
+        .and_then(|(text, name)| ConfigDocument::parse(text, name).ok())
+        .and_then(|document| document.provider.microvm.emulation);
+    let asked = match std::env::var_os("SKEP_MICROVM_EMULATION") {
+        Some(value) => value == "1" || value == "true",
+        None => set == Some(true),
+    };
+    Surroundings {
+        emulation: if asked { Emulation::Allowed } else { Emulation::Refused },
+        program: std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()),
+    }
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.

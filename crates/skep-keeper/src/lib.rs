@@ -32,6 +32,7 @@ mod identity;
 mod init;
 mod keeper;
 mod launch;
+mod machine;
 mod network;
 mod pause;
 mod probe;

@@ -9,8 +9,8 @@ pub mod one {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     /// As bytes.
-    pub fn serialize<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error> {
-        ByteString::from(path.as_path()).serialize(to)
+    pub fn serialize<S: Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+        ByteString::from(path).serialize(to)
     }
 
     /// From bytes.
