@@ -63,8 +63,8 @@ pub struct Surroundings {
 /// Memory of a guest for which none was asked, in MiB: what is not used is not taken, but the
 /// guest's kernel keeps a table of all of it.
 const DEFAULT_MEMORY: u64 = 2048;
-/// The least a guest boots with.
-const LEAST_MEMORY: u64 = 192;
+/// The least a guest runs with, beside its initial file system.
+const LEAST_MEMORY: u64 = 128;
 
 const QEMU: &[&str] = &["/usr/bin/qemu-system-x86_64"];
 const SHARE_DAEMON: &[&str] = &["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
@@ -120,9 +120,10 @@ impl MicrovmProvider {
             true => wanted,
             false => wanted.min(DEFAULT_MEMORY),
         };
-        if memory_mib < LEAST_MEMORY {
+        let least = least_memory(&parts.initramfs);
+        if memory_mib < least {
             return Err(ProviderError::Invalid(format!(
-                "a machine does not boot with {memory_mib} MiB of memory; give it `--memory {LEAST_MEMORY}M` or more"
+                "a machine does not boot with {memory_mib} MiB of memory; give it `--memory {least}M` or more"
             )));
         }
         let available = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
@@ -143,6 +144,12 @@ impl MicrovmProvider {
     fn with_machine(&self, spec: &RunSpec) -> Result<RunSpec, ProviderError> {
         Ok(RunSpec { machine: Some(self.machine(spec)?), ..spec.clone() })
     }
+}
+
+/// The guest's kernel holds the initial file system twice while it unpacks it.
+fn least_memory(initramfs: &Path) -> u64 {
+    let size = std::fs::metadata(initramfs).map_or(0, |metadata| metadata.len() >> 20);
+    LEAST_MEMORY + 2 * size
 }
 
 fn installed(places: &[&str], what: &'static str, package: &str) -> Result<PathBuf, MachineError> {
