@@ -12,6 +12,7 @@ mod egress;
 mod foundation;
 mod harness;
 mod isolation;
+mod microvm;
 mod review;
 mod server;
 mod upkeep;

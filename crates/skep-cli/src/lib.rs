@@ -65,6 +65,9 @@ pub fn main(line: Vec<OsString>) -> u8 {
     if line.get(1).is_some_and(|word| word == skep_types::EGRESS_WORD) {
         return egress::main(&line[2..]);
     }
+    if skep_machine::guest::is_init(line.first().map(AsRef::as_ref)) {
+        skep_machine::guest::run();
+    }
     let output = Output::standard();
     if commands::version::is_all_that_was_asked(&line) {
         return exit::finish(commands::version::print(&output), Family::Other, &output);

@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// A file's text and its name.
-type ConfigFile = Option<(Vec<u8>, String)>;
+pub(crate) type ConfigFile = Option<(Vec<u8>, String)>;
 
 /// Opens the store that the settings name. Nothing of PostgreSQL runs without an address.
 pub(crate) fn open(

@@ -1,12 +1,16 @@
 //! The only file that names an engine or a provider; `storage.rs` names the stores.
 
 use crate::context::{Global, Host};
-use crate::storage;
+use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
+use skep_policy::ConfigDocument;
+use skep_provider::Provider;
+use skep_provider_microvm::{Emulation, MicrovmProvider, Surroundings};
 use skep_provider_namespace::NamespaceProvider;
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Opens the engine in this process, or the way to a server.
@@ -45,16 +49,14 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
     let user = global.user_name();
     let configs = (global.system_config()?, global.user_config()?);
     let store = storage::open(global, &layout, &configs, random_word(), host_name())?;
-    let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let mut namespace = NamespaceProvider::new(
+    let settings = (configs.clone(), global.variables.clone());
+    let microvm = MicrovmProvider::new(
+        namespace(&layout, &user)?,
         layout.root().to_owned(),
-        programs.iter().map(Into::into).collect(),
-        user.clone(),
-    )
-    .with_egress();
-    if let Some(driver) = forced_driver()? {
-        namespace = namespace.force_driver(driver);
-    }
+        Box::new(move || surroundings(&settings.0, &settings.1)),
+    );
+    let providers: Vec<Box<dyn Provider>> =
+        vec![Box::new(namespace(&layout, &user)?.with_egress()), Box::new(microvm)];
     let config = EngineConfig {
         layout,
         system_config: configs.0,
@@ -66,7 +68,39 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
         random,
         secret: crate::secrets::read,
     };
-    Engine::open(config, vec![Box::new(namespace)], store)
+    Engine::open(config, providers, store)
+}
+
+fn namespace(layout: &Layout, user: &str) -> Result<NamespaceProvider, Problem> {
+    let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let provider = NamespaceProvider::new(
+        layout.root().to_owned(),
+        programs.iter().map(Into::into).collect(),
+        user.to_owned(),
+    );
+    Ok(match forced_driver()? {
+        Some(driver) => provider.force_driver(driver),
+        None => provider,
+    })
+}
+
+/// What the microvm provider asks when a machine is wanted. A settings file that cannot be read
+/// was refused before.
+fn surroundings(
+    files: &(ConfigFile, ConfigFile),
+    variables: &BTreeMap<String, String>,
+) -> Surroundings {
+    let parse = |file: &ConfigFile| {
+        let (text, name) = file.as_ref()?;
+        ConfigDocument::parse(text, name).ok()?.provider.microvm.emulation
+    };
+    let asked = match variables.get("SKEP_MICROVM_EMULATION") {
+        Some(value) => Some(value == "1" || value == "true"),
+        None => parse(&files.1).or_else(|| parse(&files.0)),
+    };
+    let emulation = if asked == Some(true) { Emulation::Allowed } else { Emulation::Refused };
+    let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
+    Surroundings { emulation, program }
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.

@@ -175,6 +175,7 @@ impl Engine {
             home: home.unwrap_or_else(|| self.config.home.clone()),
             base: sandbox.base.clone(),
             secrets: Default::default(),
+            machine: None,
         }
     }
 

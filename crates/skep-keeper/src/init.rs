@@ -8,6 +8,7 @@ use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::{self, IdMap};
+use crate::machine::{self, Inside, InsideMachine};
 use crate::network::{self, inside, knock};
 use crate::pause;
 use crate::probe;
@@ -21,6 +22,7 @@ use crate::writer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{DumpableBehavior, Pid, Signal};
+use skep_machine::boot::MachineFiles;
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_sys::stdio::{Stdio, open_terminal};
@@ -50,6 +52,8 @@ pub struct InitSpec<'a> {
     pub scratch_size: u64,
     /// What an earlier start found inside.
     pub known: Option<EnforcementReport>,
+    /// What a machine is booted from, where commands run in one.
+    pub files: Option<&'a MachineFiles>,
 }
 
 /// Indices into the sources.
@@ -88,10 +92,12 @@ pub fn run(spec: &InitSpec<'_>, channel: Channel) -> i32 {
 /// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
 /// 7. Prepare the fences once, and probe them from a child that wears them, unless that was done
 ///    under the same circumstances a moment ago.
+/// 8. Boot the machine, where commands run in one.
 fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementReport), Failure> {
     die_with_parent()?;
-    skep_sys::process::close_all_but(&[channel.as_fd()])
-        .step(|| "close inherited descriptors".into())?;
+    let mut kept = vec![channel.as_fd()];
+    kept.extend(spec.files.iter().flat_map(|files| files.descriptors()));
+    skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
     spec.map.write_own()?;
     let passed = wait_for_go(channel)?;
     let opened = match spec.map {
@@ -115,12 +121,19 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
     die_with_parent()?;
     let confinement = Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home)?;
     let known = spec.known.clone();
-    let report = match known.filter(|known| probe::fits(known, spec.run, &confinement)) {
+    let mut report = match known.filter(|known| probe::fits(known, spec.run, &confinement)) {
         Some(known) => known,
         None => probe::from_inside(spec.run, &confinement, spec.map)?,
     };
+    let machine = match (&spec.run.machine, spec.files) {
+        (Some(machine), Some(files)) => {
+            let inside = Inside { run: spec.run, map: spec.map, confinement: &confinement };
+            Some(InsideMachine::boot(machine, files, &inside, &mut report)?)
+        }
+        _ => None,
+    };
     let signals = SignalFd::new(&[libc::SIGCHLD]).step(|| "watch for ended processes".into())?;
-    Ok((Init { running: HashMap::new(), signals, project, confinement }, report))
+    Ok((Init { running: HashMap::new(), signals, project, confinement, machine }, report))
 }
 
 fn die_with_parent() -> Result<(), Failure> {
@@ -173,6 +186,7 @@ fn build_view(
         scope: &spec.run.policy.scope,
         home: &spec.run.home,
         scratch_size: spec.scratch_size,
+        devices: machine::devices(spec.run),
         system_entries: &entries,
         copy_on_write: spec.copy_on_write,
         mounts: &spec.run.policy.mounts,
@@ -233,6 +247,7 @@ struct Init {
     signals: SignalFd,
     project: OwnedFd,
     confinement: Confinement,
+    machine: Option<InsideMachine>,
 }
 
 impl Init {
@@ -259,13 +274,22 @@ impl Init {
     fn reap(&mut self, channel: &Channel) -> io::Result<()> {
         while self.signals.next()?.is_some() {}
         while let Some(ended) = skep_sys::process::wait_any()? {
+            if self.machine.as_ref().is_some_and(|machine| machine.needs(ended.pid)) {
+                // Without it nothing can go on; the end of init is the end of everything here.
+                return Err(io::Error::other("the machine has ended"));
+            }
             let Some(exec) = self.running.remove(&ended.pid) else { continue };
-            let message = FromInit::Ended {
-                exec,
-                code: ended.code,
-                signal: ended.signal,
-                cpu_ms: ended.cpu.as_millis() as u64,
-                memory_peak: ended.memory_peak,
+            let told = self.machine.as_mut().and_then(|machine| machine.outcome_of(ended.pid));
+            let message = match told {
+                Some(outcome) => machine::ended(exec, &outcome),
+                None => FromInit::Ended {
+                    exec,
+                    code: ended.code,
+                    signal: ended.signal,
+                    cpu_ms: ended.cpu.as_millis() as u64,
+                    memory_peak: ended.memory_peak,
+                    felt: Vec::new(),
+                },
             };
             channel.send(&message, &[])?;
         }
@@ -290,7 +314,7 @@ impl Init {
                 knock::start(&targets, proxy, &self.confinement, descriptors);
                 Ok(())
             }
-            ToInit::Pause => channel.send(&FromInit::Done(pause::pause_everyone()), &[]),
+            ToInit::Pause => channel.send(&FromInit::Done(self.pause()), &[]),
             ToInit::Go | ToInit::Sources | ToInit::Served(_) | ToInit::Connected(_) => Ok(()),
         }
     }
@@ -330,7 +354,11 @@ impl Init {
                 return channel.send(&failed(exec, SpawnStage::Terminal, errno), &[]);
             }
         };
-        match spawn::spawn(&order, &joins, &stdio, &self.confinement) {
+        let spawned = match &mut self.machine {
+            Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, &self.confinement),
+            None => spawn::spawn(&order, &joins, &stdio, &self.confinement),
+        };
+        match spawned {
             Ok(Spawned { child, listener }) => {
                 self.running.insert(child.pid.as_raw_nonzero().get(), exec.clone());
                 let mut attached = vec![child.pidfd.as_fd()];
@@ -342,8 +370,20 @@ impl Init {
         }
     }
 
+    /// A guest first writes everything back.
+    fn pause(&self) -> Result<(), Failure> {
+        if let Some(machine) = &self.machine {
+            machine.freeze()?;
+        }
+        pause::pause_everyone()
+    }
+
     fn signal(&self, whom: &Whom, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if let Some(machine) = &self.machine {
+            // Everyone in the guest is meant, not what the guest is made of.
+            return machine.signal(whom, signal, &self.running);
+        }
         match whom {
             // To -1 from number 1: everyone in this pid namespace but itself.
             Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),

@@ -32,7 +32,8 @@ impl Known {
     /// The place for a start, unless it has to be asked anew.
     pub fn of(spec: &RunSpec, map: IdMap) -> Option<Self> {
         let counts_on_it = !spec.asked.is_empty() || !spec.policy.require.is_empty();
-        if counts_on_it || spec.policy.network != NetworkMode::None {
+        let machine = spec.machine.is_some();
+        if counts_on_it || machine || spec.policy.network != NetworkMode::None {
             return None;
         }
         // The sandbox's directory is `sandboxes/ID` in the state directory.

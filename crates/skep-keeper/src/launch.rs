@@ -6,6 +6,7 @@ use crate::identity::{IdMap, RANGE_START};
 use crate::init::{self, InitSpec, Places};
 use crate::keeper::{Attendants, Keeper, Membership};
 use crate::known::Known;
+use crate::machine;
 use crate::network;
 use crate::network::place::Place;
 use crate::network::process::Egress;
@@ -22,6 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 use skep_confine::cgroup::{CgroupHost, Group, GroupLimits, ParentName};
 use skep_confine::report::{Fallback, report_limits};
+use skep_machine::boot::MachineFiles;
 use skep_provider::{ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
 use skep_sys::message::MAX_DESCRIPTORS;
@@ -131,8 +133,9 @@ fn bring_up<'a>(
     let mut plan = SourcePlan::new(spec, undo.group.is_some())?;
     let known = Known::of(spec, plan.map);
     plan.known = known.as_ref().and_then(Known::recall);
+    let files = spec.machine.as_ref().map(MachineFiles::open).transpose()?;
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
-    undo.init = Some(clone_init(spec, &plan, theirs)?);
+    undo.init = Some(clone_init(spec, &plan, files.as_ref(), theirs)?);
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
     let mut place = place_of(spec, init)?;
@@ -225,7 +228,10 @@ fn listen(spec: &RunSpec) -> Result<OwnedFd, Failure> {
 fn make_group(spec: &RunSpec) -> Result<Option<Group>, Failure> {
     let parent =
         ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
-    let limits = GroupLimits::from(&spec.policy.limits);
+    let mut limits = GroupLimits::from(&spec.policy.limits);
+    if spec.machine.is_some() {
+        limits = machine::with_room(limits);
+    }
     // A host without a usable cgroup is no failure here; the report will say so.
     Ok(CgroupHost::locate(parent).create(&spec.id, &limits).ok())
 }
@@ -347,7 +353,12 @@ fn scratch_size(limits: &Limits, counted: bool) -> u64 {
     }
 }
 
-fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Child, Failure> {
+fn clone_init(
+    spec: &RunSpec,
+    plan: &SourcePlan,
+    files: Option<&MachineFiles>,
+    channel: Channel,
+) -> Result<Child, Failure> {
     let mut namespaces = Namespaces::USER
         .with(Namespaces::MOUNT)
         .with(Namespaces::PID)
@@ -369,6 +380,7 @@ fn clone_init(spec: &RunSpec, plan: &SourcePlan, channel: Channel) -> Result<Chi
             copy_on_write: &plan.copy_on_write,
             scratch_size: plan.scratch_size,
             known: plan.known.clone(),
+            files,
         };
         init::run(&init_spec, channel)
     })

@@ -33,6 +33,7 @@ mod init;
 mod keeper;
 mod known;
 mod launch;
+mod machine;
 mod network;
 mod pause;
 mod probe;

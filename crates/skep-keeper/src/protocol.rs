@@ -255,6 +255,8 @@ pub enum FromInit {
         cpu_ms: u64,
         /// Largest resident size.
         memory_peak: u64,
+        /// Limits of a machine that were felt, which no group of ours counts.
+        felt: Vec<String>,
     },
     /// The answer to a write, or to a pause.
     Done(Result<(), Failure>),

@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit};
 use skep_sys::message::{receive_with, send_with};
-use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
+use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
 use std::io;
@@ -18,22 +18,34 @@ pub fn spawn(
     stdio: &Stdio,
     confinement: &Confinement,
 ) -> Result<Spawned, (SpawnStage, i32)> {
+    let program = program_of(order);
+    spawn_as(&Newborn { order, joins, stdio, confinement }, |report| {
+        tell(&report, SpawnStage::Program, program.run());
+        127
+    })
+}
+
+/// Starts a process that goes on as `rest` says, which closes the descriptor it is given when it
+/// is what it should be, or tells there why not.
+pub fn spawn_as(
+    newborn: &Newborn<'_>,
+    rest: impl FnOnce(OwnedFd) -> i32,
+) -> Result<Spawned, (SpawnStage, i32)> {
     let forked =
         |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
     // Closed by a successful exec; a failed one says what failed.
     let (verdict, report) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|e| forked(e.into()))?;
-    let program = program_of(order);
-    let child = clone_with(Namespaces::NONE, || {
-        let child = Newborn { order, program: &program, joins, stdio, confinement };
-        let (stage, errno) = child.become_program(report.as_fd());
-        let [a, b, c, d] = errno.to_le_bytes();
-        let _ = send_with(&report, &[stage as u8, a, b, c, d], &[]);
-        exit_now(127)
+    // The closure owns the child's end: here it is dropped unrun.
+    let child = clone_with(Namespaces::NONE, move || match newborn.prepare(report.as_fd()) {
+        Ok(()) => rest(report),
+        Err((stage, errno)) => {
+            tell(&report, stage, errno);
+            127
+        }
     })
     .map_err(forked)?;
-    drop(report);
     let mut listener = None;
     let mut word = [0; 5];
     loop {
@@ -50,6 +62,12 @@ pub fn spawn(
     }
 }
 
+/// Says why a process did not become what it should.
+pub fn tell(report: &OwnedFd, stage: SpawnStage, errno: i32) {
+    let [a, b, c, d] = errno.to_le_bytes();
+    let _ = send_with(report, &[stage as u8, a, b, c, d], &[]);
+}
+
 /// A process that runs its program.
 #[derive(Debug)]
 pub struct Spawned {
@@ -60,12 +78,15 @@ pub struct Spawned {
 }
 
 /// Between fork and exec.
-struct Newborn<'a> {
-    order: &'a SpawnOrder,
-    program: &'a Program,
-    joins: &'a [OwnedFd],
-    stdio: &'a Stdio,
-    confinement: &'a Confinement,
+pub struct Newborn<'a> {
+    /// What it shall be.
+    pub order: &'a SpawnOrder,
+    /// Cgroup files to join.
+    pub joins: &'a [OwnedFd],
+    /// Its first descriptors.
+    pub stdio: &'a Stdio,
+    /// Its fences.
+    pub confinement: &'a Confinement,
 }
 
 impl Newborn<'_> {
@@ -78,15 +99,8 @@ impl Newborn<'_> {
     /// 5. Resource limits.
     /// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
     ///    refuse the steps above.
-    fn become_program(&self, report: BorrowedFd<'_>) -> (SpawnStage, i32) {
-        match self.prepare(report) {
-            Ok(()) => (SpawnStage::Program, self.program.run()),
-            Err(failure) => failure,
-        }
-    }
-
     fn prepare(&self, report: BorrowedFd<'_>) -> Result<(), (SpawnStage, i32)> {
-        let Self { order, joins, stdio, confinement, .. } = self;
+        let Self { order, joins, stdio, confinement } = self;
         at(SpawnStage::Terminal, stdio.enter_session())?;
         at(SpawnStage::Cgroup, skep_confine::cgroup::join(joins))?;
         at(SpawnStage::Terminal, stdio.take())?;

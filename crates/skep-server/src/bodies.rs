@@ -486,6 +486,12 @@ pub(crate) struct GcBody {
     older_than: Option<String>,
     /// Until all together is at most this, such as `10G`.
     max_size: Option<String>,
+    /// With one of the two above: unreviewed work may be put into an archive, and then go.
+    #[serde(default)]
+    archive: bool,
+    /// Only these jobs; all if it is empty.
+    #[serde(default)]
+    only: Vec<String>,
 }
 
 impl GcBody {
@@ -495,6 +501,8 @@ impl GcBody {
             dry_run: self.dry_run,
             older_than: duration("older_than", &self.older_than)?,
             max_size: size("max_size", &self.max_size)?,
+            archive: self.archive,
+            only: self.parts()?,
         })
     }
 }

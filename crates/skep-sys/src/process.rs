@@ -236,6 +236,26 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Puts `descriptors` at the numbers from `first` on, open for the next exec, and marks every
+/// later one to be closed by it.
+pub fn place_from(first: i32, descriptors: &[&OwnedFd]) -> io::Result<()> {
+    use rustix::fd::AsRawFd;
+    let end = first + descriptors.len() as i32;
+    // First out of the way: one may stand where another must go.
+    let aside: Vec<OwnedFd> = descriptors
+        .iter()
+        .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, end))
+        .collect::<Result<_, _>>()?;
+    for (number, fd) in (first..).zip(&aside) {
+        // SAFETY: `dup2` takes two numbers; the first is open, and what the second stood for is
+        // given up on purpose: this process is about to become another program.
+        if unsafe { libc::dup2(fd.as_raw_fd(), number) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    close_on_exec_from(end as u32)
+}
+
 /// Start time of a process in clock ticks since boot: with the pid and the boot it is an identity.
 pub fn start_ticks(pid: i32) -> io::Result<u64> {
     let stat = read_small(&format!("/proc/{pid}/stat"))?;

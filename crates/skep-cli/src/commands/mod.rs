@@ -15,6 +15,7 @@ pub(crate) mod fork;
 pub(crate) mod freeze;
 pub(crate) mod gc;
 pub(crate) mod history;
+pub(crate) mod image;
 pub(crate) mod kill;
 pub(crate) mod logs;
 pub(crate) mod ls;

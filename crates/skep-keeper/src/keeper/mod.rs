@@ -278,8 +278,9 @@ impl<'a> Keeper<'a> {
         match message {
             FromInit::Spawned { exec, noted } => self.spawned(&exec, noted, descriptors),
             FromInit::NotSpawned { exec, stage, errno } => self.not_spawned(&exec, stage, errno),
-            FromInit::Ended { exec, code, signal, cpu_ms, memory_peak } => {
-                self.main_ended(&exec, running::MainEnd { code, signal, cpu_ms, memory_peak });
+            FromInit::Ended { exec, code, signal, cpu_ms, memory_peak, felt } => {
+                let main = running::MainEnd { code, signal, cpu_ms, memory_peak, felt };
+                self.main_ended(&exec, &main);
             }
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {

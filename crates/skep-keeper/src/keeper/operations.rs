@@ -202,7 +202,7 @@ impl Keeper<'_> {
         self.finish(exec, no_process(EndReason::StartFailed, code, message));
     }
 
-    pub(super) fn main_ended(&mut self, exec: &ExecId, main: MainEnd) {
+    pub(super) fn main_ended(&mut self, exec: &ExecId, main: &MainEnd) {
         self.drain(exec);
         let (refused, kills) = (self.refused_forks(), self.memory_kills());
         let Some(running) = self.state.execs.get_mut(exec) else { return };
@@ -282,8 +282,8 @@ impl Keeper<'_> {
             running.feel("memory");
         }
         running.verdict.get_or_insert(if starved { EndReason::Oom } else { EndReason::Killed });
-        let main = MainEnd { code: None, signal: Some(libc::SIGKILL), cpu_ms: 0, memory_peak: 0 };
-        let end = running.conclude(main, starved);
+        let main = MainEnd { signal: Some(libc::SIGKILL), ..MainEnd::default() };
+        let end = running.conclude(&main, starved);
         self.finish(exec, end);
     }
 
@@ -330,7 +330,7 @@ impl Keeper<'_> {
     }
 
     pub(super) fn operate_freeze(&mut self, client: u64, freeze: bool) {
-        if freeze && self.group.is_none() {
+        if freeze && self.pauses_by_init() {
             return self.ask_pause(client);
         }
         let failure = self.set_frozen_groups(freeze);
@@ -342,7 +342,12 @@ impl Keeper<'_> {
         self.reply(client, &answer);
     }
 
-    /// Without a cgroup: init stops everyone and says when they stand.
+    /// Where there is no cgroup, and where a guest must first write everything back.
+    fn pauses_by_init(&self) -> bool {
+        self.group.is_none() || self.spec.machine.is_some()
+    }
+
+    /// Init stops everyone and says when they stand.
     fn ask_pause(&mut self, client: u64) {
         self.state.frozen = true;
         match self.channel.send(&ToInit::Pause, &[]).step(|| "pause the processes".into()) {
@@ -356,7 +361,7 @@ impl Keeper<'_> {
         if freeze && let Err(failure) = self.join_completely() {
             return Some(failure);
         }
-        if self.group.is_none() {
+        if self.pauses_by_init() {
             // Freezing was asked of init, which answers by itself.
             let message = ToInit::Signal { whom: Whom::Everyone, signal: libc::SIGCONT };
             let sent = self.channel.send(&message, &[]);

@@ -22,7 +22,7 @@ pub struct Output {
 }
 
 /// What init told about the end of the main process.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct MainEnd {
     /// Exit code.
     pub code: Option<i32>,
@@ -32,6 +32,8 @@ pub struct MainEnd {
     pub cpu_ms: u64,
     /// Largest resident size.
     pub memory_peak: u64,
+    /// Limits of a machine that were felt.
+    pub felt: Vec<String>,
 }
 
 /// An exec that has not been forgotten yet.
@@ -158,9 +160,12 @@ impl Running {
     /// The end, from what init saw, what we did and what the kernel counted.
     /// `starved`: the kernel killed somebody in the sandbox for want of memory meanwhile, which may
     /// have been before this exec was in a group of its own.
-    pub fn conclude(&mut self, main: MainEnd, starved: bool) -> ExecEnd {
+    pub fn conclude(&mut self, main: &MainEnd, starved: bool) -> ExecEnd {
         let own = self.group.as_ref().and_then(Group::oom_kills).unwrap_or(0) > 0;
-        let oom = own || starved;
+        let oom = own || starved || main.felt.iter().any(|limit| limit == "memory");
+        for limit in &main.felt {
+            self.feel(limit);
+        }
         if oom {
             self.feel("memory");
         }
@@ -200,7 +205,7 @@ impl Running {
         }
     }
 
-    fn reason(&mut self, main: MainEnd, oom: bool) -> EndReason {
+    fn reason(&mut self, main: &MainEnd, oom: bool) -> EndReason {
         if let Some(verdict) = self.verdict {
             return verdict;
         }

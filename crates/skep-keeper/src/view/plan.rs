@@ -94,6 +94,8 @@ pub struct ViewSpec<'a> {
     pub home: &'a Path,
     /// Bytes that may be stored in each private filesystem in memory.
     pub scratch_size: u64,
+    /// Devices beside [`DEVICES`].
+    pub devices: &'a [&'static str],
     /// What stands at the system paths of this host.
     pub system_entries: &'a [SystemEntry],
     /// Those of them that can be written, and `/var`.
@@ -257,7 +259,7 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
         },
         tmpfs("/dev", 0o755),
     ]);
-    ops.extend(DEVICES.iter().map(|name| ViewOp::Device { name }));
+    ops.extend(DEVICES.iter().chain(spec.devices).map(|name| ViewOp::Device { name }));
     ops.push(ViewOp::Terminals);
     ops.push(tmpfs("/dev/shm", 0o1777));
     for (name, points_to) in [
@@ -300,6 +302,7 @@ mod tests {
             scope: &[],
             home: Path::new("/home/user"),
             scratch_size: 1 << 20,
+            devices: &[],
             system_entries: &[SystemEntry::Directory("/usr".into())],
             copy_on_write: &[],
             mounts: &[],

@@ -1,0 +1,78 @@
+//! `skep image`: what machines and containers are made from.
+
+use crate::arguments::{AfterDashes, Json};
+use crate::context::Context;
+use crate::exit::{Failure, Outcome};
+use crate::tree::Run;
+use clap::{Args, Subcommand};
+use skep_machine::MachineError;
+use skep_machine::kernel;
+use skep_types::{Code, Problem};
+use std::path::{Path, PathBuf};
+
+/// What can be typed.
+#[derive(Debug, Args)]
+pub(crate) struct Image {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Unpack a kernel for microVMs into the state directory
+    Kernel {
+        /// A Debian kernel package (default: the cloud kernel, fetched with apt-get)
+        #[arg(long, value_name = "FILE")]
+        deb: Option<PathBuf>,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+impl Run for Image {
+    fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        let What::Kernel { deb, json } = self.what;
+        let images = context.state_dir().join("images");
+        std::fs::create_dir_all(&images).map_err(|error| {
+            Problem::new(Code::Io, format!("cannot make `{}`: {error}", images.display()))
+        })?;
+        let kernel = match deb {
+            Some(package) => unpack(&package, &images)?,
+            None => fetched(context, &images)?,
+        };
+        if json.json {
+            let document = serde_json::json!({ "release": kernel.release, "image": kernel.image });
+            context.output.document(&document)?;
+        } else {
+            context.output.text(&format!("{}\n", kernel.release))?;
+        }
+        Ok(0)
+    }
+}
+
+fn unpack(package: &Path, images: &Path) -> Result<kernel::Kernel, Failure> {
+    kernel::unpack(package, &images.join("kernel")).map_err(|error| problem(&error).into())
+}
+
+fn fetched(context: &Context, images: &Path) -> Result<kernel::Kernel, Failure> {
+    let scratch = images.join(format!("download-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).map_err(|error| {
+        Problem::new(Code::Io, format!("cannot make `{}`: {error}", scratch.display()))
+    })?;
+    context.output.say("fetching a kernel");
+    let unpacked = match kernel::download(&scratch) {
+        Ok(package) => unpack(&package, images),
+        Err(error) => Err(problem(&error).into()),
+    };
+    let _ = std::fs::remove_dir_all(&scratch);
+    unpacked
+}
+
+fn problem(error: &MachineError) -> Problem {
+    match error {
+        MachineError::Missing { remedy, .. } => {
+            Problem::from_error(Code::MissingCapability, error).hint(remedy.clone())
+        }
+        _ => Problem::from_error(Code::Io, error),
+    }
+}

@@ -1,0 +1,234 @@
+//! Where commands run in a machine: what init does instead of starting them itself.
+//!
+//! The view, the fences and the limits around it are those of every sandbox. Inside them runs the
+//! machine, and an exec is a relay to it.
+
+use crate::confinement::Confinement;
+use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
+use crate::protocol::{FromInit, SpawnOrder, SpawnStage, Whom};
+use crate::spawn::{self, Newborn, Spawned, spawn_as};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, Signal};
+use skep_confine::cgroup::GroupLimits;
+use skep_machine::boot::{Machine, MachineFiles};
+use skep_machine::qemu::Place;
+use skep_machine::wire::{NotStarted, Order, Outcome};
+use skep_machine::{Accelerator, MachineError, MachineSpec, boot, relay};
+use skep_provider::RunSpec;
+use skep_sys::stdio::Stdio;
+use skep_types::{ByteSize, EnforcementReport, ExecId, Layer, TerminalSize};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Memory that QEMU and the share daemon need beside the guest's own.
+const MEMORY_BESIDE: u64 = 640 << 20;
+/// And tasks.
+const TASKS_BESIDE: u64 = 128;
+
+/// The limits of a sandbox whose commands run in a machine: the guest holds what was asked for,
+/// and the group around it leaves room for what makes the guest.
+pub fn with_room(limits: GroupLimits) -> GroupLimits {
+    GroupLimits {
+        memory: limits.memory.map(|memory| ByteSize(memory.0.saturating_add(MEMORY_BESIDE))),
+        pids: limits.pids.map(|pids| pids.saturating_add(TASKS_BESIDE)),
+        ..limits
+    }
+}
+
+/// Devices that the view has beside the harmless ones. Only QEMU can use it: commands run in the
+/// guest.
+pub fn devices(run: &RunSpec) -> &'static [&'static str] {
+    match run.machine.as_ref().map(|machine| machine.accelerator) {
+        Some(Accelerator::Kvm) => &["kvm"],
+        Some(Accelerator::Emulation) | None => &[],
+    }
+}
+
+impl From<MachineError> for Failure {
+    fn from(error: MachineError) -> Self {
+        match error {
+            MachineError::Io { operation, source } => {
+                Self::Step { operation, errno: source.raw_os_error().unwrap_or(libc::EIO) }
+            }
+            MachineError::Missing { what, reason, remedy } => Self::missing(what, reason, remedy),
+            MachineError::NotUp(_) => Self::missing(
+                "the machine",
+                skep_types::chain(&error),
+                "see `console.log` in the sandbox's directory, and `skep doctor`",
+            ),
+        }
+    }
+}
+
+/// What a machine is booted into.
+pub struct Inside<'a> {
+    /// The sandbox.
+    pub run: &'a RunSpec,
+    /// Who it is.
+    pub map: IdMap,
+    /// Its fences.
+    pub confinement: &'a Confinement,
+}
+
+/// A machine, and the execs in it.
+pub struct InsideMachine {
+    machine: Machine,
+    ids: (u32, u32),
+    limits: skep_types::Limits,
+    /// Where the relay of each exec says how it ended.
+    outcomes: HashMap<i32, OwnedFd>,
+}
+
+impl InsideMachine {
+    /// Boots it, and says so in the report.
+    pub fn boot(
+        spec: &MachineSpec,
+        files: &MachineFiles,
+        inside: &Inside<'_>,
+        report: &mut EnforcementReport,
+    ) -> Result<Self, Failure> {
+        let nonce = nonce().step(|| "make a nonce".into())?;
+        // Without Landlock: the kernel and the initial file system lie outside the view.
+        let fence = || {
+            inside.confinement.drop_privileges()?;
+            inside.confinement.filter_system_calls()
+        };
+        let place = Place { name: &inside.run.name, project: &inside.run.project };
+        let machine = boot::boot(spec, files, &place, &nonce, &fence)?;
+        report.on(
+            Layer::Kernel,
+            format!(
+                "a guest with its own kernel {} ({}, {} MiB, {} processors), inside this sandbox's namespaces",
+                machine.ready.kernel,
+                spec.accelerator.as_str(),
+                spec.memory_mib,
+                spec.processors
+            ),
+        );
+        Ok(Self {
+            machine,
+            ids: inside.map.inside(),
+            limits: inside.run.policy.limits.clone(),
+            outcomes: HashMap::new(),
+        })
+    }
+
+    /// Whether the machine cannot be without this process.
+    pub fn needs(&self, pid: i32) -> bool {
+        self.machine.needs(pid)
+    }
+
+    /// Everything in the guest stands still and is written back.
+    pub fn freeze(&self) -> Result<(), Failure> {
+        self.machine.freeze().step(|| "pause the guest".into())
+    }
+
+    /// Signals execs. What the machine is made of is continued with everyone, and never ended.
+    pub fn signal(&self, whom: &Whom, signal: Signal, running: &HashMap<i32, ExecId>) {
+        if signal == Signal::CONT && matches!(whom, Whom::Everyone) {
+            let _ = skep_sys::process::signal_everyone(signal);
+            let _ = self.machine.thaw();
+            return;
+        }
+        let meant = |exec: &ExecId| match whom {
+            Whom::Everyone => true,
+            Whom::Exec(one) => one == exec,
+        };
+        let pids = running.iter().filter(|(_, exec)| meant(exec));
+        for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    /// How an exec ended in the guest, if its relay was told.
+    pub fn outcome_of(&mut self, relay: i32) -> Option<Outcome> {
+        let mut said = Vec::new();
+        File::from(self.outcomes.remove(&relay)?).read_to_end(&mut said).ok()?;
+        serde_json::from_slice(&said).ok()
+    }
+
+    /// Starts an exec in the guest, and its relay here.
+    pub fn spawn(
+        &mut self,
+        order: &SpawnOrder,
+        terminal: Option<TerminalSize>,
+        joins: &[OwnedFd],
+        stdio: &Stdio,
+        confinement: &Confinement,
+    ) -> Result<Spawned, (SpawnStage, i32)> {
+        let failed =
+            |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EIO));
+        let line = self.machine.connect().map_err(failed)?;
+        let (outcome, tell_outcome) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| failed(error.into()))?;
+        let wanted = self.order(order, terminal);
+        // The closure owns the relay's ends: here they are dropped.
+        let spawned = spawn_as(&Newborn { order, joins, stdio, confinement }, move |report| {
+            be_relay(&line, &wanted, report, &tell_outcome)
+        })?;
+        self.outcomes.insert(spawned.child.pid.as_raw_nonzero().get(), outcome);
+        Ok(spawned)
+    }
+
+    fn order(&self, order: &SpawnOrder, terminal: Option<TerminalSize>) -> Order {
+        Order {
+            argv: order.argv.clone(),
+            environment: order.environment.clone(),
+            workdir: order.workdir.clone(),
+            umask: order.umask,
+            uid: self.ids.0,
+            gid: self.ids.1,
+            terminal,
+            file_size: order.file_size,
+            open_files: order.open_files,
+            processes: self.limits.pids,
+        }
+    }
+}
+
+/// The rest of a relay's life. Everything of init's but its own ends is closed first.
+fn be_relay(line: &OwnedFd, order: &Order, report: OwnedFd, outcome: &OwnedFd) -> i32 {
+    let kept = [line.as_fd(), report.as_fd(), outcome.as_fd()];
+    if skep_sys::process::close_all_but(&kept).is_err() {
+        return 125;
+    }
+    let started = |result: Result<(), NotStarted>| {
+        if let Err(NotStarted { workdir, errno }) = result {
+            let stage = if workdir { SpawnStage::WorkingDirectory } else { SpawnStage::Program };
+            spawn::tell(&report, stage, errno);
+        }
+        drop(report);
+    };
+    match relay::run(line, order, started) {
+        Ok(ended) => {
+            let _ = rustix::io::write(outcome, &crate::protocol::to_json(&ended));
+            ended.code.unwrap_or(128 + ended.signal.unwrap_or(0))
+        }
+        Err(_) => 125,
+    }
+}
+
+/// The end of an exec as the guest told it.
+pub fn ended(exec: ExecId, outcome: &Outcome) -> FromInit {
+    let felt = [(outcome.starved, "memory"), (outcome.crowded, "pids")];
+    FromInit::Ended {
+        exec,
+        code: outcome.code,
+        signal: outcome.signal,
+        cpu_ms: outcome.cpu_ms,
+        memory_peak: outcome.memory_peak,
+        felt: felt.iter().filter(|(felt, _)| *felt).map(|(_, name)| (*name).to_owned()).collect(),
+    }
+}
+
+fn nonce() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,324 @@
+//! From a view that stands to a guest that answers.
+//!
+//! 1. The share daemon, with the powers of this user namespace over this user's files, and none
+//!    beyond it.
+//! 2. QEMU, with no powers at all: fenced as a command of the sandbox would be.
+//! 3. The switchboard, likewise.
+//! 4. The guest's first words. They hold the configuration it was booted with and a nonce that it
+//!    could only have read through the share; anything else is not our machine.
+
+use crate::qemu::Place;
+use crate::switchboard::{self, Announcement, Instruction};
+use crate::{Accelerator, At, MachineError, MachineSpec, guest, qemu, wire};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Signal;
+use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
+use skep_sys::program::Program;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Files of the host that are opened before the view takes the host's tree away.
+#[derive(Debug)]
+pub struct MachineFiles {
+    kernel: File,
+    initramfs: File,
+    console: File,
+}
+
+impl MachineFiles {
+    /// Opens them.
+    pub fn open(machine: &MachineSpec) -> Result<Self, MachineError> {
+        let read = |path: &Path| readable(path).at(|| format!("read `{}`", path.display()));
+        let console = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&machine.console)
+            .at(|| format!("keep the console in `{}`", machine.console.display()))?;
+        Ok(Self { kernel: read(&machine.kernel)?, initramfs: read(&machine.initramfs)?, console })
+    }
+
+    /// Their descriptors, to be kept open.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.kernel.as_fd(), self.initramfs.as_fd(), self.console.as_fd()]
+    }
+}
+
+/// QEMU opens it once more, as a user who owns nothing of the host: what only its owner may read
+/// is copied into memory.
+fn readable(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut file = File::open(path)?;
+    if file.metadata()?.permissions().mode() & 0o004 != 0 {
+        return Ok(file);
+    }
+    let copy = rustix::fs::memfd_create("skep", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut copy = File::from(copy);
+    io::copy(&mut file, &mut copy)?;
+    copy.rewind()?;
+    Ok(copy)
+}
+
+/// A machine that is up, held by the sandbox's init.
+#[derive(Debug)]
+pub struct Machine {
+    control: OwnedFd,
+    qemu: Child,
+    parts: Vec<Child>,
+    /// What the guest said of itself.
+    pub ready: wire::Ready,
+}
+
+/// How long a guest may take to come up.
+fn patience(accelerator: Accelerator) -> Duration {
+    match accelerator {
+        Accelerator::Kvm => Duration::from_secs(30),
+        // A busy host may be twenty times slower than an idle one.
+        Accelerator::Emulation => Duration::from_secs(180),
+    }
+}
+
+/// How long it may take to stand still with everything written back.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Boots `machine` in the view of the caller, who is number 1 of its pid namespace and has all
+/// capabilities in its user namespace. `fence` is called in the children that need none.
+pub fn boot(
+    machine: &MachineSpec,
+    files: &MachineFiles,
+    place: &Place<'_>,
+    nonce: &str,
+    fence: &dyn Fn() -> io::Result<()>,
+) -> Result<Machine, MachineError> {
+    let nonce_file = Path::new("/").join(guest::NONCE);
+    std::fs::write(&nonce_file, nonce).at(|| "put the nonce into the view".into())?;
+    let (listener, connection) = share_sockets().at(|| "make the share's socket".into())?;
+    let share = start_share(machine, files, &listener)?;
+    drop(listener);
+    let (ours, theirs) = socket_pair(SocketType::STREAM).at(|| "make the serial line".into())?;
+    let qemu = start_qemu(machine, files, place, &theirs, &connection, fence)?;
+    drop((theirs, connection));
+    let (control, other) = socket_pair(SocketType::SEQPACKET).at(|| "make a channel".into())?;
+    let board = clone_with(Namespaces::NONE, || match fence() {
+        Ok(()) => match skep_sys::process::close_all_but(&[ours.as_fd(), other.as_fd()]) {
+            Ok(()) => switchboard::run(reopen(&ours), reopen(&other)),
+            Err(_) => 1,
+        },
+        Err(_) => 1,
+    })
+    .at(|| "start the switchboard".into())?;
+    let ready = first_words(machine, files, &control, &qemu, nonce);
+    let _ = std::fs::remove_file(&nonce_file);
+    let machine = Machine { control, qemu, parts: vec![share, board], ready: ready? };
+    Ok(machine)
+}
+
+impl Machine {
+    /// A line for a new exec: the relay's end.
+    pub fn connect(&self) -> io::Result<OwnedFd> {
+        let (ours, theirs) = socket_pair(SocketType::STREAM)?;
+        switchboard::instruct(&self.control, &Instruction::Connect, &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+
+    /// Every process in the guest stands still, and what they wrote has arrived.
+    pub fn freeze(&self) -> io::Result<()> {
+        switchboard::instruct(&self.control, &Instruction::Freeze, &[])?;
+        if !speaks(self.control.as_fd(), FREEZE_PATIENCE)? {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not stand still"));
+        }
+        match switchboard::hear(&self.control)? {
+            Announcement::Frozen => Ok(()),
+            Announcement::Up(_) => Err(io::Error::other("the guest has started again")),
+        }
+    }
+
+    /// They go on.
+    pub fn thaw(&self) -> io::Result<()> {
+        switchboard::instruct(&self.control, &Instruction::Thaw, &[])
+    }
+
+    /// Whether this process is one the machine cannot be without.
+    pub fn needs(&self, pid: i32) -> bool {
+        let all = self.parts.iter().chain([&self.qemu]);
+        all.into_iter().any(|child| child.pid.as_raw_pid() == pid)
+    }
+}
+
+fn socket_pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A fork has a copy of every descriptor of ours, which are values of the parent.
+fn reopen(fd: &OwnedFd) -> OwnedFd {
+    loop {
+        if let Ok(copy) = fd.try_clone() {
+            return copy;
+        }
+    }
+}
+
+/// A socket with a name that only this network namespace knows, and a connection to it.
+fn share_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    };
+    let listener = socket()?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new_unnamed())?;
+    rustix::net::listen(&listener, 1)?;
+    let name = SocketAddrUnix::try_from(rustix::net::getsockname(&listener)?)?;
+    let connection = socket()?;
+    rustix::net::connect(&connection, &name)?;
+    Ok((listener, connection))
+}
+
+fn start_share(
+    machine: &MachineSpec,
+    files: &MachineFiles,
+    listener: &OwnedFd,
+) -> Result<Child, MachineError> {
+    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &|| {
+        // A program of an ordinary user keeps its powers over exec only if they are ambient.
+        keep_capabilities()
+    })
+}
+
+/// The powers of init, which reach no further than its user namespace.
+fn keep_capabilities() -> io::Result<()> {
+    use rustix::thread::{
+        CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    };
+    let own = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { inheritable: own.permitted, ..own })?;
+    for capability in own.permitted.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
+}
+
+fn start_qemu(
+    machine: &MachineSpec,
+    files: &MachineFiles,
+    place: &Place<'_>,
+    serial: &OwnedFd,
+    share: &OwnedFd,
+    fence: &dyn Fn() -> io::Result<()>,
+) -> Result<Child, MachineError> {
+    // Through descriptors: the host's tree is not there any more.
+    let inside = MachineSpec {
+        kernel: "/proc/self/fd/5".into(),
+        initramfs: "/proc/self/fd/6".into(),
+        ..machine.clone()
+    };
+    let mut arguments = qemu::arguments(&inside, place);
+    // The configuration is that of the machine as asked for.
+    if let Some(line) = arguments.last_mut() {
+        let (given, wanted) = (qemu::configuration(&inside), qemu::configuration(machine));
+        *line = line.to_string_lossy().replace(&given, &wanted).into();
+    }
+    let (kernel, initramfs) = (files.kernel.as_fd(), files.initramfs.as_fd());
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().at(|| "copy a descriptor".into());
+    let (kernel, initramfs) = (copy(kernel)?, copy(initramfs)?);
+    start(&machine.qemu, &arguments, files, &[serial, share, &kernel, &initramfs], fence)
+}
+
+/// Starts a program with `descriptors` from 3 on, its output in the console's file.
+fn start(
+    program: &Path,
+    arguments: &[OsString],
+    files: &MachineFiles,
+    descriptors: &[&OwnedFd],
+    prepare: &dyn Fn() -> io::Result<()>,
+) -> Result<Child, MachineError> {
+    let step = || format!("start `{}`", program.display());
+    let null =
+        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at(step)?;
+    let words = [program.as_os_str()].into_iter().chain(arguments.iter().map(AsRef::as_ref));
+    let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp")];
+    let program = Program::new(words.map(OsStrExt::as_bytes), environment, b"");
+    clone_with(Namespaces::NONE, || {
+        let console = files.console.as_fd();
+        let placed = put(descriptors, null.as_fd(), console);
+        if placed.and_then(|()| prepare()).is_ok() {
+            program.run();
+        }
+        exit_now(127)
+    })
+    .at(step)
+}
+
+/// Puts descriptors where the program expects them. First out of the way of each other.
+fn put(descriptors: &[&OwnedFd], null: BorrowedFd<'_>, console: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    skep_sys::signal::reset_all();
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(console)?;
+    rustix::stdio::dup2_stderr(console)?;
+    skep_sys::process::place_from(3, descriptors)
+}
+
+fn first_words(
+    machine: &MachineSpec,
+    files: &MachineFiles,
+    control: &OwnedFd,
+    qemu: &Child,
+    nonce: &str,
+) -> Result<wire::Ready, MachineError> {
+    let not_up = |reason: &str| MachineError::NotUp(format!("{reason}{}", last_lines(files)));
+    let deadline = Instant::now() + patience(machine.accelerator);
+    let mut watched =
+        [PollFd::new(control, PollFlags::IN), PollFd::new(&qemu.pidfd, PollFlags::IN)];
+    let left = deadline.saturating_duration_since(Instant::now());
+    let ready = poll(&mut watched, Some(&timespec(left))).at(|| "wait for the guest".into())?;
+    if ready == 0 {
+        return Err(not_up("the guest said nothing in time"));
+    }
+    if watched[0].revents().is_empty() {
+        return Err(not_up("QEMU has ended"));
+    }
+    let ready = match switchboard::hear(control) {
+        Ok(Announcement::Up(ready)) => ready,
+        Ok(Announcement::Frozen) | Err(_) => return Err(not_up("the guest was lost")),
+    };
+    if let Some(failure) = &ready.failure {
+        return Err(not_up(failure));
+    }
+    if ready.configuration != qemu::configuration(machine) || ready.nonce != nonce {
+        return Err(not_up("another machine answered than the one that was asked for"));
+    }
+    Ok(ready)
+}
+
+fn speaks(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
+    let mut watched = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(poll(&mut watched, Some(&timespec(patience)))? > 0)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+/// What the console said last, for a message.
+fn last_lines(files: &MachineFiles) -> String {
+    let mut text = Vec::new();
+    let read = files.console.try_clone().and_then(|mut file| {
+        let end = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(end.saturating_sub(2048)))?;
+        file.read_to_end(&mut text)
+    });
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(3)..].join(" / ");
+    if read.is_ok() && !last.is_empty() {
+        return format!(" (console: {last})");
+    }
+    String::new()
+}

@@ -1,0 +1,243 @@
+//! The process that holds the host's end of the serial line and connects execs to it.
+//!
+//! It trusts the relays, which are forks of init, and not the guest: what the guest may leave
+//! lying here is bounded by the window of each line.
+
+use crate::wire::{self, Frame, Inbox, Kind, WINDOW};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use skep_sys::message::{receive_with, send_with};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Bytes for the guest that may wait here before relays are no longer read from.
+const CROWDED: usize = 1 << 20;
+
+/// What init tells the switchboard.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Instruction {
+    /// An exec; descriptor: the other end of its relay's socket.
+    Connect,
+    /// Everybody in the guest stands still.
+    Freeze,
+    /// They go on.
+    Thaw,
+}
+
+/// What the switchboard tells init.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Announcement {
+    /// The guest is up.
+    Up(wire::Ready),
+    /// The guest stands still.
+    Frozen,
+}
+
+struct Line {
+    socket: OwnedFd,
+    inbox: Inbox,
+    out: Vec<u8>,
+    /// The guest has said the last word.
+    over: bool,
+}
+
+struct Switchboard {
+    serial: OwnedFd,
+    control: OwnedFd,
+    inbox: Inbox,
+    out: Vec<u8>,
+    lines: BTreeMap<u32, Line>,
+    next: u32,
+}
+
+/// Until init or the guest is gone. Returns the exit code.
+pub fn run(serial: OwnedFd, control: OwnedFd) -> i32 {
+    let board = Switchboard {
+        serial,
+        control,
+        inbox: Inbox::default(),
+        out: Vec::new(),
+        lines: BTreeMap::new(),
+        next: 1,
+    };
+    i32::from(board.serve().is_err())
+}
+
+impl Switchboard {
+    fn serve(mut self) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&self.serial, true)?;
+        loop {
+            let (serial, control, lines) = self.wait()?;
+            if serial {
+                self.hear_guest()?;
+            }
+            if control {
+                self.hear_init()?;
+            }
+            for number in lines {
+                self.hear_line(number);
+            }
+            flush(&self.serial, &mut self.out)?;
+            self.lines.retain(|_, line| {
+                let sent = flush(&line.socket, &mut line.out).is_ok();
+                sent && !(line.over && line.out.is_empty())
+            });
+        }
+    }
+
+    fn wait(&self) -> io::Result<(bool, bool, Vec<u32>)> {
+        let wanted = |out: &[u8], read: bool| {
+            let mut flags = if read { PollFlags::IN } else { PollFlags::empty() };
+            flags.set(PollFlags::OUT, !out.is_empty());
+            flags
+        };
+        let calm = self.out.len() < CROWDED;
+        let mut watched = vec![
+            PollFd::new(&self.serial, wanted(&self.out, true)),
+            PollFd::new(&self.control, PollFlags::IN),
+        ];
+        for line in self.lines.values() {
+            watched.push(PollFd::new(&line.socket, wanted(&line.out, calm)));
+        }
+        match poll(&mut watched, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+        let ready: Vec<bool> = watched.iter().map(|fd| fd.revents().intersects(readable)).collect();
+        let lines = self.lines.keys().zip(&ready[2..]).filter(|(_, ready)| **ready);
+        Ok((ready[0], ready[1], lines.map(|(number, _)| *number).collect()))
+    }
+
+    fn hear_guest(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; 64 << 10];
+        match rustix::io::read(&self.serial, &mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => self.inbox.push(&buffer[..length]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(frame) = self.inbox.take().map_err(io::Error::other)? {
+            match frame {
+                Frame { line: 0, kind: Kind::Ready, payload } => {
+                    announce(&self.control, &Announcement::Up(serde_json::from_slice(payload)?))?;
+                }
+                Frame { line: 0, kind: Kind::Frozen, .. } => {
+                    announce(&self.control, &Announcement::Frozen)?;
+                }
+                Frame { line, kind, payload } => pass_on(&mut self.lines, line, kind, payload)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_init(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 256];
+        let (length, descriptors) = receive_with(&self.control, &mut buffer)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match serde_json::from_slice(&buffer[..length])? {
+            Instruction::Connect => {
+                let socket = descriptors.into_iter().next();
+                let socket =
+                    socket.ok_or_else(|| io::Error::other("a line came without itself"))?;
+                rustix::io::ioctl_fionbio(&socket, true)?;
+                let line = Line { socket, inbox: Inbox::default(), out: Vec::new(), over: false };
+                self.lines.insert(self.next, line);
+                self.next += 1;
+            }
+            Instruction::Freeze => wire::push(&mut self.out, 0, Kind::Freeze, b""),
+            Instruction::Thaw => wire::push(&mut self.out, 0, Kind::Thaw, b""),
+        }
+        Ok(())
+    }
+
+    /// A relay that is gone takes its exec with it.
+    fn hear_line(&mut self, number: u32) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        let mut buffer = vec![0; 64 << 10];
+        let gone = match rustix::io::read(&line.socket, &mut buffer) {
+            Ok(0) => true,
+            Ok(length) => {
+                line.inbox.push(&buffer[..length]);
+                let mut broken = false;
+                loop {
+                    match line.inbox.take() {
+                        Ok(Some(frame)) => {
+                            wire::push(&mut self.out, number, frame.kind, frame.payload);
+                        }
+                        Ok(None) => break,
+                        Err(_) => {
+                            broken = true;
+                            break;
+                        }
+                    }
+                }
+                broken
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
+            Err(_) => true,
+        };
+        if gone {
+            if !line.over {
+                wire::push(&mut self.out, number, Kind::Kill, b"");
+            }
+            self.lines.remove(&number);
+        }
+    }
+}
+
+fn announce(control: &OwnedFd, announcement: &Announcement) -> io::Result<()> {
+    send_with(control, &serde_json::to_vec(announcement)?, &[]).map(drop)
+}
+
+/// Tells the switchboard something.
+pub fn instruct(
+    control: &OwnedFd,
+    instruction: &Instruction,
+    descriptors: &[rustix::fd::BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(control, &serde_json::to_vec(instruction)?, descriptors).map(drop)
+}
+
+/// Waits for what the switchboard says.
+pub fn hear(control: &OwnedFd) -> io::Result<Announcement> {
+    let mut buffer = vec![0; 64 << 10];
+    let (length, _) = receive_with(control, &mut buffer)?;
+    if length == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_slice(&buffer[..length])?)
+}
+
+fn pass_on(
+    lines: &mut BTreeMap<u32, Line>,
+    number: u32,
+    kind: Kind,
+    payload: &[u8],
+) -> io::Result<()> {
+    // The exec may be over here while the guest still speaks of it.
+    let Some(line) = lines.get_mut(&number) else { return Ok(()) };
+    wire::push(&mut line.out, 0, kind, payload);
+    line.over = matches!(kind, Kind::Ended | Kind::NotStarted);
+    if line.out.len() > 4 * WINDOW {
+        return Err(io::Error::other("the guest does not keep to the window"));
+    }
+    Ok(())
+}
+
+fn flush(socket: &OwnedFd, out: &mut Vec<u8>) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < out.len() {
+        match rustix::io::write(socket, &out[sent..]) {
+            Ok(length) => sent += length,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    out.drain(..sent);
+    Ok(())
+}

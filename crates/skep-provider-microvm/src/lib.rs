@@ -1,0 +1,295 @@
+//! The microvm provider: a sandbox whose commands run in a guest with a kernel of its own.
+//!
+//! It is the namespace provider with one thing more: a machine ([`skep_machine`]), booted inside
+//! the sandbox's namespaces on the sandbox's view. So everything but the place where commands run
+//! is the same, the review first of all; and an escape from the guest ends in an ordinary sandbox.
+//!
+//! KVM is used only where a guest was seen to boot with it; `/dev/kvm` being there says little.
+//! Otherwise the guest's instructions are emulated, which is some twenty times slower and is done
+//! only where a setting allows it (`provider.microvm.emulation`).
+//!
+//! What it does not do yet: networks other than none, a copy-on-write system, limits of total
+//! processor time (the guest's processors are the machine's).
+//!
+//! ```no_run
+//! use skep_provider::Provider;
+//! # fn example(namespace: skep_provider_namespace::NamespaceProvider) {
+//! let provider = skep_provider_microvm::MicrovmProvider::new(
+//!     namespace,
+//!     "/home/me/.local/state/skep".into(),
+//!     Box::new(|| skep_provider_microvm::Surroundings {
+//!         emulation: skep_provider_microvm::Emulation::Allowed,
+//!         program: "/usr/bin/skep".into(),
+//!     }),
+//! );
+//! assert_eq!(provider.name(), "microvm");
+//! # }
+//! ```
+
+mod accelerator;
+
+use skep_machine::kernel::{self, Kernel};
+use skep_machine::{MachineError, MachineSpec, initramfs};
+use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
+use skep_provider::{
+    Attach, DriverChoice, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status,
+    ViewWrite,
+};
+use skep_provider_namespace::NamespaceProvider;
+use skep_types::{
+    ExecId, ExecSpec, KeeperIdentity, Layer, NetworkMode, SandboxId, WorkspaceDriver,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Whether the guest's instructions may be run in software.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emulation {
+    /// `provider.microvm.emulation = true`.
+    Allowed,
+    /// The default.
+    Refused,
+}
+
+/// What is asked only when a machine is wanted: it costs time, and most sandboxes have none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Whether emulation is allowed.
+    pub emulation: Emulation,
+    /// This very program, which is the guest's init.
+    pub program: PathBuf,
+}
+
+/// Memory of a guest for which none was asked, in MiB: what is not used is not taken, but the
+/// guest's kernel keeps a table of all of it.
+const DEFAULT_MEMORY: u64 = 2048;
+/// The least a guest runs with, beside its initial file system.
+const LEAST_MEMORY: u64 = 128;
+
+const QEMU: &[&str] = &["/usr/bin/qemu-system-x86_64"];
+const SHARE_DAEMON: &[&str] = &["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
+
+/// Runs the commands of a sandbox in a guest.
+pub struct MicrovmProvider {
+    inner: NamespaceProvider,
+    images: PathBuf,
+    surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
+}
+
+/// Everything a machine is made of.
+struct Parts {
+    qemu: PathBuf,
+    share_daemon: PathBuf,
+    kernel: Kernel,
+    initramfs: PathBuf,
+    emulation: Emulation,
+}
+
+impl MicrovmProvider {
+    /// A provider on top of the namespace provider.
+    pub fn new(
+        inner: NamespaceProvider,
+        state_dir: PathBuf,
+        surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
+    ) -> Self {
+        Self { inner, images: state_dir.join("images"), surroundings }
+    }
+
+    /// Where a kernel is looked for: ours first, then the host's own.
+    fn kernel_places(&self) -> [PathBuf; 3] {
+        [self.images.join("kernel"), "/var/lib/skep/kernel".into(), "/".into()]
+    }
+
+    fn parts(&self) -> Result<Parts, MachineError> {
+        let qemu = installed(QEMU, "QEMU", "qemu-system-x86")?;
+        let share_daemon =
+            installed(SHARE_DAEMON, "the share daemon virtiofsd", "qemu-system-common")?;
+        let kernel = kernel::find(&self.kernel_places())?;
+        let directory = self.images.join("initramfs");
+        let Surroundings { emulation, program } = (self.surroundings)();
+        let initramfs = initramfs::prepare(&directory, &kernel, &program)?;
+        Ok(Parts { qemu, share_daemon, kernel, initramfs, emulation })
+    }
+
+    fn machine(&self, spec: &RunSpec) -> Result<MachineSpec, ProviderError> {
+        let parts = self.parts().map_err(missing)?;
+        let accelerator = accelerator::choose(&self.images, &parts).map_err(missing)?;
+        let limits = &spec.policy.limits;
+        let wanted = limits.memory.map_or(DEFAULT_MEMORY, |memory| memory.0 >> 20);
+        let memory_mib = match spec.asked.contains(&Layer::Memory) {
+            true => wanted,
+            false => wanted.min(DEFAULT_MEMORY),
+        };
+        let least = least_memory(&parts.initramfs);
+        if memory_mib < least {
+            return Err(ProviderError::Invalid(format!(
+                "a machine does not boot with {memory_mib} MiB of memory; give it `--memory {least}M` or more"
+            )));
+        }
+        let available = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let processors = limits.cpus.map_or(available, |rate| rate.ceil().max(1.0) as u32);
+        Ok(MachineSpec {
+            qemu: parts.qemu,
+            share_daemon: parts.share_daemon,
+            kernel: parts.kernel.image,
+            initramfs: parts.initramfs,
+            accelerator,
+            memory_mib,
+            processors: processors.min(available),
+            console: spec.directory.join("console.log"),
+        })
+    }
+
+    /// The sandbox with its machine.
+    fn with_machine(&self, spec: &RunSpec) -> Result<RunSpec, ProviderError> {
+        Ok(RunSpec { machine: Some(self.machine(spec)?), ..spec.clone() })
+    }
+}
+
+/// The guest's kernel holds the initial file system twice while it unpacks it.
+fn least_memory(initramfs: &Path) -> u64 {
+    let size = std::fs::metadata(initramfs).map_or(0, |metadata| metadata.len() >> 20);
+    LEAST_MEMORY + 2 * size
+}
+
+fn installed(places: &[&str], what: &'static str, package: &str) -> Result<PathBuf, MachineError> {
+    let found = places.iter().map(Path::new).find(|path| path.is_file());
+    found.map(Path::to_owned).ok_or_else(|| MachineError::Missing {
+        what,
+        reason: format!("looked for {}", places.join(", ")),
+        remedy: format!("install the Debian package {package}"),
+    })
+}
+
+fn missing(error: MachineError) -> ProviderError {
+    let what = "the microvm provider".to_owned();
+    match error {
+        MachineError::Missing { what: part, reason, remedy } => {
+            ProviderError::Missing { what, reason: format!("{part} is missing ({reason})"), remedy }
+        }
+        other => ProviderError::Missing {
+            what,
+            reason: skep_types::chain(&other),
+            remedy: "see `skep doctor`".into(),
+        },
+    }
+}
+
+/// What has no meaning in a guest is refused, not ignored.
+fn refuse_processor_time(time: Option<std::time::Duration>) -> Result<(), ProviderError> {
+    match time {
+        None => Ok(()),
+        Some(_) => Err(ProviderError::Missing {
+            what: "`--cpu-time`".into(),
+            reason: "processor time is used by the machine, not by one command in it".into(),
+            remedy: "use `--timeout`, or another provider".into(),
+        }),
+    }
+}
+
+impl Provider for MicrovmProvider {
+    fn name(&self) -> &'static str {
+        "microvm"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        let mut layers = SHARED_KERNEL_LAYERS.to_vec();
+        layers.push(Layer::Kernel);
+        Capabilities {
+            boundary: Boundary::VirtualMachine,
+            layers,
+            networks: vec![NetworkMode::None],
+            system_cow: false,
+            images: false,
+            unprivileged: true,
+            selection: Selection::WhenRequired,
+        }
+    }
+
+    fn probe(&self, _: &str) -> Result<(), ProviderError> {
+        self.inner.probe(self.inner.name())?;
+        let parts = self.parts().map_err(missing)?;
+        accelerator::choose(&self.images, &parts).map(drop).map_err(missing)
+    }
+
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        let Ok(machine) = self.machine(spec) else { return BTreeMap::new() };
+        BTreeMap::from([
+            ("accelerator".to_owned(), machine.accelerator.as_str().to_owned()),
+            ("kernel".to_owned(), machine.kernel.display().to_string()),
+            ("guest_memory".to_owned(), format!("{} MiB", machine.memory_mib)),
+            ("guest_processors".to_owned(), machine.processors.to_string()),
+            ("console".to_owned(), machine.console.display().to_string()),
+        ])
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    fn choose_driver(
+        &self,
+        project: &Path,
+        directory: &Path,
+    ) -> Result<WorkspaceDriver, ProviderError> {
+        self.inner.choose_driver(project, directory)
+    }
+
+    fn drivers(&self, project: &Path, directory: &Path) -> Result<DriverChoice, ProviderError> {
+        self.inner.drivers(project, directory)
+    }
+
+    fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
+        refuse_processor_time(spec.policy.limits.cpu_time)?;
+        self.inner.start(&self.with_machine(spec)?)
+    }
+
+    fn exec(
+        &self,
+        spec: &RunSpec,
+        exec: &ExecId,
+        command: &ExecSpec,
+        attach: Attach,
+    ) -> Result<Option<Box<dyn ExecStream>>, ProviderError> {
+        refuse_processor_time(command.limits.cpu_time)?;
+        self.inner.exec(spec, exec, command, attach)
+    }
+
+    fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError> {
+        self.inner.signal(spec, exec, signal)
+    }
+
+    fn freeze(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        self.inner.freeze(spec)
+    }
+
+    fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        self.inner.thaw(spec)
+    }
+
+    fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError> {
+        self.inner.status(spec)
+    }
+
+    fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError> {
+        self.inner.write_view(spec, writes)
+    }
+
+    fn stop(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError> {
+        self.inner.stop(id, directory, keeper)
+    }
+
+    fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
+        self.inner.is_alive(keeper)
+    }
+
+    /// The namespace provider lists the groups of both.
+    fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,193 @@
+//! Commands in a guest with its own kernel: the same review, the same ends, and nothing left.
+//!
+//! Each test boots at least one guest in software, so they run one at a time.
+
+use crate::harness::{Lab, Who, for_both, for_each, wait_for};
+use serde_json::Value;
+
+/// Changes of every kind that the review knows.
+const CHANGES: &str = "echo new > new.txt; echo more >> a.txt; rm keep.txt; chmod 755 d/x; \
+    rm -r d/sub; mkdir d/sub; echo z > d/sub/z; ln -s d other; printf '\\0bin' > bin; \
+    mkdir empty; rm link; echo file > link";
+
+fn plant(lab: &Lab) {
+    lab.write("a.txt", "one\ntwo\n");
+    lab.write("keep.txt", "keep\n");
+    lab.write("d/x", "x\n");
+    lab.write("d/sub/y", "y\n");
+    std::os::unix::fs::symlink("a.txt", lab.project.join("link")).unwrap();
+    lab.own_below(&lab.project);
+}
+
+fn create(lab: &Lab, name: &str) {
+    let line = ["create", "--provider", "microvm", name];
+    lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
+}
+
+/// Pids of a program that belong to this lab: started below one of its keepers.
+fn below_keepers(lab: &Lab, program: &str) -> Vec<i32> {
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let keepers = lab.keepers();
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    all.filter(|pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim().starts_with(program)
+            && parent(*pid).and_then(parent).is_some_and(|keeper| keepers.contains(&keeper))
+    })
+    .collect()
+}
+
+#[test]
+fn heavy_the_same_changes_have_the_same_digest_in_a_guest() {
+    for_both(|lab| {
+        plant(lab);
+        lab.skep(["run", "--name", "plain", "--", "sh", "-c", CHANGES]).run().ok();
+        let script = format!("uname -r; {CHANGES}");
+        let line = ["run", "--name", "guest", "--provider", "microvm", "--", "sh", "-c", &script];
+        let ran = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
+        let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        assert_ne!(ran.text().trim(), host.trim(), "the command ran on the host's kernel");
+        let (plain, guest) = (lab.diff("plain"), lab.diff("guest"));
+        assert_eq!(plain["digest"], guest["digest"], "{plain:#}\n{guest:#}");
+        let shown: Value = lab.skep(["show", "guest", "--json"]).run().ok().json();
+        assert_eq!(shown["enforcement"]["kernel"]["enforced"], true);
+        let shown: Value = lab.skep(["show", "plain", "--json"]).run().ok().json();
+        assert_eq!(shown["enforcement"]["kernel"]["enforced"], false);
+        lab.skep(["approve", "guest"]).run().ok();
+        assert_eq!(std::fs::read_to_string(lab.project.join("a.txt")).unwrap(), "one\ntwo\nmore\n");
+    });
+}
+
+#[test]
+fn heavy_execs_in_a_guest_end_as_elsewhere() {
+    for_both(|lab| {
+        create(lab, "m");
+        assert_eq!(lab.exec_script("m", "exit 7").run().code(), 7);
+        assert_eq!(lab.skep(["exec", "m", "--", "/nonexistent"]).run().code(), 127);
+        assert_eq!(lab.skep(["exec", "m", "--", "/etc/passwd"]).run().code(), 126);
+        assert_eq!(lab.exec_script("m", "kill -9 $$").run().code(), 137);
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let back = lab.skep(["exec", "-i", "m", "--", "cat"]).input(bytes.clone()).run().ok();
+        assert!(back.stdout == bytes, "{} bytes came back", back.stdout.len());
+        let line =
+            ["exec", "m", "--timeout", "3s", "--json", "--", "sh", "-c", "echo part; sleep 99"];
+        let ran = lab.skep(line).run();
+        assert_eq!(ran.code(), 124);
+        let end: Value = ran.json();
+        assert_eq!(
+            (end["reason"].as_str(), end["stdout"].as_str()),
+            (Some("timeout"), Some("part\n"))
+        );
+        // The machine outlives an exec that was ended.
+        assert_eq!(lab.exec_script("m", "echo still; hostname").run().ok().text(), "still\nm");
+        // Nobody special inside, and none of the machine's devices.
+        let status =
+            lab.exec_script("m", "grep -E 'CapEff|NoNewPrivs' /proc/self/status").run().ok();
+        assert!(status.text().contains("0000000000000000") && status.text().contains("1"));
+        assert_eq!(lab.exec_script("m", "ls /dev/vport* /dev/mem 2>/dev/null").run().text(), "");
+        let interfaces =
+            lab.exec_script("m", "cat /proc/net/dev | tail -n +3 | cut -d: -f1").run().ok();
+        assert_eq!(interfaces.text().trim(), "lo");
+    });
+}
+
+#[test]
+fn heavy_a_diff_of_a_busy_guest_is_one_moment() {
+    for_each([Who::user()], |lab| {
+        create(lab, "m");
+        let script = "i=0; while :; do i=$((i+1)); echo $i > one; echo $i > two; done";
+        lab.skep(["exec", "-d", "m", "--", "sh", "-c", script]).run().ok();
+        wait_for("both files", 60, || {
+            let changes = lab.diff("m");
+            changes["changes"].as_array().filter(|changes| changes.len() == 2).map(drop)
+        });
+        for _ in 0..5 {
+            let changes = lab.diff("m");
+            let number = |index: usize| -> i64 {
+                let lines = &changes["changes"][index]["hunks"][0]["lines"][0];
+                let digits: String = lines
+                    .as_str()
+                    .unwrap_or_default()
+                    .chars()
+                    .filter(char::is_ascii_digit)
+                    .collect();
+                digits.parse().unwrap_or(-1)
+            };
+            let (one, two) = (number(0), number(1));
+            // A file may be caught empty, between being cut and being written.
+            if one >= 0 && two >= 0 {
+                assert!(one == two || one == two + 1, "{one} and {two} were never there together");
+            }
+        }
+    });
+}
+
+#[test]
+fn heavy_a_machine_that_dies_takes_its_sandbox_along_and_can_start_again() {
+    for_each([Who::user()], |lab| {
+        create(lab, "m");
+        lab.exec_script("m", "echo kept > kept").run().ok();
+        for program in ["qemu-system", "virtiofsd"] {
+            let child = lab.skep(["exec", "m", "--json", "--", "sleep", "1000"]).spawn();
+            wait_for("the machine", 60, || (!below_keepers(lab, program).is_empty()).then_some(()));
+            let pids = below_keepers(lab, program);
+            assert_eq!(pids.len(), 1, "{program}");
+            let pid = rustix::process::Pid::from_raw(pids[0]).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            let output = child.wait_with_output().unwrap();
+            let end: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            assert!(
+                ["killed", "lost"].contains(&end["reason"].as_str().unwrap_or("lost")),
+                "{end}"
+            );
+            wait_for("everything to be gone", 60, || lab.keepers().is_empty().then_some(()));
+            let start = lab.skep(["start", "m"]).env("SKEP_MICROVM_EMULATION", "1").within(240);
+            start.run().ok();
+            assert_eq!(lab.exec_script("m", "cat kept").run().ok().text(), "kept");
+        }
+    });
+}
+
+#[test]
+fn heavy_a_guest_that_runs_out_of_memory_says_so() {
+    for_each([Who::user()], |lab| {
+        let bomb = "import sys; block = bytearray(800 << 20); print(len(block))";
+        let line = [
+            "run",
+            "--provider",
+            "microvm",
+            "--memory",
+            "512M",
+            "--json",
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            bomb,
+        ];
+        let ran = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run();
+        let end: Value = ran.json();
+        assert_eq!(end["reason"], "oom", "{end}");
+    });
+}
+
+#[test]
+fn emulation_must_be_allowed_and_unknown_things_are_refused() {
+    for_both(|lab| {
+        let kvm_works = std::env::var_os("SKEP_TEST_KVM_WORKS").is_some();
+        if !kvm_works {
+            let ran = lab.skep(["run", "--provider", "microvm", "--", "true"]).run();
+            assert_eq!(ran.code(), 5);
+            assert!(ran.errors().contains("provider.microvm.emulation"), "{}", ran.errors());
+        }
+        for typed in [vec!["--net", "host"], vec!["--system", "cow"], vec!["--cpu-time", "3s"]] {
+            let line =
+                ["run", "--provider", "microvm"].into_iter().chain(typed).chain(["--", "true"]);
+            let ran = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").run();
+            assert_eq!(ran.code(), 5, "{}", ran.errors());
+        }
+    });
+}
