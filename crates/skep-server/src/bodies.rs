@@ -2,7 +2,9 @@
 //! name must not become no limit.
 
 use serde::{Deserialize, Serialize};
-use skep_engine::api::{ApproveRequest, CommitRequest, CreateRequest, GcRequest, MountRequest};
+use skep_engine::api::{
+    ApproveRequest, CommitRequest, CreateRequest, GcPart, GcRequest, MountRequest,
+};
 use skep_types::{
     Access, ByteSize, ByteString, ChangeSetDigest, Code, ExecSpec, HunkId, InsideUser, Layer,
     Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret, Selection,
@@ -491,7 +493,8 @@ pub(crate) struct GcBody {
     archive: bool,
     /// Only these jobs; all if it is empty.
     #[serde(default)]
-    only: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    only: BTreeSet<GcPart>,
 }
 
 impl GcBody {
@@ -502,7 +505,7 @@ impl GcBody {
             older_than: duration("older_than", &self.older_than)?,
             max_size: size("max_size", &self.max_size)?,
             archive: self.archive,
-            only: self.parts()?,
+            only: self.only.clone(),
         })
     }
 }
