@@ -41,6 +41,7 @@ fn each_source_of_settings_is_stronger_than_the_one_before() {
         std::fs::write(&system, "limits.pids = 3000\n").unwrap();
         lab.who.own(&system);
         assert_eq!(got(skep()), ("3000".into(), "system config".into()));
+        let had_config = lab.home.join(".config").exists();
         let user = lab.home.join(".config/skep/config.toml");
         std::fs::create_dir_all(user.parent().unwrap()).unwrap();
         std::fs::write(&user, "limits.pids = 2000\n").unwrap();
@@ -61,7 +62,11 @@ fn each_source_of_settings_is_stronger_than_the_one_before() {
         lab.write("skep.toml", "quota.sandboxes = 5\n");
         skep().arg("config").run().exits(2).says("may not set");
         std::fs::remove_file(lab.project.join("skep.toml")).unwrap();
-        std::fs::remove_dir_all(lab.home.join(".config")).unwrap();
+        if had_config {
+            std::fs::remove_dir_all(user.parent().unwrap()).unwrap();
+        } else {
+            std::fs::remove_dir_all(lab.home.join(".config")).unwrap();
+        }
     });
 }
 
@@ -79,7 +84,7 @@ fn quotas_refuse_with_a_code_of_their_own() {
         };
         refused("SKEP_QUOTA_SANDBOXES", "1");
         refused("SKEP_QUOTA_MEMORY", "1M");
-        refused("SKEP_QUOTA_DISK", "1");
+        refused("SKEP_QUOTA_DISK", "1K");
         refused("SKEP_QUOTA_FREE_MEMORY", "9000T");
         assert_eq!(lab.sandboxes().len(), 1, "nothing was made");
         lab.skep(["create", "two"]).env("SKEP_QUOTA_SANDBOXES", "2").run().ok();

@@ -140,7 +140,8 @@ pub fn nearest_key(key: &str) -> Option<String> {
         whole.max(name - 0.02)
     };
     let fixed = KEYS.iter().filter(|candidate| !candidate.contains('*'));
-    let best = fixed.map(|candidate| (score(candidate), *candidate));
+    // Of equals the last is taken: the sections of a sandbox stand first, and are meant more often.
+    let best = fixed.rev().map(|candidate| (score(candidate), *candidate));
     best.max_by(|one, other| one.0.total_cmp(&other.0))
         .filter(|(score, _)| *score > 0.75)
         .map(|(_, candidate)| candidate.to_owned())
