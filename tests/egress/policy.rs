@@ -137,14 +137,14 @@ fn net_16_rules_change_while_it_runs_and_what_is_not_allowed_any_more_is_cut() {
         assert!(lab.sandbox("s")["version"].as_u64().unwrap() > version);
         // A connection that stays open, and tells when it is cut.
         let hold = "import socket,sys
-s=socket.create_connection(('127.0.0.1',int(sys.argv[1]))); s.sendall(b'one'); print(s.recv(9), flush=True)
+s=socket.create_connection(('127.0.0.1',int(sys.argv[1]))); s.sendall(b'one\\n'); print(s.recv(9), flush=True)
 try: print('cut' if s.recv(9)==b'' else 'MORE', flush=True)
 except OSError: print('cut', flush=True)";
         let mut held = lab.skep(["exec", "s", "--", "/usr/bin/python3", "-c", hold, &port]).spawn();
         let mut output = held.stdout.take().unwrap();
-        let mut first = [0; 6];
+        let mut first = [0; 8];
         output.read_exact(&mut first).unwrap();
-        assert_eq!(&first, b"b'one'");
+        assert_eq!(&first, b"b'one\\n'");
         let bad = lab.skep(["net", "allow", "s", "*"]).run();
         assert_eq!(bad.code(), 2);
         let changed = lab.skep(["net", "deny", "s", &rule, "--json"]).run().ok().json();

@@ -4,7 +4,7 @@ use super::RAW;
 use super::origin::Origin;
 use crate::harness::{Lab, for_both};
 
-fn raw<'a>(lab: &Lab, flags: &[&str], host: &'a str, port: u16) -> crate::harness::Ran {
+fn raw(lab: &Lab, flags: &[&str], host: &str, port: u16) -> crate::harness::Ran {
     let port = port.to_string();
     let mut call = lab.skep(["run"]).args(flags).args(["--", "/usr/bin/python3", "-c", RAW]);
     call = call.args([host, &port]);

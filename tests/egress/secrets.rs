@@ -70,7 +70,9 @@ fn a_plain_secret_is_inside_and_named_as_such() {
         lab.write(&path, format!("{VALUE}\n"));
         let source = format!("TOKEN=file:{}", path.display());
         lab.skep(["create", "s", "--secret-env", &source]).run().ok();
-        assert_eq!(lab.exec_script("s", "echo $TOKEN").run().ok().text(), VALUE);
+        // What a command prints is kept; so it says only how long the value is.
+        let length = lab.exec_script("s", "echo ${#TOKEN}").run().ok().text();
+        assert_eq!(length, VALUE.len().to_string());
         assert_eq!(leaks(lab), Vec::<String>::new());
         let shown = lab.skep(["show", "s"]).run().ok().text();
         assert!(shown.contains("IN THE CLEAR"), "{shown}");

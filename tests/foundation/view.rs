@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 /// Prints what it can read of the files named by its arguments.
 const READ_ALL: &str =
-    "for file; do cat -- \"$file\" 2>/dev/null && echo \"READ $file\"; done; true";
+    "for file; do cat -- \"$file\" 2>/dev/null && printf '\\nREAD %s\\n' \"$file\"; done; true";
 
 /// Places of the host that hold secrets, each really there.
 fn secret_places(lab: &Lab) -> Vec<String> {

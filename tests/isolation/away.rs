@@ -98,7 +98,7 @@ fn proc_14_without_user_namespaces_it_is_refused_with_the_remedy() {
         let ran = call(&["run", "--json", "--best-effort", "--", "sh", "-c", "echo ran"]).run();
         assert_eq!(ran.code(), 5, "{}", ran.describe());
         let problem = ran.problem();
-        assert_eq!(problem["code"], "missing_capability", "{problem}");
+        assert_eq!(problem["code"], "provider_unavailable", "{problem}");
         assert!(problem["hint"].as_str().unwrap().contains("max_user_namespaces"), "{problem}");
         assert!(lab.sandboxes().is_empty());
         // The doctor finds the same, by trying.

@@ -80,6 +80,7 @@ impl Engine {
     /// and none after it is stronger in what was asked for.
     fn choose_automatically(&self, policy: &Policy) -> Result<Chosen<'_>, Problem> {
         let mut refusals = Vec::new();
+        let mut remedy = None;
         for selection in [Selection::Always, Selection::WhenRequired] {
             for provider in &self.providers {
                 for word in provider.words() {
@@ -96,15 +97,18 @@ impl Engine {
                     }
                     match self.try_out(provider.as_ref(), &word) {
                         Ok(()) => return Ok(Chosen { provider: provider.as_ref(), word }),
-                        Err(refusal) => refusals
-                            .push(format!("{word}: {} ({})", refusal.reason, refusal.remedy)),
+                        Err(refusal) => {
+                            refusals.push(format!("{word}: {}", refusal.reason));
+                            remedy.get_or_insert(refusal.remedy);
+                        }
                     }
                 }
             }
         }
         let message = format!("no provider satisfies the policy here: {}", refusals.join("; "));
-        Err(Problem::new(Code::ProviderUnavailable, message)
-            .hint("see `skep providers`; a weaker one is never taken by itself"))
+        Err(Problem::new(Code::ProviderUnavailable, message).hint(remedy.unwrap_or_else(|| {
+            "see `skep providers`; a weaker one is never taken by itself".into()
+        })))
     }
 
     /// Whether it works: remembered, or tried now.
