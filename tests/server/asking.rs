@@ -191,6 +191,8 @@ fn a_review_over_http_is_the_command_lines() {
         let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
         let mut sandbox = server.get("/v1/sandboxes/s").is(200).json();
         sandbox["snapshots"] = shown["snapshots"].clone();
+        // Told as part of the policy.
+        sandbox["network"] = shown["network"].clone();
         assert_contains(&sandbox, &shown, "sandbox");
         let one = server.get("/v1/sandboxes/s/changes/file?path=a.txt").is(200).json();
         let hunk = &one["hunks"][0]["id"];

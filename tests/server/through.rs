@@ -69,13 +69,9 @@ fn the_basics_pass_through_a_server() {
 fn a_terminal_passes_through_a_server() {
     for_each([Who::user()], |lab| {
         let server = lab.serve(&[]);
-        let json = through(
-            lab,
-            &server,
-            &["run", "-t", "--json", "--", "sh", "-c", "test -t 1 && echo yes"],
-        );
-        let said = json.run().ok().json();
-        assert!(said["stdout"].as_str().unwrap().contains("yes"), "{said}");
+        let line = ["run", "-t", "--", "sh", "-c", "test -t 1 && echo yes"];
+        let said = through(lab, &server, &line).run().ok();
+        assert!(said.text().contains("yes"), "{}", said.describe());
         server.stop();
     });
 }

@@ -119,6 +119,10 @@ fn set_up(spec: &InitSpec<'_>, channel: &Channel) -> Result<(Init, EnforcementRe
         .step(|| "hide init from the inside".into())?;
     // Changing ids has cleared the death signal.
     die_with_parent()?;
+    if spec.files.is_some() {
+        skep_machine::boot::keep_capabilities()
+            .step(|| "keep the capabilities of the share daemon".into())?;
+    }
     let confinement = Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home)?;
     let known = spec.known.clone();
     let mut report = match known.filter(|known| probe::fits(known, spec.run, &confinement)) {

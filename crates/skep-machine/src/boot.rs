@@ -185,14 +185,13 @@ fn start_share(
     files: &MachineFiles,
     listener: &OwnedFd,
 ) -> Result<Child, MachineError> {
-    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &|| {
-        // A program of an ordinary user keeps its powers over exec only if they are ambient.
-        keep_capabilities()
-    })
+    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &|| Ok(()))
 }
 
-/// The powers of init, which reach no further than its user namespace.
-fn keep_capabilities() -> io::Result<()> {
+/// Makes the powers of init, which reach no further than its user namespace, those of the share
+/// daemon: a program keeps them over an exec only if they are ambient. To be called before the
+/// bounding set is emptied; everything else that init starts gives them up.
+pub fn keep_capabilities() -> io::Result<()> {
     use rustix::thread::{
         CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
     };

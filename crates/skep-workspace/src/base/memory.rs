@@ -228,7 +228,7 @@ fn cut_torn_tail(file: &mut File) -> io::Result<u64> {
 }
 
 /// A directory, and those above it, for nobody else; fine if it is there.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().mode(0o700).recursive(true).create(directory)
 }

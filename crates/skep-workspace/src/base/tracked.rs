@@ -12,6 +12,7 @@
 //! unknown otherwise.
 
 use super::Proof;
+use super::memory::make_private;
 use crate::error::DeriveError;
 use crate::spec::WorkspaceSpec;
 use crate::tree::TreeRoot;
@@ -196,6 +197,9 @@ impl TrackedPass {
         let write = || -> io::Result<()> {
             let sum = blake3::hash(&self.lines).to_hex();
             let new = self.target.with_extension("new");
+            if let Some(directory) = new.parent() {
+                make_private(directory)?;
+            }
             std::fs::write(&new, [sum.as_bytes(), b"\n", &self.lines].concat())?;
             std::fs::rename(&new, &self.target)
         };
