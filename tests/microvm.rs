@@ -155,13 +155,13 @@ fn heavy_a_machine_that_dies_takes_its_sandbox_along_and_can_start_again() {
 #[test]
 fn heavy_a_guest_that_runs_out_of_memory_says_so() {
     for_each([Who::user()], |lab| {
-        let bomb = "import sys; block = bytearray(800 << 20); print(len(block))";
+        let bomb = "import sys; block = bytearray(1500 << 20); print(len(block))";
         let line = [
             "run",
             "--provider",
             "microvm",
             "--memory",
-            "512M",
+            "1G",
             "--json",
             "--",
             "/usr/bin/python3",

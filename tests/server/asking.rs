@@ -193,6 +193,8 @@ fn a_review_over_http_is_the_command_lines() {
         sandbox["snapshots"] = shown["snapshots"].clone();
         // Told as part of the policy.
         sandbox["network"] = shown["network"].clone();
+        // Asked of the provider by `show` only.
+        sandbox["provider_facts"] = shown["provider_facts"].clone();
         assert_contains(&sandbox, &shown, "sandbox");
         let one = server.get("/v1/sandboxes/s/changes/file?path=a.txt").is(200).json();
         let hunk = &one["hunks"][0]["id"];

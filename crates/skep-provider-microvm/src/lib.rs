@@ -146,10 +146,10 @@ impl MicrovmProvider {
     }
 }
 
-/// The guest's kernel holds the initial file system twice while it unpacks it.
+/// The guest's kernel holds the initial file system twice while it unpacks it, and some more.
 fn least_memory(initramfs: &Path) -> u64 {
     let size = std::fs::metadata(initramfs).map_or(0, |metadata| metadata.len() >> 20);
-    LEAST_MEMORY + 2 * size
+    LEAST_MEMORY + 3 * size
 }
 
 fn installed(places: &[&str], what: &'static str, package: &str) -> Result<PathBuf, MachineError> {
