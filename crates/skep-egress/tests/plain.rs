@@ -1,5 +1,10 @@
 //! HTTP in the clear, raw TCP and DNS through the gateway.
 
+// Helper functions of tests are tests too, though clippy cannot know it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(missing_docs)]
+
 mod lab;
 
 use hickory_proto::op::ResponseCode;

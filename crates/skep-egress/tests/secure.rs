@@ -1,5 +1,10 @@
 //! TLS through the gateway: server names, secrets, protocols on top of HTTP; and abuse.
 
+// Helper functions of tests are tests too, though clippy cannot know it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(missing_docs)]
+
 mod lab;
 
 use base64::Engine as _;

@@ -178,7 +178,7 @@ mod tests {
         let time = |text: &str| skep_types::parse_duration(text).ok();
         let size = |text: &str| text.replace(" ", "").parse::<skep_types::ByteSize>().ok();
         a == b
-            || time(a).is_some_and(|time| skep_types::show_duration(time).to_string() == b)
+            || time(a).is_some_and(|time| skep_types::show_duration(time) == b)
             || (size(a).is_some() && size(a) == size(b))
     }
 }
