@@ -162,6 +162,7 @@ fn heavy_a_guest_that_runs_out_of_memory_says_so() {
             "microvm",
             "--memory",
             "1G",
+            "--best-effort",
             "--json",
             "--",
             "/usr/bin/python3",

@@ -18,8 +18,11 @@ use tokio::net::{TcpListener, UdpSocket, UnixStream};
 /// Whom a process of root becomes: it needs no right of root's.
 const NOBODY: u32 = 65534;
 
-/// Where certificate authorities of a host lie; the only files that may be read.
-const AUTHORITIES: [&str; 8] = [
+/// Where certificate authorities of a host lie, and the kernel's random numbers, which a statically
+/// linked program may ask for by file: the only files that may be read.
+const READABLE: [&str; 10] = [
+    "/dev/random",
+    "/dev/urandom",
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
     "/etc/pki",
@@ -181,7 +184,7 @@ fn is_real_root() -> bool {
 }
 
 /// Landlock where the kernel has it: no file can be opened for writing or run, and only
-/// certificate authorities can be read. A kernel without it is no reason to serve nobody.
+/// certificate authorities and random numbers can be read. A kernel without it is no reason to serve nobody.
 fn fence() -> Result<(), landlock::RulesetError> {
     let all = AccessFs::from_all(ABI::V3);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -189,9 +192,9 @@ fn fence() -> Result<(), landlock::RulesetError> {
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
         .create()?;
-    for path in AUTHORITIES {
+    for path in READABLE {
         let Ok(opened) = PathFd::new(path) else { continue };
-        let is_file = std::path::Path::new(path).is_file();
+        let is_file = !std::path::Path::new(path).is_dir();
         let access = if is_file { AccessFs::ReadFile.into() } else { read };
         rules = rules.add_rule(PathBeneath::new(opened, access))?;
     }
