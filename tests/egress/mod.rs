@@ -5,6 +5,7 @@
 //! a name server of the test that remembers what it was asked.
 
 mod audit;
+mod execs;
 mod faults;
 mod names;
 mod origin;

@@ -32,6 +32,8 @@ pub(crate) struct Subject {
     pub(crate) port: u16,
     pub(crate) ip: Option<IpAddr>,
     pub(crate) proto: &'static str,
+    /// The exec that made the connection, where that is certain.
+    pub(crate) exec: Option<String>,
 }
 
 impl Audit {
@@ -69,7 +71,7 @@ impl Audit {
         }
         let entry = EgressEntry {
             at: (self.clock)(),
-            exec: None,
+            exec: subject.exec.clone(),
             host,
             port: subject.port,
             ip: subject.ip,
@@ -126,7 +128,8 @@ mod tests {
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
         let audit = Audit::new(file, 8192, || "2026-01-01T00:00:00Z".into());
         let evil = "a\n{\"verdict\":\"allow\"}\x1b[2J\u{202e}".to_owned();
-        let subject = Subject { host: evil + &"x".repeat(1000), port: 1, ip: None, proto: "dns" };
+        let subject =
+            Subject { host: evil + &"x".repeat(1000), port: 1, proto: "dns", ..Subject::default() };
         for _ in 0..100 {
             audit.deny(&subject, "not-allowed");
         }

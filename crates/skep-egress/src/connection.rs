@@ -41,6 +41,7 @@ pub(crate) async fn serve(
     mut client: Client,
     destination: Destination,
 ) {
+    ticket.identify().await;
     let raw = gateway.judge(&destination, None, Protocol::Tcp).await;
     if let Ok(grant) = &raw
         && let Some(address) = grant.addresses.first()
@@ -60,7 +61,7 @@ pub(crate) async fn serve(
                 dialled = Some(found);
             }
             Err(denial) => {
-                let subject = subject(&destination, &gateway, "tcp");
+                let subject = subject(&destination, &gateway, &ticket, "tcp");
                 gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
                 return client.reset();
             }
@@ -82,13 +83,13 @@ pub(crate) async fn serve(
         (Ok(Some(_)), Ok(grant)) => pass(&gateway, &ticket, client, &grant, dialled).await,
         (_, Ok(_)) => {
             let denial = Denial::new(reason::TIMEOUT, "the first bytes did not come");
-            refuse(&gateway, client, subject(&destination, &gateway, "tcp"), &denial);
+            refuse(&gateway, client, subject(&destination, &gateway, &ticket, "tcp"), &denial);
         }
         // Went away without a word, where something could have been allowed: programs try two
         // addresses at once and drop the slower connection.
         (Ok(None), Err(_)) if patience > SHORT && client.seen().is_empty() => {}
         (_, Err(denial)) => {
-            refuse(&gateway, client, subject(&destination, &gateway, "tcp"), &denial);
+            refuse(&gateway, client, subject(&destination, &gateway, &ticket, "tcp"), &denial);
         }
     }
 }
@@ -127,7 +128,7 @@ async fn serve_tls(
     destination: Destination,
     dialled: Dialled,
 ) {
-    let mut subject = subject(&destination, &gateway, "tls");
+    let mut subject = subject(&destination, &gateway, &ticket, "tls");
     let claim = match timeout(gateway.head_patience(), hello::read(&mut client)).await {
         Ok(Ok(Hello::Whole(Some(name)))) => {
             subject.host.clone_from(&name);
@@ -190,6 +191,7 @@ async fn pass(
         port: grant.port,
         ip: grant.addresses.first().copied(),
         proto,
+        exec: ticket.exec(),
     };
     let (outside, address) = match dialled {
         Some(found) => found,
@@ -212,12 +214,18 @@ async fn pass(
     gateway.allow(&subject, &grant.rule, reason, counts.both());
 }
 
-fn subject(destination: &Destination, gateway: &Gateway, proto: &'static str) -> Subject {
+fn subject(
+    destination: &Destination,
+    gateway: &Gateway,
+    ticket: &Ticket,
+    proto: &'static str,
+) -> Subject {
     Subject {
         host: destination.shown(gateway),
         port: destination.port,
         ip: destination.addresses.first().copied(),
         proto,
+        exec: ticket.exec(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! DNS for the inside: allowed names only, addresses only, never anything passed on.
 
 use crate::audit::Subject;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Ticket};
 use crate::names::{PINNED, Refusal};
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use skep_policy::egress::{Name, Verdict, reason};
+use skep_types::EgressPeer;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ const MOST_QUESTION: usize = 4096;
 pub(crate) async fn serve_udp(gateway: Arc<Gateway>, socket: Arc<UdpSocket>) {
     let room = Arc::new(Semaphore::new(MOST_AT_ONCE));
     let mut buffer = vec![0; MOST_QUESTION];
+    let Ok(here) = socket.local_addr() else { return };
     loop {
         let Ok((count, from)) = socket.recv_from(&mut buffer).await else {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -30,8 +32,11 @@ pub(crate) async fn serve_udp(gateway: Arc<Gateway>, socket: Arc<UdpSocket>) {
         let Ok(permit) = room.clone().try_acquire_owned() else { continue };
         let question = buffer[..count].to_vec();
         let (gateway, socket) = (gateway.clone(), socket.clone());
+        // Nearly everybody asks whom `/etc/resolv.conf` names; of others only the port is known.
+        let asker = EgressPeer { udp: true, local: from, remote: here };
         tokio::spawn(async move {
-            if let Some(reply) = answer(&gateway, &question).await {
+            let exec = gateway.owners.of(asker).await;
+            if let Some(reply) = answer(&gateway, &question, exec).await {
                 let _ = socket.send_to(&reply, from).await;
             }
             drop(permit);
@@ -40,7 +45,8 @@ pub(crate) async fn serve_udp(gateway: Arc<Gateway>, socket: Arc<UdpSocket>) {
 }
 
 /// Answers questions on a TCP connection: two bytes of length, then the message.
-pub(crate) async fn serve_tcp(gateway: Arc<Gateway>, mut stream: TcpStream) {
+pub(crate) async fn serve_tcp(gateway: Arc<Gateway>, ticket: &Ticket, mut stream: TcpStream) {
+    ticket.identify().await;
     let patience = gateway.head_patience();
     loop {
         let question = async {
@@ -53,7 +59,7 @@ pub(crate) async fn serve_tcp(gateway: Arc<Gateway>, mut stream: TcpStream) {
             Some(bytes)
         };
         let Ok(Some(question)) = tokio::time::timeout(patience, question).await else { return };
-        let Some(reply) = answer(&gateway, &question).await else { return };
+        let Some(reply) = answer(&gateway, &question, ticket.exec()).await else { return };
         let Ok(length) = u16::try_from(reply.len()) else { return };
         let whole = [&length.to_be_bytes()[..], &reply].concat();
         if stream.write_all(&whole).await.is_err() {
@@ -63,7 +69,11 @@ pub(crate) async fn serve_tcp(gateway: Arc<Gateway>, mut stream: TcpStream) {
 }
 
 /// The reply to a message, if it deserves one.
-pub(crate) async fn answer(gateway: &Gateway, bytes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) async fn answer(
+    gateway: &Gateway,
+    bytes: &[u8],
+    exec: Option<String>,
+) -> Option<Vec<u8>> {
     let question = Message::from_vec(bytes).ok()?;
     if question.metadata.message_type != MessageType::Query {
         return None;
@@ -76,7 +86,7 @@ pub(crate) async fn answer(gateway: &Gateway, bytes: &[u8]) -> Option<Vec<u8>> {
         [query] => {
             reply.add_query(query.clone());
             if query.query_class() == DNSClass::IN {
-                answer_query(gateway, query, &mut reply).await
+                answer_query(gateway, query, exec, &mut reply).await
             } else {
                 ResponseCode::Refused
             }
@@ -87,9 +97,14 @@ pub(crate) async fn answer(gateway: &Gateway, bytes: &[u8]) -> Option<Vec<u8>> {
     reply.to_vec().ok()
 }
 
-async fn answer_query(gateway: &Gateway, query: &Query, reply: &mut Message) -> ResponseCode {
+async fn answer_query(
+    gateway: &Gateway,
+    query: &Query,
+    exec: Option<String>,
+    reply: &mut Message,
+) -> ResponseCode {
     let text = query.name().to_ascii();
-    let mut subject = Subject { host: text.clone(), port: 53, ip: None, proto: "dns" };
+    let mut subject = Subject { host: text.clone(), port: 53, ip: None, proto: "dns", exec };
     let Ok(name) = Name::parse(&text) else {
         gateway.deny(&subject, reason::BAD_HOST);
         return ResponseCode::NXDomain;

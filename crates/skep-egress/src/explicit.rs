@@ -19,12 +19,13 @@ use tokio::time::timeout;
 
 /// Serves one connection to the proxy port.
 pub(crate) async fn serve(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream: TcpStream) {
+    ticket.identify().await;
     let patience = gateway.head_patience();
     let mut first = [0];
     match timeout(patience, stream.peek(&mut first)).await {
         Ok(Ok(1)) if first == [5] => {
             if let Ok(Some((stream, destination))) =
-                timeout(patience * 2, socks(&gateway, stream)).await
+                timeout(patience * 2, socks(&gateway, &ticket, stream)).await
             {
                 connection::serve(gateway, ticket, Client::new(stream), destination).await;
             }
@@ -52,8 +53,9 @@ async fn web(gateway: Arc<Gateway>, ticket: Arc<Ticket>, mut client: Client) {
         }
         Err(denial) => {
             let host = host.to_string();
-            gateway
-                .deny(&Subject { host: host.clone(), port, ip: None, proto: "tcp" }, denial.reason);
+            let exec = ticket.exec();
+            let subject = Subject { host: host.clone(), port, ip: None, proto: "tcp", exec };
+            gateway.deny(&subject, denial.reason);
             let body = refusal_text(&host, port, &denial);
             let text = format!(
                 "HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
@@ -82,7 +84,11 @@ async fn connect_target(client: &mut Client) -> Option<(Host, u16, usize)> {
     }
 }
 
-async fn socks(gateway: &Gateway, stream: TcpStream) -> Option<(TcpStream, Destination)> {
+async fn socks(
+    gateway: &Gateway,
+    ticket: &Ticket,
+    stream: TcpStream,
+) -> Option<(TcpStream, Destination)> {
     let protocol = Socks5ServerProtocol::accept_no_auth(stream).await.ok()?;
     let (protocol, command, target) = protocol.read_command().await.ok()?;
     let (text, port) = match &target {
@@ -91,7 +97,8 @@ async fn socks(gateway: &Gateway, stream: TcpStream) -> Option<(TcpStream, Desti
         }
         TargetAddr::Domain(name, port) => (name.clone(), *port),
     };
-    let subject = Subject { host: text.clone(), port, ip: None, proto: "tcp" };
+    let exec = ticket.exec();
+    let subject = Subject { host: text.clone(), port, ip: None, proto: "tcp", exec };
     if command != Socks5Command::TCPConnect {
         gateway.deny(&subject, reason::PROTOCOL_NOT_ALLOWED);
         let _ = protocol.reply_error(&ReplyError::CommandNotSupported).await;

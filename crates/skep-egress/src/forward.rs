@@ -62,6 +62,7 @@ impl<'a> Exchange<'a> {
                 port: grant.port,
                 ip: grant.addresses.first().copied(),
                 proto: "http",
+                exec: session.ticket.exec(),
             }),
             rule: grant.rule.clone(),
             reason: Mutex::new(None),

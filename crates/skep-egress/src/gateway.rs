@@ -4,13 +4,14 @@
 use crate::audit::{Audit, Subject};
 use crate::authority::Authority;
 use crate::names::Names;
+use crate::owner::Owners;
 use crate::secrets::Secrets;
 use skep_policy::egress::{Name, Protocol, Question, RuleError, RuleSet};
-use skep_types::{EgressConfig, EgressLimits, EgressStats};
+use skep_types::{EgressConfig, EgressLimits, EgressPeer, EgressStats};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
@@ -44,6 +45,7 @@ pub(crate) struct Gateway {
     rules: Mutex<Arc<RuleSet>>,
     secrets: Mutex<Arc<Secrets>>,
     pub(crate) names: Names,
+    pub(crate) owners: Arc<Owners>,
     pub(crate) authority: Option<Authority>,
     pub(crate) limits: EgressLimits,
     audit: Audit,
@@ -108,6 +110,7 @@ impl Gateway {
             rules: Mutex::new(Arc::new(rules)),
             secrets: Mutex::new(Arc::new(secrets)),
             names,
+            owners: Arc::new(Owners::new(config.attribute)),
             authority,
             limits: config.limits,
             audit,
@@ -166,11 +169,15 @@ impl Gateway {
     }
 
     /// Enters a connection in the list; it leaves when the ticket is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, room: OwnedSemaphorePermit) -> Ticket {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        room: OwnedSemaphorePermit,
+        peer: Option<EgressPeer>,
+    ) -> Ticket {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let cut = Arc::new(Cut::default());
         lock(&self.open).insert(id, Open { purpose: None, cut: cut.clone() });
-        Ticket { gateway: self.clone(), id, cut, _room: room }
+        Ticket { gateway: self.clone(), id, cut, peer, exec: OnceLock::new(), _room: room }
     }
 
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
@@ -207,10 +214,25 @@ pub(crate) struct Ticket {
     gateway: Arc<Gateway>,
     id: u64,
     cut: Arc<Cut>,
+    peer: Option<EgressPeer>,
+    exec: OnceLock<Option<String>>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Ticket {
+    /// Finds out which exec the connection belongs to. Called before anything is decided: a program
+    /// that was refused, or got its answer, may be gone a moment later.
+    pub(crate) async fn identify(&self) {
+        if let Some(peer) = self.peer {
+            let _ = self.exec.set(self.gateway.owners.of(peer).await);
+        }
+    }
+
+    /// The exec it belongs to, where that is known.
+    pub(crate) fn exec(&self) -> Option<String> {
+        self.exec.get().cloned().flatten()
+    }
+
     /// Says what the connection is for from now on.
     pub(crate) fn set_purpose(&self, purpose: Purpose) {
         if let Some(open) = lock(&self.gateway.open).get_mut(&self.id) {

@@ -59,7 +59,7 @@ where
         () = ticket.cut() => {}
     }
     if refused.load(Ordering::Relaxed) {
-        let subject = Subject { proto: "http", ..Subject::default() };
+        let subject = Subject { proto: "http", exec: ticket.exec(), ..Subject::default() };
         gateway.deny(&subject, reason::BAD_REQUEST);
     }
 }
@@ -111,6 +111,7 @@ impl Session {
                     port: refused.port,
                     ip: None,
                     proto: "http",
+                    exec: self.ticket.exec(),
                 };
                 self.gateway.deny(&subject, refused.denial.reason);
                 refusal(&refused.host, refused.port, &refused.denial)

@@ -53,6 +53,7 @@ mod http;
 mod judge;
 mod names;
 mod opened;
+mod owner;
 mod process;
 mod secrets;
 mod serve;

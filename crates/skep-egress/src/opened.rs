@@ -23,6 +23,7 @@ pub(crate) async fn serve(
         port: grant.port,
         ip: grant.addresses.first().copied(),
         proto: "tls",
+        exec: ticket.exec(),
     };
     let config = gateway.authority.as_ref().map(|authority| authority.server(&name));
     let Some(Ok(config)) = config else {

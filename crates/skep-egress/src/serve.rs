@@ -6,15 +6,17 @@ use crate::gateway::{Gateway, Ticket};
 use crate::judge::Destination;
 use crate::{connection, dns, explicit};
 use skep_policy::egress::reason;
-use skep_types::{EgressConfig, FromEgress, MAX_EGRESS_MESSAGE, ToEgress, egress_message};
+use skep_types::{
+    EgressConfig, EgressPeer, FromEgress, MAX_EGRESS_MESSAGE, ToEgress, egress_message,
+};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -54,9 +56,21 @@ pub async fn run(sockets: Sockets, mut control: UnixStream) -> io::Result<()> {
     };
     let ca = gateway.authority.as_ref().map(|authority| authority.pem().to_owned());
     send(&mut control, &FromEgress::Ready { ca }).await?;
+    let (mut control, mut back) = control.into_split();
+    let (sender, mut said) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(message) = said.recv().await {
+            if send(&mut back, &message).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(gateway.owners.clone().ask(sender.clone()));
     while let Some(message) = receive(&mut control).await? {
-        let reply = obey(&gateway, message);
-        send(&mut control, &reply).await?;
+        let Some(reply) = obey(&gateway, message) else { continue };
+        if sender.send(reply).is_err() {
+            break;
+        }
     }
     // The keeper is gone: connections end with their line in the log.
     gateway.cut_all();
@@ -67,8 +81,9 @@ pub async fn run(sockets: Sockets, mut control: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-fn obey(gateway: &Gateway, message: ToEgress) -> FromEgress {
-    match message {
+/// Does what the keeper says; what it answered to a question needs no reply.
+fn obey(gateway: &Gateway, message: ToEgress) -> Option<FromEgress> {
+    Some(match message {
         ToEgress::Configure(_) => {
             FromEgress::Refused { message: "the configuration was given already".into() }
         }
@@ -78,7 +93,11 @@ fn obey(gateway: &Gateway, message: ToEgress) -> FromEgress {
         },
         ToEgress::Revoke { name } => FromEgress::Ack { cut: gateway.revoke(&name) },
         ToEgress::Stats => FromEgress::Stats(gateway.stats()),
-    }
+        ToEgress::Owners { question, execs } => {
+            gateway.owners.answered(question, execs);
+            return None;
+        }
+    })
 }
 
 fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String> {
@@ -92,6 +111,7 @@ fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String>
             gateway.clone(),
             room.clone(),
             listener,
+            destination.clone(),
             move |gateway, ticket, stream| {
                 let going = destination(&stream);
                 async move {
@@ -107,16 +127,23 @@ fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String>
         ));
     }
     for listener in proxy {
-        tokio::spawn(accept(gateway.clone(), room.clone(), listener, explicit::serve));
+        tokio::spawn(accept(
+            gateway.clone(),
+            room.clone(),
+            listener,
+            destination.clone(),
+            explicit::serve,
+        ));
     }
     for listener in dns_tcp {
         tokio::spawn(accept(
             gateway.clone(),
             room.clone(),
             listener,
+            destination.clone(),
             |gateway, ticket, stream| async move {
                 tokio::select! {
-                    () = dns::serve_tcp(gateway, stream) => {}
+                    () = dns::serve_tcp(gateway, &ticket, stream) => {}
                     () = ticket.cut() => {}
                 }
             },
@@ -149,14 +176,19 @@ fn connections(asked: usize) -> usize {
 
 /// Takes connections for ever. With no room left they are ended at once, and the log says so
 /// once a second at most.
-async fn accept<F, W>(gateway: Arc<Gateway>, room: Arc<Semaphore>, listener: TcpListener, work: F)
-where
+async fn accept<F, W>(
+    gateway: Arc<Gateway>,
+    room: Arc<Semaphore>,
+    listener: TcpListener,
+    destination: OriginalDestination,
+    work: F,
+) where
     F: Fn(Arc<Gateway>, Arc<Ticket>, TcpStream) -> W,
     W: Future<Output = ()> + Send + 'static,
 {
     let mut told: Option<Instant> = None;
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors or memory: those who are served go on, and may free some.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
@@ -169,13 +201,23 @@ where
             }
             continue;
         };
-        let ticket = Arc::new(gateway.enter(permit));
+        let ticket = Arc::new(gateway.enter(permit, seen_from_inside(&stream, peer, &destination)));
         tokio::spawn(work(gateway.clone(), ticket, stream));
     }
 }
 
+/// The client's socket as it sees itself. Where no NAT had a hand in it, it is connected to us.
+fn seen_from_inside(
+    stream: &TcpStream,
+    peer: SocketAddr,
+    destination: &OriginalDestination,
+) -> Option<EgressPeer> {
+    let remote = destination(stream).or_else(|_| stream.local_addr()).ok()?;
+    Some(EgressPeer { udp: false, local: peer, remote })
+}
+
 /// The next message; `None` when the keeper is gone.
-async fn receive(control: &mut UnixStream) -> io::Result<Option<ToEgress>> {
+async fn receive(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<ToEgress>> {
     let length = match control.read_u32().await {
         Ok(length) => length as usize,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -189,7 +231,7 @@ async fn receive(control: &mut UnixStream) -> io::Result<Option<ToEgress>> {
     serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other)
 }
 
-async fn send(control: &mut UnixStream, message: &FromEgress) -> io::Result<()> {
+async fn send(control: &mut (impl AsyncWrite + Unpin), message: &FromEgress) -> io::Result<()> {
     let bytes = egress_message(message).map_err(io::Error::other)?;
     control.write_all(&bytes).await
 }

@@ -37,5 +37,6 @@ pub mod raw;
 pub mod route;
 pub mod seccomp;
 pub mod signal;
+pub mod socket_diag;
 pub mod stdio;
 pub mod subordinate;

@@ -3,7 +3,8 @@
 //! The keeper starts the egress process (`skep __egress …`) with open descriptors and speaks with
 //! it over a unix stream socket: each message is four bytes of length, most significant first,
 //! and that many bytes of JSON. The keeper sends [`ToEgress`], one at a time, and gets one
-//! [`FromEgress`] for each. When the socket ends, the process ends.
+//! [`FromEgress`] for each. The one question that goes the other way is [`FromEgress::WhoHas`], with
+//! [`ToEgress::Owners`] as its answer. When the socket ends, the process ends.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -181,6 +182,8 @@ pub struct EgressConfig {
     pub secrets: Vec<EgressSecret>,
     /// Let public hosts pass and log them, to learn which are needed.
     pub learn: bool,
+    /// Ask the keeper which exec a connection belongs to.
+    pub attribute: bool,
     /// Limits.
     pub limits: EgressLimits,
     /// More certificate authorities (PEM) for servers, beside those of the host.
@@ -208,6 +211,13 @@ pub enum ToEgress {
     },
     /// Tell figures.
     Stats,
+    /// Answers [`FromEgress::WhoHas`], and is not answered.
+    Owners {
+        /// The question.
+        question: u64,
+        /// The exec of each connection asked about, in order, where it is certain.
+        execs: Vec<Option<String>>,
+    },
 }
 
 /// To the keeper: one for each message.
@@ -231,6 +241,24 @@ pub enum FromEgress {
     },
     /// Figures.
     Stats(EgressStats),
+    /// Not an answer but a question: whose connections are these?
+    WhoHas {
+        /// Comes back with the answer.
+        question: u64,
+        /// The connections, seen from inside.
+        peers: Vec<EgressPeer>,
+    },
+}
+
+/// A socket inside the sandbox's network namespace, by its two addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressPeer {
+    /// UDP; TCP if not.
+    pub udp: bool,
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Where it is, or thinks it is, connected to.
+    pub remote: SocketAddr,
 }
 
 /// Figures since the start.

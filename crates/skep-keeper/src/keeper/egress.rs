@@ -74,11 +74,17 @@ impl Keeper<'_> {
 
     /// The process has said something, or is gone.
     pub(super) fn hear_egress(&mut self) {
-        let Some(egress) = &mut self.attendants.egress else { return };
-        match egress.hear() {
-            Ok(None) => {}
-            Ok(Some(message)) => self.egress_answered(message),
-            Err(_) => self.egress_died("it ended"),
+        // All there is: what was read already makes no socket readable.
+        loop {
+            let Some(egress) = &mut self.attendants.egress else { return };
+            match egress.hear() {
+                Ok(None) => return,
+                Ok(Some(FromEgress::WhoHas { question, peers })) => {
+                    self.tell_owners(question, &peers);
+                }
+                Ok(Some(message)) => self.egress_answered(message),
+                Err(_) => return self.egress_died("it ended"),
+            }
         }
     }
 
@@ -170,6 +176,7 @@ impl Keeper<'_> {
         let sent = match &self.attendants.egress {
             None => Err(Failure::invalid("this sandbox runs without `--net allow`")),
             Some(egress) => {
+                self.state.so_far.something_else();
                 let order = ToInit::Knock { targets, proxy: egress.doors.proxy };
                 let answer: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 self.channel.send(&order, &answer).step(|| "ask init to knock".into())

@@ -177,7 +177,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
 }
 
 /// The number of the process a handle stands for, as seen from here.
-fn pid_of(process: &OwnedFd) -> Option<Pid> {
+pub(super) fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let text =
         std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;

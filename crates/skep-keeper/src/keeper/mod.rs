@@ -11,6 +11,7 @@ mod egress;
 mod groups;
 mod guard;
 mod operations;
+mod owners;
 mod polled;
 mod refusals;
 mod running;
@@ -30,6 +31,7 @@ use crate::view::system;
 use connection::Connection;
 use egress::EgressState;
 use guard::DiskGuard;
+use owners::ExecsSoFar;
 use polled::PolledGuard;
 use refusals::Refusals;
 use running::Running;
@@ -96,6 +98,7 @@ struct State {
     refusals: Refusals,
     tracked: Tracking,
     egress: EgressState,
+    so_far: ExecsSoFar,
 }
 
 /// Noting which files git had clean, once, while the first exec runs that takes a while.

@@ -75,6 +75,7 @@ impl Keeper<'_> {
             running.cpu_before = guard.measure(None).cpu;
         }
         self.state.execs.insert(exec.clone(), running);
+        self.state.so_far.one_more(exec);
         self.state.idle_since = None;
         self.schedule_capture();
         Ok(())

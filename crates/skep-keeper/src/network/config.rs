@@ -43,6 +43,7 @@ pub fn egress_config(spec: &RunSpec) -> Result<EgressConfig, Failure> {
         resolvers,
         secrets: secrets(spec)?,
         learn: false,
+        attribute: true,
         limits: EgressLimits::default(),
         extra_ca,
     })

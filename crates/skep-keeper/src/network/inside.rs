@@ -15,7 +15,8 @@ pub const DNS_PORT: u16 = 53;
 const BACKLOG: i32 = 1024;
 
 /// The sockets' ports in the namespace. The sockets themselves travel beside it, in this order:
-/// TCP, proxy, DNS over UDP, DNS over TCP; then, where there is IPv6, TCP and both of DNS again.
+/// TCP, proxy, DNS over UDP, DNS over TCP; then, where there is IPv6, TCP and both of DNS again; at
+/// last one to ask the kernel about sockets in the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doors {
     /// Takes every IPv4 connection.
@@ -50,6 +51,7 @@ pub fn open_doors() -> Result<(Doors, Vec<OwnedFd>), Failure> {
         sockets.push(datagrams(loopback, DNS_PORT).step(step)?);
         sockets.push(listen(loopback, DNS_PORT).step(step)?);
     }
+    sockets.push(skep_sys::socket_diag::open().step(step)?);
     Ok((doors, sockets))
 }
 

@@ -48,6 +48,7 @@ pub struct Egress {
     pub opens_tls: bool,
     place: Place,
     sockets: Vec<OwnedFd>,
+    diagnosis: Option<OwnedFd>,
     directory: PathBuf,
     running: Option<Running>,
 }
@@ -73,8 +74,9 @@ impl Egress {
         spec: &RunSpec,
         doors: Doors,
         place: Place,
-        sockets: Vec<OwnedFd>,
+        mut sockets: Vec<OwnedFd>,
     ) -> Result<Self, Failure> {
+        let diagnosis = sockets.pop();
         let config = config::egress_config(spec)?;
         let literals = host_loopback(&config.rules)?;
         rules::load(&place, &rules::ruleset(&doors, &literals))?;
@@ -82,7 +84,7 @@ impl Egress {
         let _ = std::fs::remove_file(spec.directory.join(EgressDeath::FILE));
         let (directory, opens_tls) = (spec.directory.clone(), !config.secrets.is_empty());
         let mut egress =
-            Self { doors, config, opens_tls, place, sockets, directory, running: None };
+            Self { doors, config, opens_tls, place, sockets, diagnosis, directory, running: None };
         egress.launch()?;
         Ok(egress)
     }
@@ -220,6 +222,11 @@ impl Egress {
     /// The process's number, while it runs.
     pub fn pid(&self) -> Option<rustix::process::Pid> {
         self.running.as_ref().map(|running| running.child.pid)
+    }
+
+    /// Asks the kernel about sockets inside.
+    pub fn diagnosis(&self) -> Option<BorrowedFd<'_>> {
+        self.diagnosis.as_ref().map(AsFd::as_fd)
     }
 
     /// Readable when it has said something, or is gone.
