@@ -21,13 +21,14 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const KEEPER_PATIENCE: Duration = Duration::from_secs(5);
 
 type Waiting = (EgressPeer, oneshot::Sender<Option<String>>);
+type Asked = (u64, oneshot::Sender<Vec<Option<String>>>);
 
 /// Asks the keeper. Without a keeper that answers (a test), every owner is unknown.
 #[derive(Default)]
 pub(crate) struct Owners {
     queue: Mutex<VecDeque<Waiting>>,
     came: Notify,
-    answer: Mutex<Option<(u64, oneshot::Sender<Vec<Option<String>>>)>>,
+    answer: Mutex<Option<Asked>>,
     asking: bool,
 }
 
