@@ -1,7 +1,96 @@
-//! Rules that are the same in every database: scopes, moves of approvals, names of holders.
+//! Rules that are the same in every database: what a change may touch, which moves there are, how
+//! an id is found by its start, scopes, names of holders. The databases fetch and write; what is
+//! allowed is decided here.
 
-use crate::{APPROVAL_MOVES, Result, StoreError};
-use skep_types::{Approval, ApprovalId, ApprovalState, RelPath, Sandbox, SandboxId};
+use crate::{APPROVAL_MOVES, Expect, Result, ScopeConflict, StoreError};
+use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState, RelPath, Sandbox, SandboxId};
+
+/// A sandbox after a change: id and creation stay, the version is the next, and the state moves as
+/// the table allows.
+pub(crate) fn changed_sandbox(
+    before: &Sandbox,
+    change: &mut dyn FnMut(&mut Sandbox),
+) -> Result<Sandbox> {
+    let mut after = before.clone();
+    change(&mut after);
+    after.id = before.id.clone();
+    after.created_at = before.created_at.clone();
+    after.version = before.version + 1;
+    let illegal = |source| StoreError::IllegalState { id: before.id.clone(), source };
+    before.state.check_move(after.state).map_err(illegal)?;
+    Ok(after)
+}
+
+/// Refuses a change that was decided on another version.
+pub(crate) fn check_version(sandbox: &Sandbox, expect: Expect) -> Result<()> {
+    match expect.version {
+        Some(expected) if expected != sandbox.version => {
+            let (id, found) = (sandbox.id.clone(), sandbox.version);
+            Err(StoreError::StaleVersion { id, expected, found })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a change by somebody whose lease was taken over.
+pub(crate) fn check_epoch(id: &SandboxId, expected: u64, found: u64) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(StoreError::StaleLease { id: id.clone(), expected, found })
+}
+
+pub(crate) fn sandbox_not_found(id: &SandboxId) -> StoreError {
+    StoreError::NotFound { what: "sandbox", name: id.to_string() }
+}
+
+pub(crate) fn sandbox_taken(name: impl ToString) -> StoreError {
+    StoreError::AlreadyExists { what: "sandbox", name: name.to_string() }
+}
+
+/// A held scope as its row says it.
+pub(crate) fn held_scope(id: &str, scope: &[u8]) -> Result<(SandboxId, RelPath)> {
+    let damaged =
+        |detail: String| StoreError::Damaged { table: "scope_locks", id: id.to_owned(), detail };
+    let sandbox = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
+    let scope = RelPath::parse(scope).map_err(|error| damaged(error.to_string()))?;
+    Ok((sandbox, scope))
+}
+
+/// Refuses scopes that overlap with held ones, and names those.
+pub(crate) fn refuse_overlap(
+    sandbox: &Sandbox,
+    wanted: &[RelPath],
+    held: Vec<ScopeConflict>,
+) -> Result<()> {
+    let overlaps = |held: &ScopeConflict| wanted.iter().any(|scope| overlap(scope, &held.scope));
+    let conflicts: Vec<ScopeConflict> = held.into_iter().filter(overlaps).collect();
+    if conflicts.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::ScopeLocked { project: sandbox.project.clone(), conflicts })
+}
+
+/// The end of the range of ids that start with `text`. A text that no id starts with is not found:
+/// that also keeps the range simple, every character of an id is below `{`.
+pub(crate) fn id_range_end(what: &'static str, text: &str) -> Result<String> {
+    let is_start = !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase());
+    if is_start { Ok(format!("{text}{{")) } else { Err(no_such_id(what, text)) }
+}
+
+/// The one id that starts with `text`.
+pub(crate) fn only_id(what: &'static str, text: &str, found: Vec<String>) -> Result<String> {
+    match <[String; 1]>::try_from(found) {
+        Ok([id]) => Ok(id),
+        Err(none) if none.is_empty() => Err(no_such_id(what, text)),
+        Err(candidates) => Err(StoreError::Ambiguous { what, prefix: text.to_owned(), candidates }),
+    }
+}
+
+pub(crate) fn no_such_id(what: &'static str, text: &str) -> StoreError {
+    StoreError::NotFound { what, name: text.to_owned() }
+}
 
 /// No scope in the policy means the whole project.
 pub(crate) fn scopes(sandbox: &Sandbox) -> Vec<RelPath> {
@@ -54,6 +143,66 @@ pub(crate) fn check_approval_move(approval: &Approval, to: ApprovalState) -> Res
     } else {
         Err(illegal_move(approval, from, to))
     }
+}
+
+/// An approval after a move: what it is of stays, and the state is the one it moves to.
+pub(crate) fn moved_approval(
+    before: &Approval,
+    to: ApprovalState,
+    change: &mut dyn FnMut(&mut Approval),
+) -> Result<Approval> {
+    check_approval_move(before, to)?;
+    let mut after = before.clone();
+    change(&mut after);
+    after.id = before.id.clone();
+    after.kind = before.kind.clone();
+    after.sandbox = before.sandbox.clone();
+    after.project = before.project.clone();
+    after.state = to;
+    Ok(after)
+}
+
+/// What an undo that passes its commit point reverses; then [`check_single_undo`] is to be asked.
+pub(crate) fn reverses_at_commit(before: &Approval, to: ApprovalState) -> Option<&ApprovalId> {
+    match (&before.kind, before.state, to) {
+        (ApprovalKind::Undo { of }, ApprovalState::Applying, ApprovalState::Committed) => Some(of),
+        _ => None,
+    }
+}
+
+/// Two undos of one approval may be staged at once; only the first may pass the commit point.
+/// `begun` are those of the project that have passed it.
+pub(crate) fn check_single_undo(
+    undo: &Approval,
+    reversed: &Approval,
+    begun: &[Approval],
+) -> Result<()> {
+    if reversed.state != ApprovalState::Applied {
+        return Err(illegal_move(reversed, reversed.state, ApprovalState::Undone));
+    }
+    if begun.iter().any(|other| other.kind == undo.kind) {
+        return Err(illegal_move(undo, undo.state, ApprovalState::Committed));
+    }
+    Ok(())
+}
+
+/// What an undo that has just come into the project has undone; both are true at once.
+pub(crate) fn undoes(before: ApprovalState, after: &Approval) -> Option<&ApprovalId> {
+    match &after.kind {
+        ApprovalKind::Undo { of }
+            if after.state == ApprovalState::Applied && before != after.state =>
+        {
+            Some(of)
+        }
+        _ => None,
+    }
+}
+
+/// The approval that an undo has undone.
+pub(crate) fn undone(mut reversed: Approval) -> Result<Approval> {
+    check_approval_move(&reversed, ApprovalState::Undone)?;
+    reversed.state = ApprovalState::Undone;
+    Ok(reversed)
 }
 
 /// The word in the `state` column, as in the JSON.

@@ -4,7 +4,10 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, ledger};
-use crate::rules::{PathRange, approval_not_found, check_approval_move, illegal_move, state_word};
+use crate::rules::{
+    PathRange, approval_not_found, check_single_undo, illegal_move, moved_approval,
+    reverses_at_commit, state_word, undoes, undone,
+};
 use crate::value::{encode, micros};
 use crate::{ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
 use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, SandboxId};
@@ -45,23 +48,18 @@ impl ApprovalStore for PostgresStore {
     ) -> Result<Approval> {
         self.write("move an approval", |session| {
             let before = self.load_approval(session, id)?;
-            check_approval_move(&before, to)?;
-            if (before.state, to) == (ApprovalState::Applying, ApprovalState::Committed) {
-                self.refuse_second_undo(session, &before)?;
+            let after = moved_approval(&before, to, change)?;
+            if let Some(of) = reverses_at_commit(&before, to) {
+                let begun = self.begun_undos(session, &before)?;
+                check_single_undo(&before, &self.load_approval(session, of)?, &begun)?;
             }
-            let mut after = before.clone();
-            change(&mut after);
-            after.id = before.id.clone();
-            after.kind = before.kind.clone();
-            after.sandbox = before.sandbox.clone();
-            after.project = before.project.clone();
-            after.state = to;
             write_back(session, &after)?;
             if after.paths != before.paths {
                 write_paths(session, &after)?;
             }
-            if before.state != to {
-                self.settle_undone(session, &after)?;
+            if let Some(of) = undoes(before.state, &after) {
+                let reversed = self.load_approval(session, of)?;
+                write_back(session, &undone(reversed)?)?;
             }
             ledger::append(session, events)?;
             Ok(after)
@@ -140,34 +138,12 @@ impl PostgresStore {
         found.ok_or_else(|| approval_not_found(id).into())
     }
 
-    /// Two undos of one approval may be staged at once; only the first may pass the commit point.
-    fn refuse_second_undo(&self, session: &mut Session, undo: &Approval) -> Outcome<()> {
-        let ApprovalKind::Undo { of } = &undo.kind else { return Ok(()) };
-        let reversed = self.load_approval(session, of)?;
-        if reversed.state != ApprovalState::Applied {
-            return Err(illegal_move(&reversed, reversed.state, ApprovalState::Undone).into());
-        }
+    /// The undos of a project that have passed their commit point and are not done.
+    fn begun_undos(&self, session: &mut Session, undo: &Approval) -> Outcome<Vec<Approval>> {
         let sql = "SELECT id, value, sum FROM approvals
                    WHERE node = $2 AND project = $1 AND kind IN ('undo', 'redo')
                      AND state IN ('committed', 'needs_attention')";
-        let begun: Vec<Approval> =
-            rows(session, TABLE, sql, &[&undo.project.as_bytes(), &self.node])?;
-        match begun.iter().find(|other| other.kind == undo.kind) {
-            Some(_) => Err(illegal_move(undo, undo.state, ApprovalState::Committed).into()),
-            None => Ok(()),
-        }
-    }
-
-    /// An undo that is in the project has undone the approval it names; both are true at once.
-    fn settle_undone(&self, session: &mut Session, approval: &Approval) -> Outcome<()> {
-        let (ApprovalKind::Undo { of }, ApprovalState::Applied) = (&approval.kind, approval.state)
-        else {
-            return Ok(());
-        };
-        let mut reversed = self.load_approval(session, of)?;
-        check_approval_move(&reversed, ApprovalState::Undone)?;
-        reversed.state = ApprovalState::Undone;
-        write_back(session, &reversed)
+        rows(session, TABLE, sql, &[&undo.project.as_bytes(), &self.node])
     }
 
     fn insert_row(&self, session: &mut Session, approval: &Approval) -> Outcome<()> {

@@ -1,8 +1,8 @@
 //! Rows of a query as values, and how an id is found by its start.
 
-use super::fault::{Fault, Outcome};
+use super::fault::Outcome;
 use super::session::{Parameters, Session};
-use crate::StoreError;
+use crate::rules::{id_range_end, no_such_id, only_id};
 use crate::value::decode;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -82,31 +82,16 @@ pub(super) fn by_id_prefix<T: DeserializeOwned>(
     text: &str,
     node: &str,
 ) -> Outcome<T> {
-    let not_found =
-        || Fault::from(StoreError::NotFound { what: search.what, name: text.to_owned() });
-    // Also keeps the end of the range simple: every character of an id is below `{`.
-    if text.is_empty()
-        || !text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
-    {
-        return Err(not_found());
-    }
+    let until = id_range_end(search.what, text)?;
     if let Some(found) = first(session, table, search.exact, &[&text, &node])? {
         return Ok(found);
     }
-    let until = format!("{text}{{");
     let found = session.query(search.range, &[&text, &until, &node])?;
     let found: Vec<String> =
         found.iter().map(|row| row.try_get(0)).collect::<Result<_, tokio_postgres::Error>>()?;
-    match found.as_slice() {
-        [] => Err(not_found()),
-        [id] => first(session, table, search.exact, &[id, &node])?.ok_or_else(not_found),
-        _ => Err(StoreError::Ambiguous {
-            what: search.what,
-            prefix: text.to_owned(),
-            candidates: found,
-        }
-        .into()),
-    }
+    let id = only_id(search.what, text, found)?;
+    let found = first(session, table, search.exact, &[&id, &node])?;
+    found.ok_or_else(|| no_such_id(search.what, text).into())
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
 //! Sandboxes, their names, scope locks and leases. A handle changes only those of its own node.
 
-use super::fault::{Fault, Outcome};
+use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, layers, ledger};
-use crate::rules::{overlap, sandbox_holder, scopes};
+use crate::rules::{
+    changed_sandbox, check_epoch, check_version, held_scope, refuse_overlap, sandbox_holder,
+    sandbox_not_found, sandbox_taken, scopes,
+};
 use crate::value::{encode, micros};
 use crate::{
     DeletedRows, Expect, Lease, NewEvent, Nodes, Result, SandboxFilter, SandboxStore,
     ScopeConflict, ScopeMode, StoreError,
 };
-use skep_types::{ByteString, RelPath, Sandbox, SandboxId, SandboxState};
+use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = $1";
@@ -99,15 +102,7 @@ impl SandboxStore for PostgresStore {
         self.write("update a sandbox", |session| {
             let before = load_own(session, id, &self.node)?;
             check_expected(session, &before, expect)?;
-            let mut after = before.clone();
-            change(&mut after);
-            after.id = before.id.clone();
-            after.created_at = before.created_at.clone();
-            after.version = before.version + 1;
-            before
-                .state
-                .check_move(after.state)
-                .map_err(|source| StoreError::IllegalState { id: id.clone(), source })?;
+            let after = changed_sandbox(&before, change)?;
             if after.name != before.name {
                 refuse_taken_name(session, &after)?;
             }
@@ -210,15 +205,7 @@ impl PostgresStore {
     /// Projects of the same path on two nodes are two projects.
     fn lock_scope(&self, session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
         let wanted = scopes(sandbox);
-        let conflicts: Vec<ScopeConflict> = self
-            .held_scopes(session, &sandbox.project)?
-            .into_iter()
-            .filter(|held| wanted.iter().any(|scope| overlap(scope, &held.scope)))
-            .collect();
-        if !conflicts.is_empty() {
-            let project = sandbox.project.clone();
-            return Err(StoreError::ScopeLocked { project, conflicts }.into());
-        }
+        refuse_overlap(sandbox, &wanted, self.held_scopes(session, &sandbox.project)?)?;
         for scope in &wanted {
             session.execute(
                 "INSERT INTO scope_locks (sandbox, node, project, scope) VALUES ($1, $2, $3, $4)
@@ -239,13 +226,7 @@ impl PostgresStore {
         let mut held = Vec::new();
         for row in session.query(sql, &[&project.as_bytes(), &self.node])? {
             let (id, scope): (String, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?);
-            let damaged = |detail: String| StoreError::Damaged {
-                table: "scope_locks",
-                id: id.clone(),
-                detail,
-            };
-            let sandbox: SandboxId = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
-            let scope = RelPath::parse(&scope).map_err(|error| damaged(error.to_string()))?;
+            let (sandbox, scope) = held_scope(&id, &scope)?;
             let sandbox_name = load_own(session, &sandbox, &self.node)?.name;
             held.push(ScopeConflict { sandbox, sandbox_name, scope });
         }
@@ -253,14 +234,10 @@ impl PostgresStore {
     }
 }
 
-fn not_found(id: &SandboxId) -> Fault {
-    StoreError::NotFound { what: "sandbox", name: id.to_string() }.into()
-}
-
 /// The sandbox, if it is this node's.
 pub(super) fn load_own(session: &mut Session, id: &SandboxId, node: &str) -> Outcome<Sandbox> {
     let found = first(session, TABLE, BY_ID, &[&id.as_str()])?;
-    let sandbox: Sandbox = found.ok_or_else(|| not_found(id))?;
+    let sandbox: Sandbox = found.ok_or_else(|| sandbox_not_found(id))?;
     let lease = load_lease(session, id)?;
     if lease.node != node {
         return Err(
@@ -272,22 +249,15 @@ pub(super) fn load_own(session: &mut Session, id: &SandboxId, node: &str) -> Out
 
 fn load_lease(session: &mut Session, id: &SandboxId) -> Outcome<Lease> {
     let sql = "SELECT node, lease_epoch FROM sandboxes WHERE id = $1";
-    let row = session.first(sql, &[&id.as_str()])?.ok_or_else(|| not_found(id))?;
+    let row = session.first(sql, &[&id.as_str()])?.ok_or_else(|| sandbox_not_found(id))?;
     let epoch: i64 = row.try_get(1)?;
     Ok(Lease { node: row.try_get(0)?, epoch: epoch as u64 })
 }
 
 fn check_expected(session: &mut Session, sandbox: &Sandbox, expect: Expect) -> Outcome<()> {
-    let id = sandbox.id.clone();
-    if let Some(expected) = expect.version.filter(|version| *version != sandbox.version) {
-        let found = sandbox.version;
-        return Err(StoreError::StaleVersion { id, expected, found }.into());
-    }
+    check_version(sandbox, expect)?;
     if let Some(expected) = expect.lease_epoch {
-        let found = load_lease(session, &id)?.epoch;
-        if found != expected {
-            return Err(StoreError::StaleLease { id, expected, found }.into());
-        }
+        check_epoch(&sandbox.id, expected, load_lease(session, &sandbox.id)?.epoch)?;
     }
     Ok(())
 }
@@ -295,8 +265,7 @@ fn check_expected(session: &mut Session, sandbox: &Sandbox, expect: Expect) -> O
 fn refuse_taken(session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE id = $1";
     if exists(session, sql, &[&sandbox.id.as_str()])? {
-        let name = sandbox.id.to_string();
-        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+        return Err(sandbox_taken(&sandbox.id).into());
     }
     refuse_taken_name(session, sandbox)
 }
@@ -304,8 +273,7 @@ fn refuse_taken(session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
 fn refuse_taken_name(session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE name = $1 AND state <> 'deleted'";
     if exists(session, sql, &[&sandbox.name.as_str()])? {
-        let name = sandbox.name.to_string();
-        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+        return Err(sandbox_taken(&sandbox.name).into());
     }
     Ok(())
 }

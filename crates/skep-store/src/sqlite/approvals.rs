@@ -3,7 +3,10 @@
 use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, first, rows};
 use super::{Durability, SqliteStore, ledger};
-use crate::rules::{PathRange, approval_not_found, check_approval_move, illegal_move, state_word};
+use crate::rules::{
+    PathRange, approval_not_found, check_single_undo, illegal_move, moved_approval,
+    reverses_at_commit, state_word, undoes, undone,
+};
 use crate::value::{encode, micros};
 use crate::{ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
 use rusqlite::{Transaction, params};
@@ -45,23 +48,17 @@ impl ApprovalStore for SqliteStore {
     ) -> Result<Approval> {
         self.write("move an approval", Durability::Power, |tx| {
             let before = load(tx, id)?;
-            check_approval_move(&before, to)?;
-            if (before.state, to) == (ApprovalState::Applying, ApprovalState::Committed) {
-                refuse_second_undo(tx, &before)?;
+            let after = moved_approval(&before, to, change)?;
+            if let Some(of) = reverses_at_commit(&before, to) {
+                let begun = begun_undos(tx, &before)?;
+                check_single_undo(&before, &load(tx, of)?, &begun)?;
             }
-            let mut after = before.clone();
-            change(&mut after);
-            after.id = before.id.clone();
-            after.kind = before.kind.clone();
-            after.sandbox = before.sandbox.clone();
-            after.project = before.project.clone();
-            after.state = to;
             write_back(tx, &after)?;
             if after.paths != before.paths {
                 write_paths(tx, &after)?;
             }
-            if before.state != to {
-                settle_undone(tx, &after)?;
+            if let Some(of) = undoes(before.state, &after) {
+                write_back(tx, &undone(load(tx, of)?)?)?;
             }
             ledger::append(tx, events)?;
             Ok(after)
@@ -129,33 +126,12 @@ fn load(tx: &Transaction<'_>, id: &ApprovalId) -> Outcome<Approval> {
         .ok_or_else(|| approval_not_found(id).into())
 }
 
-/// Two undos of one approval may be staged at once; only the first may pass the commit point.
-fn refuse_second_undo(tx: &Transaction<'_>, undo: &Approval) -> Outcome<()> {
-    let ApprovalKind::Undo { of } = &undo.kind else { return Ok(()) };
-    let reversed = load(tx, of)?;
-    if reversed.state != ApprovalState::Applied {
-        return Err(illegal_move(&reversed, reversed.state, ApprovalState::Undone).into());
-    }
+/// The undos of a project that have passed their commit point and are not done.
+fn begun_undos(tx: &Transaction<'_>, undo: &Approval) -> Outcome<Vec<Approval>> {
     let sql = "SELECT id, value, sum FROM approvals
                WHERE project = ?1 AND kind IN ('undo', 'redo')
                  AND state IN ('committed', 'needs_attention')";
-    let begun: Vec<Approval> = rows(tx, TABLE, sql, params![undo.project.as_bytes()])?;
-    match begun.iter().find(|other| other.kind == undo.kind) {
-        Some(_) => Err(illegal_move(undo, undo.state, ApprovalState::Committed).into()),
-        None => Ok(()),
-    }
-}
-
-/// An undo that is in the project has undone the approval it names; both are true at once.
-fn settle_undone(tx: &Transaction<'_>, approval: &Approval) -> Outcome<()> {
-    let (ApprovalKind::Undo { of }, ApprovalState::Applied) = (&approval.kind, approval.state)
-    else {
-        return Ok(());
-    };
-    let mut reversed = load(tx, of)?;
-    check_approval_move(&reversed, ApprovalState::Undone)?;
-    reversed.state = ApprovalState::Undone;
-    write_back(tx, &reversed)
+    rows(tx, TABLE, sql, params![undo.project.as_bytes()])
 }
 
 /// `approve`, `undo`, or `redo`: the undo of an undo applies again, and can be undone like an

@@ -1,7 +1,7 @@
 //! Rows of a query as values, and how an id is found by its start.
 
-use super::fault::{Fault, Outcome};
-use crate::StoreError;
+use super::fault::Outcome;
+use crate::rules::{id_range_end, no_such_id, only_id};
 use crate::value::decode;
 use rusqlite::{OptionalExtension as _, Params, Row, Transaction, params};
 use serde::de::DeserializeOwned;
@@ -63,29 +63,15 @@ pub(super) fn by_id_prefix<T: DeserializeOwned>(
     search: &IdSearch,
     text: &str,
 ) -> Outcome<T> {
-    let not_found =
-        || Fault::from(StoreError::NotFound { what: search.what, name: text.to_owned() });
-    // Also keeps the end of the range simple: every character of an id is below `{`.
-    if text.is_empty()
-        || !text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
-    {
-        return Err(not_found());
-    }
+    let until = id_range_end(search.what, text)?;
     if let Some(value) = first(tx, table, search.exact, params![text])? {
         return Ok(value);
     }
     let mut statement = tx.prepare(search.range)?;
     let found: Vec<String> = statement
-        .query_map(params![text, format!("{text}{{")], |row| row.get(0))?
+        .query_map(params![text, until], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    match found.as_slice() {
-        [] => Err(not_found()),
-        [id] => first(tx, table, search.exact, params![id])?.ok_or_else(not_found),
-        _ => Err(StoreError::Ambiguous {
-            what: search.what,
-            prefix: text.to_owned(),
-            candidates: found,
-        }
-        .into()),
-    }
+    let id = only_id(search.what, text, found)?;
+    let found = first(tx, table, search.exact, params![id])?;
+    found.ok_or_else(|| no_such_id(search.what, text).into())
 }

@@ -1,16 +1,19 @@
 //! Sandboxes, their names, scope locks and leases.
 
-use super::fault::{Fault, Outcome};
+use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, layers, ledger};
-use crate::rules::{overlap, sandbox_holder, scopes};
+use crate::rules::{
+    changed_sandbox, check_epoch, check_version, held_scope, refuse_overlap, sandbox_holder,
+    sandbox_not_found, sandbox_taken, scopes,
+};
 use crate::value::{encode, micros};
 use crate::{
     DeletedRows, Expect, Lease, NewEvent, Result, SandboxFilter, SandboxStore, ScopeConflict,
     ScopeMode, StoreError,
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
-use skep_types::{ByteString, RelPath, Sandbox, SandboxId, SandboxState};
+use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = ?1";
@@ -104,15 +107,7 @@ impl SandboxStore for SqliteStore {
             let before: Sandbox = load(tx, id)?;
             refuse_other_node(tx, &before)?;
             check_expected(tx, &before, expect)?;
-            let mut after = before.clone();
-            change(&mut after);
-            after.id = before.id.clone();
-            after.created_at = before.created_at.clone();
-            after.version = before.version + 1;
-            before
-                .state
-                .check_move(after.state)
-                .map_err(|source| StoreError::IllegalState { id: id.clone(), source })?;
+            let after = changed_sandbox(&before, change)?;
             if after.name != before.name {
                 refuse_taken_name(tx, &after)?;
             }
@@ -161,19 +156,15 @@ impl SandboxStore for SqliteStore {
     }
 }
 
-fn not_found(id: &SandboxId) -> Fault {
-    StoreError::NotFound { what: "sandbox", name: id.to_string() }.into()
-}
-
 pub(super) fn load(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Sandbox> {
-    first(tx, TABLE, BY_ID, params![id.as_str()])?.ok_or_else(|| not_found(id))
+    first(tx, TABLE, BY_ID, params![id.as_str()])?.ok_or_else(|| sandbox_not_found(id).into())
 }
 
 fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
     let sql = "SELECT node, lease_epoch FROM sandboxes WHERE id = ?1";
     let found: Option<(String, i64)> =
         tx.query_row(sql, params![id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let (node, epoch) = found.ok_or_else(|| not_found(id))?;
+    let (node, epoch) = found.ok_or_else(|| sandbox_not_found(id))?;
     Ok(Lease { node, epoch: epoch as u64 })
 }
 
@@ -189,16 +180,9 @@ fn refuse_other_node(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 }
 
 fn check_expected(tx: &Transaction<'_>, sandbox: &Sandbox, expect: Expect) -> Outcome<()> {
-    let id = sandbox.id.clone();
-    if let Some(expected) = expect.version.filter(|version| *version != sandbox.version) {
-        let found = sandbox.version;
-        return Err(StoreError::StaleVersion { id, expected, found }.into());
-    }
+    check_version(sandbox, expect)?;
     if let Some(expected) = expect.lease_epoch {
-        let found = load_lease(tx, &id)?.epoch;
-        if found != expected {
-            return Err(StoreError::StaleLease { id, expected, found }.into());
-        }
+        check_epoch(&sandbox.id, expected, load_lease(tx, &sandbox.id)?.epoch)?;
     }
     Ok(())
 }
@@ -206,8 +190,7 @@ fn check_expected(tx: &Transaction<'_>, sandbox: &Sandbox, expect: Expect) -> Ou
 fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE id = ?1";
     if tx.prepare_cached(sql)?.exists(params![sandbox.id.as_str()])? {
-        let name = sandbox.id.to_string();
-        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+        return Err(sandbox_taken(&sandbox.id).into());
     }
     refuse_taken_name(tx, sandbox)
 }
@@ -215,8 +198,7 @@ fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 fn refuse_taken_name(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT 1 FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
     if tx.prepare_cached(sql)?.exists(params![sandbox.name.as_str()])? {
-        let name = sandbox.name.to_string();
-        return Err(StoreError::AlreadyExists { what: "sandbox", name }.into());
+        return Err(sandbox_taken(&sandbox.name).into());
     }
     Ok(())
 }
@@ -281,14 +263,7 @@ fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
 
 fn lock_scope(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let wanted = scopes(sandbox);
-    let conflicts: Vec<ScopeConflict> = held_scopes(tx, &sandbox.project)?
-        .into_iter()
-        .filter(|held| wanted.iter().any(|scope| overlap(scope, &held.scope)))
-        .collect();
-    if !conflicts.is_empty() {
-        let project = sandbox.project.clone();
-        return Err(StoreError::ScopeLocked { project, conflicts }.into());
-    }
+    refuse_overlap(sandbox, &wanted, held_scopes(tx, &sandbox.project)?)?;
     for scope in &wanted {
         tx.execute(
             "INSERT OR IGNORE INTO scope_locks (sandbox, project, scope) VALUES (?1, ?2, ?3)",
@@ -307,13 +282,7 @@ fn held_scopes(tx: &Transaction<'_>, project: &ByteString) -> Outcome<Vec<ScopeC
         .collect::<rusqlite::Result<_>>()?;
     held.into_iter()
         .map(|(id, scope)| {
-            let damaged = |detail: String| StoreError::Damaged {
-                table: "scope_locks",
-                id: id.clone(),
-                detail,
-            };
-            let sandbox: SandboxId = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
-            let scope = RelPath::parse(&scope).map_err(|error| damaged(error.to_string()))?;
+            let (sandbox, scope) = held_scope(&id, &scope)?;
             let sandbox_name = load(tx, &sandbox)?.name;
             Ok(ScopeConflict { sandbox, sandbox_name, scope })
         })
