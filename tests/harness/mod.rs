@@ -30,7 +30,7 @@ mod who;
 
 pub(crate) use call::{Call, Ran};
 pub(crate) use canary::Canary;
-pub(crate) use lab::{Lab, for_both, for_each};
+pub(crate) use lab::{Lab, entries, for_both, for_each};
 pub(crate) use server::{Reply, Server, TOKEN};
 pub(crate) use skip::{long, skip};
 pub(crate) use terminal::Terminal;

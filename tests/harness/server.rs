@@ -5,7 +5,7 @@ use super::wait::wait_for;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The bootstrap token of every lab.
@@ -14,6 +14,8 @@ pub(crate) const TOKEN: &str = "bootstrap-token-of-a-test-0123456789";
 /// A running `skep serve`, over TCP and its unix socket.
 pub(crate) struct Server<'a> {
     lab: &'a Lab,
+    /// Its state directory.
+    home: PathBuf,
     child: Child,
     /// Where it listens.
     pub(crate) port: u16,
@@ -65,19 +67,30 @@ impl Lab {
 
     /// Starts a server and waits until it answers.
     pub(crate) fn serve(&self, more: &[&str]) -> Server<'_> {
+        self.serve_in(&self.state, &[], more)
+    }
+
+    /// One with another state directory, and variables of its own.
+    pub(crate) fn serve_in(
+        &self,
+        home: &Path,
+        variables: &[(&str, &str)],
+        more: &[&str],
+    ) -> Server<'_> {
         let port = free_port();
         let token = self.token_file();
         let log = fs::File::create(self.root.join("server.log")).unwrap();
         let mut command = self
             .skep(["serve", "--listen", &format!("127.0.0.1:{port}"), "--listen"])
-            .arg(format!("unix:{}", self.state.join("skep.sock").display()))
+            .arg(format!("unix:{}", home.join("skep.sock").display()))
             .arg("--token-file")
             .arg(token)
             .args(more)
             .into_command();
+        command.env("SKEP_HOME", home).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().unwrap();
-        let server = Server { lab: self, child, port };
+        let server = Server { lab: self, home: home.to_owned(), child, port };
         wait_for("the server", 30, || {
             Command::new("curl")
                 .args(["-sf", "-o", "/dev/null", &server.url("/health/live")])
@@ -106,7 +119,7 @@ impl Server<'_> {
 
     /// `unix://…`, for `--host`.
     pub(crate) fn socket(&self) -> String {
-        format!("unix://{}", self.lab.state.join("skep.sock").display())
+        format!("unix://{}", self.home.join("skep.sock").display())
     }
 
     /// The process.

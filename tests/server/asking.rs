@@ -89,6 +89,65 @@ fn api_10_versions_and_states() {
 }
 
 #[test]
+fn a_policy_changes_as_far_as_it_can() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let patch = |body: &Value| server.send("PATCH", "/v1/sandboxes/s", body, &[]);
+        let shown = || server.get("/v1/sandboxes/s").is(200).json();
+        // At any moment.
+        let live = patch(&json!({ "labels": { "team": "bees" }, "ttl": "2h" })).is(200).json();
+        assert_eq!(
+            (&live["labels"]["team"], &live["labels"]["skep.ttl"]),
+            (&json!("bees"), &json!("7200"))
+        );
+        // Not while it runs, by name, and nothing of it.
+        let both =
+            json!({ "limits": { "pids": 77, "memory": "64M" }, "labels": { "team": "ants" } });
+        let refused = patch(&both).is(409).json();
+        assert_eq!(refused["code"], "illegal_state");
+        assert_eq!(refused["details"]["needs_restart"], json!(["limits.memory", "limits.pids"]));
+        assert_eq!(shown()["labels"]["team"], "bees");
+        assert_eq!(
+            patch(&json!({ "network": "allow" })).is(409).json()["details"]["needs_restart"],
+            json!(["network"])
+        );
+        patch(&json!({ "network": "none" })).is(200);
+        server.post("/v1/sandboxes/s/stop", &json!({})).is(200);
+        patch(&both).is(200);
+        let ended = patch(&json!({ "ttl": null })).is(200).json();
+        assert!(ended["labels"].get("skep.ttl").is_none(), "{ended}");
+        // In force after the next start, asked from inside: 77 processes, and no more.
+        let forks = "i=0; while [ $i -lt 100 ]; do sleep 20 & i=$((i+1)); done";
+        let body = json!({ "command": ["sh", "-c", forks], "wait": true });
+        let ran = server.post("/v1/sandboxes/s/execs", &body);
+        match ran.status {
+            200 => {
+                let limits = &ran.json()["limits_hit"];
+                assert!(limits.as_array().unwrap().contains(&json!("pids")), "{limits}");
+                assert_eq!(shown()["enforcement"]["pids"]["enforced"], true);
+            }
+            // Asked for, and not to be had here: refused.
+            _ => assert_eq!(ran.is(422).json()["code"], "missing_capability"),
+        }
+        assert_eq!(shown()["policy"]["limits"]["pids"], 77);
+        for bad in [
+            json!({ "limits": { "pids": 0 } }),
+            json!({ "ttl": "soon" }),
+            json!({ "network": "all" }),
+            json!({ "policy": {} }),
+        ] {
+            patch(&bad).is(400);
+        }
+        assert_eq!(
+            patch(&json!({ "labels": { "skep.ttl": "1" } })).is(403).json()["code"],
+            "refused"
+        );
+        server.stop();
+    });
+}
+
+#[test]
 fn api_11_a_limit_is_a_limit_or_an_error() {
     for_each([Who::user()], |lab| {
         let server = lab.serve(&[]);

@@ -53,7 +53,7 @@ fn crash_7_a_worker_that_dies_costs_one_request() {
     });
 }
 
-fn children(of: i32) -> Vec<i32> {
+pub(super) fn children(of: i32) -> Vec<i32> {
     let found = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -2,5 +2,8 @@
 
 mod asking;
 mod crash;
+mod fenced;
+mod files;
+mod replace;
 mod through;
 mod who;

@@ -166,10 +166,11 @@ fn may(role: &str, method: &str, path: &str) -> bool {
         "viewer" => looks && !takes_over,
         _ => {
             let own = path.starts_with("/v1/sandboxes/{sandbox}") || path.starts_with("/v1/execs");
-            let works = ["/execs", "/files", "/signal", "/kill", "/stdin", "/net/test"];
+            let works = ["/execs", "/signal", "/kill", "/stdin", "/net/test"];
             path.starts_with("/health")
                 || path == "/v1/whoami"
                 || own && method == "get"
+                || own && path.contains("/files")
                 || own && works.iter().any(|end| path.ends_with(end))
         }
     }
@@ -235,6 +236,22 @@ fn an_operator_does_not_widen() {
             assert_eq!(create(TOKEN, wide.clone()), 201, "{wide}");
         }
         assert_eq!(create(&operator, json!({})), 201);
+        // Nor does it later; an agent changes nothing about its sandbox at all.
+        server.create("s");
+        server.post("/v1/sandboxes/s/stop", &json!({})).is(200);
+        let agent = token(lab, &["--role", "agent", "--sandbox", "s"]);
+        let patch = |token: &str, body: Value| {
+            let body = body.to_string();
+            let json = ["-X", "PATCH", "-H", "Content-Type: application/json", "-d", &body];
+            server.with(token, &json, "/v1/sandboxes/s").status
+        };
+        for wide in [json!({ "network": "host" }), json!({ "limits": { "memory": "2G" } })] {
+            assert_eq!(patch(&agent, wide), 403);
+        }
+        assert_eq!(patch(&agent, json!({ "labels": { "a": "b" } })), 403);
+        assert_eq!(patch(&operator, json!({ "network": "host" })), 403);
+        assert_eq!(patch(&operator, json!({ "limits": { "memory": "2G" } })), 200);
+        assert_eq!(patch(TOKEN, json!({ "network": "host" })), 200);
         server.stop();
     });
 }

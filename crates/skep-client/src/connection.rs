@@ -144,7 +144,8 @@ impl Client {
         path: &str,
         body: &Value,
     ) -> Result<T, Problem> {
-        read(self.send(Method::POST, path, Some(body), key)?)
+        let body = Some(("application/json", Bytes::from(body.to_string())));
+        read(self.send(Method::POST, path, body, key)?)
     }
 
     /// Sends a request; an answer that is an error is one here too.
@@ -154,14 +155,20 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Bytes, Problem> {
+        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
         self.send(method, path, body, None)
+    }
+
+    /// Sends bytes of a kind.
+    pub(crate) fn put(&self, path: &str, kind: &str, bytes: Bytes) -> Result<Bytes, Problem> {
+        self.send(Method::PUT, path, Some((kind, bytes)), None)
     }
 
     fn send(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Option<(&str, Bytes)>,
         key: Option<&str>,
     ) -> Result<Bytes, Problem> {
         let broken = |error: &dyn std::fmt::Display| self.unreachable(error);
@@ -173,9 +180,9 @@ impl Client {
             request = request.header("idempotency-key", key);
         }
         let bytes = match body {
-            Some(body) => {
-                request = request.header(CONTENT_TYPE, "application/json");
-                Bytes::from(body.to_string())
+            Some((kind, bytes)) => {
+                request = request.header(CONTENT_TYPE, kind);
+                bytes
             }
             None => Bytes::new(),
         };

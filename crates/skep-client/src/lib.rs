@@ -21,8 +21,10 @@
 
 mod api;
 mod connection;
+mod files;
 mod lower;
 mod stream;
 pub mod wire;
 
 pub use connection::{Client, read_token};
+pub use files::Entry;

@@ -1,26 +1,14 @@
 //! What a long-lived server asks beyond the [`Api`](crate::api::Api): on whose behalf it acts,
-//! settling while it runs, sums for quotas, labels, and requests that may be sent twice.
+//! settling while it runs, sums for quotas, and requests that may be sent twice.
 
 use crate::Engine;
-use crate::api::CopyReport;
 use crate::create::self_identity;
-use crate::layout::make_private;
-use crate::problems::{OrProblem, io_problem};
+use crate::problems::OrProblem;
 use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use skep_store::{Expect, KeyClaim, SandboxFilter};
-use skep_types::{
-    Code, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId, SandboxState,
-};
-use skep_workspace::View;
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-
-/// A file that is read or written in one go.
-const LARGEST_FILE: u64 = 64 << 20;
+use skep_store::{KeyClaim, SandboxFilter};
+use skep_types::{Code, ContentHash, Problem, SandboxState};
 
 /// What all sandboxes together were promised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,128 +66,6 @@ impl Engine {
         Ok(tally)
     }
 
-    /// Sets labels (`None` removes one). With a version, only if the sandbox still has it. Labels
-    /// that skep gave itself stay.
-    pub fn relabel(
-        &self,
-        id: &SandboxId,
-        version: Option<u64>,
-        labels: &BTreeMap<String, Option<String>>,
-    ) -> Result<Sandbox, Problem> {
-        self.load(id)?;
-        if let Some(own) = labels.keys().find(|key| key.starts_with("skep.")) {
-            let message = format!("label `{own}` is skep's own");
-            return Err(Problem::new(Code::Refused, message));
-        }
-        let event = self.event("sandbox.labels", id, None, json!({ "labels": labels }));
-        let expect = Expect { version, ..Expect::default() };
-        let now = self.now();
-        let change = &mut |row: &mut Sandbox| {
-            for (key, value) in labels {
-                match value {
-                    Some(value) => drop(row.labels.insert(key.clone(), value.clone())),
-                    None => drop(row.labels.remove(key)),
-                }
-            }
-            row.updated_at.clone_from(&now);
-        };
-        self.store.update_sandbox(id, expect, &[event], change).or_problem()
-    }
-
-    /// Looks at the view of a sandbox while nothing inside moves.
-    fn look_inside<T>(
-        &self,
-        id: &SandboxId,
-        look: impl FnOnce(&View) -> Result<T, Problem>,
-    ) -> Result<T, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        self.while_still(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
-    }
-
-    /// The bytes of one file, as the view shows it. A link is not followed: it is no file.
-    pub fn read_out(&self, id: &SandboxId, path: &RelPath) -> Result<Vec<u8>, Problem> {
-        self.look_inside(id, |view| {
-            let state = view.state(path).or_problem()?;
-            match &state {
-                EntryState::File { size, .. } if *size <= LARGEST_FILE => {}
-                EntryState::File { .. } => {
-                    let message = format!("`{path}` is larger than {LARGEST_FILE} bytes");
-                    return Err(Problem::new(Code::TooLarge, message));
-                }
-                EntryState::Absent => return Err(nothing_at(path)),
-                other => {
-                    let message = format!("`{path}` is a {}, not a file", other.noun());
-                    return Err(Problem::new(Code::Usage, message));
-                }
-            }
-            let tree = view.holder(path).or_problem()?.ok_or_else(|| nothing_at(path))?;
-            let failed = |error| io_problem("read", path.as_path(), &error);
-            tree.read(path, LARGEST_FILE).map_err(failed)
-        })
-    }
-
-    /// What stands at a path of the view.
-    pub fn state_of(&self, id: &SandboxId, path: &RelPath) -> Result<EntryState, Problem> {
-        match self.look_inside(id, |view| view.state(path).or_problem())? {
-            EntryState::Absent => Err(nothing_at(path)),
-            state => Ok(state),
-        }
-    }
-
-    /// What is in a directory of the view, sorted by the bytes of the names.
-    pub fn list_in(
-        &self,
-        id: &SandboxId,
-        path: &RelPath,
-    ) -> Result<Vec<(RelPath, EntryState)>, Problem> {
-        self.look_inside(id, |view| {
-            match view.state(path).or_problem()? {
-                EntryState::Dir { .. } => {}
-                EntryState::Absent => return Err(nothing_at(path)),
-                other => {
-                    let message = format!("`{path}` is a {}, not a directory", other.noun());
-                    return Err(Problem::new(Code::Usage, message));
-                }
-            }
-            let mut found = Vec::new();
-            for path in view.list(path).or_problem()? {
-                match view.state(&path).or_problem()? {
-                    EntryState::Absent => {}
-                    state => found.push((path, state)),
-                }
-            }
-            Ok(found)
-        })
-    }
-
-    /// Puts one file into the view.
-    pub fn write_in(
-        &self,
-        id: &SandboxId,
-        path: &RelPath,
-        bytes: &[u8],
-    ) -> Result<CopyReport, Problem> {
-        let name = path.file_name().ok_or_else(|| {
-            Problem::new(Code::Usage, "the path of a file is expected, not the project itself")
-        })?;
-        self.with_scratch(|scratch| {
-            let file = scratch.join(OsStr::from_bytes(name));
-            std::fs::write(&file, bytes).map_err(|error| io_problem("write", &file, &error))?;
-            self.copy_to(id, &file, path)
-        })
-    }
-
-    /// A directory of our own for as long as `act` takes.
-    fn with_scratch<T>(&self, act: impl FnOnce(&Path) -> Result<T, Problem>) -> Result<T, Problem> {
-        let name = format!("scratch-{}", SandboxId::from_random((self.config.random)()));
-        let scratch = self.layout().root().join(name);
-        make_private(&scratch).map_err(|error| io_problem("make", &scratch, &error))?;
-        let done = act(&scratch);
-        let _ = std::fs::remove_dir_all(&scratch);
-        done
-    }
-
     /// Acts once for a key: the same request again gets the same answer, another one under the
     /// same key is refused. An act that fails may be tried again under its key; one whose maker
     /// died half way may have had its effect, and that is said.
@@ -237,8 +103,4 @@ impl Engine {
             },
         }
     }
-}
-
-fn nothing_at(path: &RelPath) -> Problem {
-    Problem::new(Code::NotFound, format!("nothing is at `{path}` inside"))
 }

@@ -32,6 +32,7 @@ mod create;
 mod early_warning;
 mod egress;
 mod execs;
+mod files;
 mod gate;
 mod gc;
 mod git_head;
@@ -42,6 +43,7 @@ mod layout;
 mod lifecycle;
 mod lock;
 mod naming;
+mod patch;
 mod problems;
 mod project;
 mod providers;
@@ -59,8 +61,10 @@ mod trash;
 mod usage;
 mod views;
 
+pub use files::{Noticed, ToWatch, Watch};
 pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
+pub use patch::{Patch, TimeToLive};
 pub use receipt::verify_receipt;
 
 use problems::{OrProblem, io_problem};

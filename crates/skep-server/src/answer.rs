@@ -3,26 +3,54 @@
 
 use crate::calls::{Call, Order};
 use crate::documents::{self, Document};
+use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use skep_engine::Engine;
 use skep_engine::api::Api;
+use skep_engine::{Engine, ToWatch};
 use skep_provider::ExecStream;
 use skep_types::{Approval, ByteString, Code, Exec, Problem, RelPath, Sandbox, SandboxId};
+use std::fs::File;
+use std::io;
 
-/// An answer, with the live end of an exec that was started attached.
+/// An answer, with what goes along.
 pub(crate) struct Given {
     pub(crate) value: Value,
-    pub(crate) stream: Option<Box<dyn ExecStream>>,
+    pub(crate) stream: Option<Live>,
+}
+
+/// What goes along with an answer, as a descriptor.
+pub(crate) enum Live {
+    /// An exec that was started attached.
+    Exec(Box<dyn ExecStream>),
+    /// A workspace that is watched.
+    Watch(Box<ToWatch>),
+    /// A file.
+    File(File),
+}
+
+impl Live {
+    /// The server's end. Execs and watches get a process of their own: a worker has other questions
+    /// to answer.
+    pub(crate) fn descriptor(self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Exec(stream) => crate::relay::start(stream),
+            Self::Watch(watch) => crate::watching::start(&watch),
+            Self::File(file) => Ok(file.into()),
+        }
+    }
 }
 
 /// Answers one question.
-pub(crate) fn answer(engine: &Engine, order: &Order) -> Result<Given, Problem> {
+pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Result<Given, Problem> {
     let asked = Asked { engine, order };
     if let Call::Exec { sandbox, spec, attach } = &order.call {
         let sandbox = asked.sandbox(sandbox)?;
         let started = engine.exec(&sandbox.id, spec, *attach)?;
         let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
-        return Ok(Given { value, stream: started.stream });
+        return Ok(Given { value, stream: started.stream.map(Live::Exec) });
+    }
+    if let Some(carried) = asked.carried(file) {
+        return carried;
     }
     let document = asked
         .lifecycle()
@@ -99,9 +127,9 @@ impl Asked<'_> {
             Call::List { filter } => engine.list(filter).and_then(|views| {
                 views.iter().map(documents::view).collect::<Result<Vec<_>, _>>().map(Value::Array)
             }),
-            Call::Relabel { sandbox, labels } => self
+            Call::Patch { sandbox, patch } => self
                 .id(sandbox)
-                .and_then(|id| engine.relabel(&id, self.order.version, labels))
+                .and_then(|id| engine.patch(&id, self.order.version, patch))
                 .and_then(|sandbox| documents::sandbox(&sandbox)),
             Call::Start { sandbox } => self.moved(sandbox, Api::start),
             Call::Stop { sandbox } => self.moved(sandbox, Api::stop),
@@ -208,9 +236,44 @@ impl Asked<'_> {
         }))
     }
 
+    /// Questions that a descriptor comes with, or whose answer one goes with.
+    fn carried(&self, file: Option<File>) -> Option<Result<Given, Problem>> {
+        let engine = self.engine;
+        Some(match &self.order.call {
+            Call::Pack { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.pack_out(&self.id(sandbox)?, &path))
+                .map(|file| Given { value: Value::Null, stream: Some(Live::File(file)) }),
+            Call::Watch { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.to_watch(&self.id(sandbox)?, &path))
+                .map(|watch| Given {
+                    value: Value::Null,
+                    stream: Some(Live::Watch(Box::new(watch))),
+                }),
+            Call::Unpack { sandbox, path } => parse_path(path)
+                .and_then(|path| {
+                    let missing = || Problem::new(Code::Internal, "an archive was expected");
+                    engine.unpack_in(&self.id(sandbox)?, &path, file.ok_or_else(missing)?)
+                })
+                .and_then(|report| documents::plain(&report))
+                .map(|value| Given { value, stream: None }),
+            _ => return None,
+        })
+    }
+
     fn files(&self) -> Option<Document> {
         let engine = self.engine;
         Some(match &self.order.call {
+            Call::MakeDirectory { sandbox, path, parents } => parse_path(path).and_then(|path| {
+                let id = self.id(sandbox)?;
+                engine.make_directory(&id, &path, *parents)?;
+                documents::entry(&path, &engine.state_of(&id, &path)?)
+            }),
+            Call::RemoveFile { sandbox, path, recursive } => parse_path(path)
+                .and_then(|path| engine.remove_in(&self.id(sandbox)?, &path, *recursive))
+                .and_then(|report| documents::plain(&report)),
+            Call::MoveFile { sandbox, from, to } => parse_path(from)
+                .and_then(|from| engine.move_in(&self.id(sandbox)?, &from, &parse_path(to)?))
+                .and_then(|report| documents::plain(&report)),
             Call::CopyOut { sandbox, path, to } => parse_path(path)
                 .and_then(|path| engine.copy_out(&self.id(sandbox)?, &path, to))
                 .and_then(|report| documents::plain(&report)),

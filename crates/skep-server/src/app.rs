@@ -14,6 +14,7 @@ use axum::Router;
 use axum::response::IntoResponse as _;
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +36,8 @@ pub(crate) struct App {
     pub(crate) quotas: Quotas,
     /// Held from counting what there is until the new one is there.
     pub(crate) counting: Mutex<()>,
+    /// The state directory.
+    pub(crate) state_dir: PathBuf,
     /// The server's own user.
     pub(crate) user: u32,
     /// The home directory requests start from that name none.
@@ -79,9 +82,18 @@ impl App {
 
     /// Asks a worker, and notes how long that took.
     pub(crate) async fn ask(&self, order: Order) -> Result<Reply, Problem> {
+        self.ask_with(order, None).await
+    }
+
+    /// The same with a file that goes along.
+    pub(crate) async fn ask_with(
+        &self,
+        order: Order,
+        file: Option<Arc<File>>,
+    ) -> Result<Reply, Problem> {
         let name = measure::name_of(&order.call);
         let began = Instant::now();
-        let reply = self.pool.ask(order).await;
+        let reply = self.pool.ask_with(order, file).await;
         if let Some(name) = name {
             self.metrics.call(name, began.elapsed().as_secs_f64());
         }

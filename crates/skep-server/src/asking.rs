@@ -11,15 +11,22 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Code, Problem};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A JSON body is not larger.
 const BODY: usize = 4 << 20;
 /// A body that takes longer to arrive is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A file travels in pieces of this size.
+const FILE_PIECE: u64 = 256 << 10;
 /// How long a request with a key waits for an equal one that is under way.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 /// The longest key.
@@ -77,6 +84,16 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
 impl Ask {
     /// Asks; `said` is the body, by which a repeated request is known.
     pub(crate) async fn ask(&self, call: Call, said: &str) -> Result<Reply, Problem> {
+        self.ask_with(call, said, None).await
+    }
+
+    /// The same with a file that goes along.
+    pub(crate) async fn ask_with(
+        &self,
+        call: Call,
+        said: &str,
+        file: Option<Arc<File>>,
+    ) -> Result<Reply, Problem> {
         // Creating has a way of its own, which also survives the death of whoever carries it out.
         let own = matches!(call, Call::Create { .. });
         let key = self.key.as_ref().filter(|_| !own).map(|key| Key {
@@ -90,14 +107,14 @@ impl Ask {
             version: self.version,
             key,
         };
-        self.ask_patiently(order).await
+        self.ask_patiently(order, file).await
     }
 
     /// With a key, an equal request that is under way is waited for: its answer is ours.
-    async fn ask_patiently(&self, order: Order) -> Result<Reply, Problem> {
+    async fn ask_patiently(&self, order: Order, file: Option<Arc<File>>) -> Result<Reply, Problem> {
         let deadline = Instant::now() + UNDER_WAY;
         loop {
-            match self.app.ask(order.clone()).await {
+            match self.app.ask_with(order.clone(), file.clone()).await {
                 Err(problem)
                     if problem.code == Code::Busy
                         && self.key.is_some()
@@ -186,6 +203,67 @@ pub(crate) async fn whole(request: Request, limit: usize) -> Result<bytes::Bytes
     }
 }
 
+/// Writes a body into a file without a name; also returns how it is known again.
+pub(crate) async fn into_file(
+    request: Request,
+    directory: &Path,
+    limit: u64,
+) -> Result<(Arc<File>, String), Failure> {
+    let failed = |error: io::Error| Failure::new(Code::Io, format!("cannot keep a body: {error}"));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    let file = Arc::new(File::from(file.map_err(|errno| failed(errno.into()))?));
+    let mut hasher = blake3::Hasher::new();
+    let mut left = limit;
+    let mut body = request.into_body();
+    loop {
+        let frame = tokio::time::timeout(PATIENCE, body.frame()).await;
+        let frame = match frame {
+            Err(_) => return Err(Failure::new(Code::Usage, "the body did not arrive in time")),
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                return Err(Failure::new(Code::Usage, format!("the body broke off: {error}")));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(bytes) = frame.into_data() else { continue };
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+            Failure::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
+        })?;
+        hasher.update(&bytes);
+        let to = Arc::clone(&file);
+        let written = tokio::task::spawn_blocking(move || (&*to).write_all(&bytes)).await;
+        written.map_err(|error| failed(io::Error::other(error)))?.map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    Failure::new(Code::NoSpace, "there is no room for the body")
+                }
+                _ => failed(error),
+            }
+        })?;
+    }
+    (&*file).rewind().map_err(failed)?;
+    Ok((file, hasher.finalize().to_hex().to_string()))
+}
+
+/// A file as a body, read piece by piece.
+pub(crate) fn from_file(file: File) -> Body {
+    let pieces = futures_util::stream::unfold(Some(Arc::new(file)), |file| async move {
+        let file = file?;
+        let from = Arc::clone(&file);
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = Vec::with_capacity(FILE_PIECE as usize);
+            (&*from).take(FILE_PIECE).read_to_end(&mut piece).map(|_| piece)
+        });
+        match read.await.map_err(io::Error::other).and_then(|read| read) {
+            Ok(piece) if piece.is_empty() => None,
+            Ok(piece) => Some((Ok(bytes::Bytes::from(piece)), Some(file))),
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Body::from_stream(pieces)
+}
+
 /// A JSON body: what it says, and its text.
 pub(crate) struct Json<T>(pub(crate) T, pub(crate) String);
 
@@ -228,7 +306,7 @@ impl FromRequestParts<Shared> for Name {
 
 /// A place among the streams, if there is one.
 pub(crate) fn stream_place(app: &App) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
-    std::sync::Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+    Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
         Failure(
             Problem::new(Code::OverQuota, "too many streams are open on this server")
                 .hint("close some, or ask again in a while"),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use skep_engine::api::{
     ApproveRequest, CommitRequest, CreateRequest, GcPart, GcRequest, MountRequest,
 };
+use skep_engine::{Patch, TimeToLive};
 use skep_types::{
     Access, ByteSize, ByteString, ChangeSetDigest, Code, ExecSpec, HunkId, InsideUser, Layer,
     Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret, Selection,
@@ -241,12 +242,44 @@ impl CreateBody {
     }
 }
 
-/// Changes to a sandbox.
-#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+/// Changes to a sandbox; what is left out stays. Limits and the network change while it is stopped.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct PatchBody {
     /// Labels to set; `null` removes one.
-    pub(crate) labels: BTreeMap<String, Option<String>>,
+    labels: BTreeMap<String, Option<String>>,
+    /// How long it may live, such as `4h`, counted from when it was made; `null` is no end.
+    #[serde(deserialize_with = "said")]
+    #[schema(value_type = Option<String>)]
+    ttl: Option<Option<String>>,
+    /// Limits to set.
+    limits: LimitsBody,
+    /// `none`, `allow`; `host` needs the role approver.
+    #[schema(value_type = Option<String>)]
+    network: Option<NetworkMode>,
+}
+
+/// Tells `null` from nothing at all.
+fn said<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+impl PatchBody {
+    /// Whether it shows the host's network.
+    pub(crate) fn widens(&self) -> bool {
+        self.network == Some(NetworkMode::Host)
+    }
+
+    /// The patch.
+    pub(crate) fn resolve(self) -> Result<Patch, Problem> {
+        let ttl = match self.ttl {
+            None => None,
+            Some(None) => Some(TimeToLive::Unlimited),
+            Some(text) => duration("ttl", &text)?.map(TimeToLive::For),
+        };
+        let limits = self.limits.resolve()?;
+        Ok(Patch { labels: self.labels, ttl, limits, network: self.network })
+    }
 }
 
 /// Rows and columns.
@@ -397,6 +430,30 @@ pub(crate) struct CopyBody {
     pub(crate) from: Option<String>,
     /// On the server's host; absolute.
     pub(crate) to: Option<String>,
+}
+
+/// A directory to make.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DirectoryBody {
+    /// Below the project; relative.
+    #[schema(value_type = String)]
+    pub(crate) path: ByteString,
+    /// Those above it too; one that is there is no error.
+    #[serde(default)]
+    pub(crate) parents: bool,
+}
+
+/// An entry to move, to a path where nothing is.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MoveBody {
+    /// Below the project; relative.
+    #[schema(value_type = String)]
+    pub(crate) from: ByteString,
+    /// Below the project; relative.
+    #[schema(value_type = String)]
+    pub(crate) to: ByteString,
 }
 
 /// Rules to add and to take away.

@@ -1,9 +1,9 @@
 //! What the HTTP side asks of a worker: one variant per question, as data.
 
 use serde::{Deserialize, Serialize};
+use skep_engine::Patch;
 use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, ListFilter};
 use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One question. Sandboxes, execs and approvals are named as callers name them; the worker
@@ -26,9 +26,9 @@ pub(crate) enum Call {
     List {
         filter: ListFilter,
     },
-    Relabel {
+    Patch {
         sandbox: String,
-        labels: BTreeMap<String, Option<String>>,
+        patch: Box<Patch>,
     },
     Start {
         sandbox: String,
@@ -134,6 +134,36 @@ pub(crate) enum Call {
         sandbox: String,
         path: skep_types::ByteString,
         b64: String,
+    },
+    MakeDirectory {
+        sandbox: String,
+        path: skep_types::ByteString,
+        parents: bool,
+    },
+    RemoveFile {
+        sandbox: String,
+        path: skep_types::ByteString,
+        recursive: bool,
+    },
+    MoveFile {
+        sandbox: String,
+        from: skep_types::ByteString,
+        to: skep_types::ByteString,
+    },
+    /// The answer carries the archive as a file.
+    Pack {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    /// The question carries the archive as a file.
+    Unpack {
+        sandbox: String,
+        path: skep_types::ByteString,
+    },
+    /// The answer carries a socket on which changes are told, a line each.
+    Watch {
+        sandbox: String,
+        path: skep_types::ByteString,
     },
     Conflicts {
         sandbox: String,

@@ -55,6 +55,7 @@ mod schema;
 mod serve;
 mod streaming;
 mod tokens;
+mod watching;
 pub mod worker;
 
 pub use app::openapi;

@@ -3,9 +3,10 @@
 use crate::calls::{Head, Order};
 use crate::frame;
 use bytes::Bytes;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use skep_types::{Code, Problem};
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -19,6 +20,8 @@ pub struct WorkerCommand {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// What is said by its environment: not in any list of processes.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// What a worker answered.
@@ -28,7 +31,7 @@ pub(crate) struct Reply {
     pub(crate) value: Bytes,
     /// Whether it is the answer to an earlier request with the same key.
     pub(crate) replayed: bool,
-    /// The live end of an exec.
+    /// What goes along: the live end of an exec or of a watch, or a file.
     pub(crate) stream: Option<OwnedFd>,
 }
 
@@ -67,13 +70,17 @@ impl Pool {
     }
 
     /// Asks a worker; waits for a free one. If the caller goes away the worker still finishes what
-    /// it began.
-    pub(crate) async fn ask(&self, order: Order) -> Result<Reply, Problem> {
+    /// it began. A file may go along.
+    pub(crate) async fn ask_with(
+        &self,
+        order: Order,
+        file: Option<Arc<File>>,
+    ) -> Result<Reply, Problem> {
         let gone = || Problem::new(Code::Unavailable, "the server is about to stop");
         let permit = Arc::clone(&self.inner.permits).acquire_owned().await.map_err(|_| gone())?;
         let inner = Arc::clone(&self.inner);
         let asked = tokio::task::spawn_blocking(move || {
-            let result = inner.ask(&order);
+            let result = inner.ask(&order, file.as_deref());
             drop(permit);
             result
         });
@@ -100,7 +107,7 @@ impl Inner {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, order: &Order) -> Result<Reply, Problem> {
+    fn ask(&self, order: &Order, file: Option<&File>) -> Result<Reply, Problem> {
         let request = serde_json::to_vec(order).map_err(|error| {
             Problem::new(Code::Internal, format!("cannot write a question: {error}"))
         })?;
@@ -109,7 +116,7 @@ impl Inner {
             Some(worker) => worker,
             None => self.start()?,
         };
-        match worker.ask(&request) {
+        match worker.ask(&request, file) {
             Ok((head, value, stream)) => {
                 if head.retires {
                     worker.end();
@@ -137,6 +144,7 @@ impl Inner {
         let child = Command::new(&self.command.program)
             .arg0_skep()
             .args(&self.command.arguments)
+            .envs(self.command.environment.iter().cloned())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .spawn()
@@ -157,8 +165,12 @@ impl NamedSkep for Command {
 }
 
 impl Worker {
-    fn ask(&self, request: &[u8]) -> std::io::Result<(Head, Bytes, Option<OwnedFd>)> {
-        frame::send(&self.socket, request, None)?;
+    fn ask(
+        &self,
+        request: &[u8],
+        file: Option<&File>,
+    ) -> std::io::Result<(Head, Bytes, Option<OwnedFd>)> {
+        frame::send(&self.socket, request, file.map(AsFd::as_fd))?;
         let (payload, stream) =
             frame::receive(&self.socket)?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
         let cut = payload.iter().position(|byte| *byte == b'\n');

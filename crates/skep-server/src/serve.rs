@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tower::Service as _;
 
 /// Requests that are under way at the end have this long.
@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(2);
 /// A head that takes longer to arrive is given up.
 const HEAD: Duration = Duration::from_secs(15);
+/// A connection that nothing was asked on yet has this long when the server ends.
+const FIRST: Duration = Duration::from_secs(1);
 /// Connections at a time.
 const CONNECTIONS: u32 = 4096;
 
@@ -66,10 +68,11 @@ pub struct Config {
 
 /// Serves until the process is told to end (SIGTERM, SIGINT). In this order, at the end:
 ///
-/// 1. readiness fails, streams end (their execs go on), nothing new is accepted;
-/// 2. requests that are under way have ten seconds;
+/// 1. readiness fails, streams end (their execs go on), nothing new is accepted; on a socket that was
+///    passed in, whoever connects now waits for the next server;
+/// 2. connections on which nothing was asked yet have a second, requests under way ten;
 /// 3. workers finish what they began and end;
-/// 4. socket files and the canary's directory go, and with the process its lock.
+/// 4. socket files that we made and the canary's directory go, and with the process its lock.
 pub fn serve(config: Config) -> Result<(), Problem> {
     let _lock = lock(&config.state_dir)?;
     sweep(&config.state_dir);
@@ -101,6 +104,7 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         metrics: Metrics::start(),
         quotas: config.quotas,
         counting: Mutex::default(),
+        state_dir: config.state_dir.clone(),
         user: config.user,
         home: config.home,
         environment: config.environment,
@@ -282,7 +286,10 @@ impl Acceptor {
     ) {
         let Ok(place) = Arc::clone(&self.connections).acquire_owned().await else { return };
         let router = self.router.clone();
+        let asked = Arc::new(Notify::new());
+        let notice = Arc::clone(&asked);
         let service = tower::service_fn(move |mut request: hyper::Request<Incoming>| {
+            notice.notify_one();
             request.extensions_mut().insert(peer.clone());
             router.clone().call(request.map(Body::new))
         });
@@ -301,8 +308,17 @@ impl Acceptor {
                 () = told(&mut stopping) => false,
             };
             if !ended {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
+                // One that was taken just before is still about to ask: hyper would close it, and the
+                // client would have been turned away.
+                let ended = tokio::select! {
+                    _ = connection.as_mut() => true,
+                    () = asked.notified() => false,
+                    () = tokio::time::sleep(FIRST) => false,
+                };
+                if !ended {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
             }
             drop(place);
         });

@@ -6,14 +6,15 @@
 //! asks a worker, and a worker that gave something up says so and ends. A worker that panics or is
 //! killed costs one request.
 
-use crate::answer::{Given, answer};
+use crate::answer::{Given, Live, answer};
 use crate::calls::{Head, Order};
-use crate::{frame, relay};
+use crate::frame;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use skep_engine::Engine;
 use skep_sys::signal::SignalFd;
 use skep_types::{Code, Problem};
+use std::fs::File;
 use std::io;
 
 const SIGCHLD: i32 = 17;
@@ -34,9 +35,9 @@ pub fn run(socket: OwnedFd, open: impl Fn() -> Result<Engine, Problem>) -> io::R
     loop {
         wait(&socket, &children)?;
         reap(&children)?;
-        let Some((request, _)) = frame::receive(&socket)? else { return Ok(()) };
+        let Some((request, file)) = frame::receive(&socket)? else { return Ok(()) };
         let (given, replayed) = match ready(&mut engine, &open) {
-            Ok(engine) => handle(engine, &request),
+            Ok(engine) => handle(engine, &request, file.map(Into::into)),
             Err(problem) => (Err(problem), false),
         };
         reap(&children)?;
@@ -58,7 +59,11 @@ fn ready<'a>(
     engine.as_mut().ok_or_else(|| Problem::new(Code::Internal, "the engine was not opened"))
 }
 
-fn handle(engine: &mut Engine, request: &[u8]) -> (Result<Given, Problem>, bool) {
+fn handle(
+    engine: &mut Engine,
+    request: &[u8],
+    file: Option<File>,
+) -> (Result<Given, Problem>, bool) {
     let order: Order = match serde_json::from_slice(request) {
         Ok(order) => order,
         Err(error) => {
@@ -67,10 +72,10 @@ fn handle(engine: &mut Engine, request: &[u8]) -> (Result<Given, Problem>, bool)
         }
     };
     engine.acting_for(order.actor.as_deref());
-    let Some(key) = order.key.clone() else { return (answer(engine, &order), false) };
+    let Some(key) = order.key.clone() else { return (answer(engine, &order, file), false) };
     let mut stream = None;
     let once = engine.once(&key.key, key.request.as_bytes(), || {
-        let given = answer(engine, &order)?;
+        let given = answer(engine, &order, file)?;
         stream = given.stream;
         Ok(given.value)
     });
@@ -87,7 +92,7 @@ fn send(
     retires: bool,
 ) -> io::Result<()> {
     let (problem, value, relayed) = match given {
-        Ok(Given { value, stream }) => (None, value, stream.map(relay::start).transpose()?),
+        Ok(Given { value, stream }) => (None, value, stream.map(Live::descriptor).transpose()?),
         Err(problem) => (Some(problem), serde_json::Value::Null, None),
     };
     let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;

@@ -59,6 +59,7 @@ mod spec;
 pub mod tree;
 mod union;
 mod view;
+mod watch;
 
 pub use base::capture::{CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
@@ -74,3 +75,4 @@ pub use plan::{
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use view::View;
+pub use watch::{Noticed, NoticedKind, Watch};

@@ -1,5 +1,6 @@
 //! The view as seen from outside: what stands at a path, the layers and the project taken together.
 
+use crate::apply::Source;
 use crate::error::DeriveError;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
@@ -50,6 +51,33 @@ impl View {
             None => Ok(EntryState::Absent),
             Some(tree) => tree.state(path).map_err(|error| DeriveError::read("view", path, error)),
         }
+    }
+
+    /// Where the bytes of the file at `path` lie.
+    pub fn source(&self, path: &RelPath) -> Result<Option<Source>, DeriveError> {
+        if self.holder(path)?.is_none() {
+            return Ok(None);
+        }
+        let root = match self.union.get(path) {
+            Some(Seen::Leaf { level } | Seen::Dir { level, .. }) => &self.trees.level_paths[*level],
+            _ => &self.spec.project,
+        };
+        Ok(Some(Source::File { root: root.clone(), path: path.clone() }))
+    }
+
+    /// What the upper and the layers speak of, with the tree each entry lies in; `None` is deleted.
+    pub(crate) fn spoken_of(&self) -> impl Iterator<Item = (&RelPath, Option<&TreeRoot>)> {
+        self.union.iter().map(|(path, seen)| match seen {
+            Seen::Gone | Seen::TooDeep => (path, None),
+            Seen::Leaf { level } | Seen::Dir { level, .. } => {
+                (path, Some(&self.trees.levels[*level]))
+            }
+        })
+    }
+
+    /// The upper itself.
+    pub(crate) fn upper(&self) -> &TreeRoot {
+        &self.trees.levels[0]
     }
 
     /// The names in a directory of the view, sorted by bytes.

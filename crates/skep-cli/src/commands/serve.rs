@@ -64,7 +64,7 @@ impl Run for Serve {
         skep_server::serve(Config {
             listeners,
             token_file: self.token_file.map(|path| around.directory.join(path)),
-            worker: worker(&state_dir),
+            worker: worker(&state_dir, context),
             workers: self.workers.map_or_else(usual_workers, usize::from),
             quotas: Quotas {
                 sandboxes: self.max_sandboxes,
@@ -84,11 +84,16 @@ impl Run for Serve {
 }
 
 /// The same program: also when its file was replaced by a newer one meanwhile.
-fn worker(state_dir: &std::path::Path) -> WorkerCommand {
+fn worker(state_dir: &std::path::Path, context: &Context) -> WorkerCommand {
     let mut home = OsString::from("--home=");
     home.push(state_dir);
     let word = OsString::from(crate::commands::worker::WORD);
-    WorkerCommand { program: "/proc/self/exe".into(), arguments: vec![home, word] }
+    let store = context.global().store.as_ref().map(|url| ("SKEP_STORE".into(), url.into()));
+    WorkerCommand {
+        program: "/proc/self/exe".into(),
+        arguments: vec![home, word],
+        environment: store.into_iter().collect(),
+    }
 }
 
 fn usual_workers() -> usize {

@@ -8,6 +8,7 @@ mod out;
 
 use crate::Engine;
 use crate::api::CopyReport;
+use crate::files::plain;
 use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
@@ -164,17 +165,6 @@ fn read_host(from: &Path) -> Result<HostEntries, Problem> {
         entries.found.push(HostEntry { below, state: plain(state), source });
     }
     Ok(entries)
-}
-
-/// Set-uid and set-gid bits mean nothing inside, and are not brought there.
-fn plain(state: EntryState) -> EntryState {
-    match state {
-        EntryState::File { hash, size, mode } => {
-            EntryState::File { hash, size, mode: mode & 0o777 }
-        }
-        EntryState::Dir { mode } => EntryState::Dir { mode: mode & 0o777 },
-        other => other,
-    }
 }
 
 /// Where it goes: into a directory that is there, else under the name that was given.

@@ -6,9 +6,11 @@ use crate::Engine;
 use crate::api::{RebaseReport, RejectReport};
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
-use skep_provider::ViewWrite;
+use skep_provider::{ProviderError, ViewWrite};
 use skep_store::Rejection;
-use skep_types::{ChangeSetDigest, Problem, RelPath, Sandbox, SandboxId, SandboxState, Selection};
+use skep_types::{
+    ChangeSetDigest, Code, Problem, RelPath, Sandbox, SandboxId, SandboxState, Selection,
+};
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use std::fs::File;
@@ -150,9 +152,29 @@ pub(crate) fn write_all(
         let content = open_source(&write.content)
             .map_err(|error| io_problem("read the bytes for", write.path.as_path(), &error))?;
         let write = ViewWrite { path: write.path, state: write.state, content };
-        provider.write_view(spec, &[write]).or_problem()?;
+        provider.write_view(spec, &[write]).map_err(|error| write_problem(&error))?;
     }
     Ok(())
+}
+
+/// What stands in the way of a write is the workspace's state or policy, not a fault of ours.
+fn write_problem(error: &ProviderError) -> Problem {
+    use rustix::io::Errno;
+    let ProviderError::Setup { source, .. } = error else { return error.problem() };
+    let code = match Errno::from_io_error(source) {
+        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Code::Refused,
+        Some(Errno::NOTDIR | Errno::LOOP | Errno::NOTEMPTY | Errno::ISDIR | Errno::EXIST) => {
+            Code::Conflict
+        }
+        Some(Errno::NAMETOOLONG) => Code::Usage,
+        Some(Errno::NOSPC | Errno::DQUOT) => Code::NoSpace,
+        _ => return error.problem(),
+    };
+    let problem = Problem::from_error(code, error);
+    match code {
+        Code::Refused => problem.hint("it may lie outside the scope, or the directory is shut"),
+        _ => problem,
+    }
 }
 
 fn open_source(source: &Source) -> std::io::Result<Option<File>> {

@@ -1,16 +1,17 @@
 //! Files of a workspace, as its own view shows them.
 //!
 //! The engine's copy does the work: it reads and writes through the view, follows no link and
-//! leaves the workspace by none. What is read or written here goes through a private file.
+//! leaves the workspace by none. Bytes that travel are kept in files without a name.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query, whole};
-use crate::bodies::CopyBody;
+use crate::asking::{Ask, Json, Name, Query, from_file, into_file, respond, stream_place, whole};
+use crate::bodies::{CopyBody, DirectoryBody, MoveBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
 use crate::schema::{CopyReport, Entry, Error};
+use crate::{streaming, watching};
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use skep_types::Code;
@@ -20,10 +21,16 @@ use utoipa_axum::routes;
 
 /// A file that travels in one request.
 const LARGEST: usize = 64 << 20;
+/// An archive that travels in one request.
+const LARGEST_TAR: u64 = 1 << 30;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(read, write))
+        .routes(routes!(read, write, remove))
+        .routes(routes!(make_directory))
+        .routes(routes!(rename))
+        .routes(routes!(pack, unpack))
+        .routes(routes!(watch))
         .routes(routes!(list))
         .routes(routes!(stat))
         .routes(routes!(copy))
@@ -79,6 +86,99 @@ async fn write(
     let bytes = whole(request, LARGEST).await?;
     let b64 = skep_client::wire::base64(&bytes);
     ask.answer(Call::WriteFile { sandbox, path: query.path.into(), b64 }).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveQuery {
+    /// Below the project; relative.
+    path: String,
+    /// A directory with what is in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Remove a file, a link or a directory
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/files", tag = "files",
+    params(("sandbox" = String, Path), RemoveQuery, ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = CopyReport), (status = "default", body = Error)))]
+async fn remove(ask: Ask, Name(sandbox): Name, Query(query): Query<RemoveQuery>) -> Outcome {
+    let (path, recursive) = (query.path, query.recursive);
+    let said = format!("{recursive} {path}");
+    ask.answer_to(Call::RemoveFile { sandbox, path: path.into(), recursive }, &said).await
+}
+
+/// Make a directory
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/directory", tag = "files",
+    request_body = DirectoryBody,
+    params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 201, body = Entry), (status = "default", body = Error)))]
+async fn make_directory(
+    ask: Ask,
+    Name(sandbox): Name,
+    Json(body, said): Json<DirectoryBody>,
+) -> Outcome {
+    let call = Call::MakeDirectory { sandbox, path: body.path, parents: body.parents };
+    Ok(respond(StatusCode::CREATED, ask.ask(call, &said).await?))
+}
+
+/// Move an entry to a path where nothing is
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/move", tag = "files",
+    request_body = MoveBody,
+    params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = CopyReport), (status = "default", body = Error)))]
+async fn rename(ask: Ask, Name(sandbox): Name, Json(body, said): Json<MoveBody>) -> Outcome {
+    let call = Call::MoveFile { sandbox, from: body.from, to: body.to };
+    ask.answer_to(call, &said).await
+}
+
+/// A file, or what is in a directory, as a tar
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/tar", tag = "files",
+    params(("sandbox" = String, Path), FileQuery),
+    responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "default", body = Error)))]
+async fn pack(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
+    let mut reply = ask.ask(Call::Pack { sandbox, path: query.path.into() }, "").await?;
+    let file = reply.stream.take();
+    let file = file.ok_or_else(|| Failure::new(Code::Internal, "a file was expected"))?;
+    let kind = HeaderValue::from_static("application/x-tar");
+    Ok(([(header::CONTENT_TYPE, kind)], from_file(file.into())).into_response())
+}
+
+/// Put what is in a tar below a directory, which is made if it is not there
+///
+/// Files, directories and links; what else is in it is named in `skipped`. What would leave the
+/// directory, or go through a link, is refused, and nothing is written.
+#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/files/tar", tag = "files",
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    params(("sandbox" = String, Path), FileQuery, ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = CopyReport), (status = "default", body = Error)))]
+async fn unpack(
+    ask: Ask,
+    Name(sandbox): Name,
+    Query(query): Query<FileQuery>,
+    request: Request,
+) -> Outcome {
+    let (file, said) = into_file(request, &ask.app.state_dir, LARGEST_TAR).await?;
+    let call = Call::Unpack { sandbox, path: query.path.into() };
+    let reply = ask.ask_with(call, &said, Some(file)).await?;
+    Ok(respond(StatusCode::OK, reply))
+}
+
+/// What changes at a path and below it, as server-sent events
+///
+/// `change` events hold a path and what happened: `created`, `modified` or `deleted`. They are told
+/// from when the answer begins; several changes of one path in a short time are one. The last event is
+/// `end`, when the workspace has gone.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/watch", tag = "files",
+    params(("sandbox" = String, Path), FileQuery),
+    responses((status = 200, body = String, content_type = "text/event-stream"), (status = "default", body = Error)))]
+async fn watch(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
+    let place = stream_place(&ask.app)?;
+    let mut reply = ask.ask(Call::Watch { sandbox, path: query.path.into() }, "").await?;
+    let stream = reply.stream.take();
+    let stream = stream.ok_or_else(|| Failure::new(Code::Internal, "a watch was expected"))?;
+    Ok(watching::follow(ask, streaming::adopt(stream)?, place).await?.into_response())
 }
 
 /// Copy between a workspace and the server's host

@@ -159,12 +159,23 @@ async fn show(ask: Ask, Name(sandbox): Name, Query(query): Query<ShowQuery>) -> 
     ask.sandbox(call, StatusCode::OK, "").await
 }
 
-/// Set and remove labels
+/// Change labels, the time to live, limits and the network
+///
+/// Labels and the time to live at any moment; limits and the network while it is stopped. A running
+/// sandbox answers 409, and `details.needs_restart` names what it cannot take. Rules of what may be
+/// reached change by `POST …/net`, also while it runs.
 #[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", request_body = PatchBody,
     params(("sandbox" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Sandbox), (status = "default", body = Error)))]
 async fn patch(ask: Ask, Name(sandbox): Name, Json(body, said): Json<PatchBody>) -> Outcome {
-    ask.sandbox(Call::Relabel { sandbox, labels: body.labels }, StatusCode::OK, &said).await
+    if body.widens() && ask.who.role < Role::Approver {
+        return Err(Failure::new(
+            Code::Forbidden,
+            "the host's network is given to a sandbox by role `approver` only",
+        ));
+    }
+    let patch = Box::new(body.resolve()?);
+    ask.sandbox(Call::Patch { sandbox, patch }, StatusCode::OK, &said).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -1,0 +1,154 @@
+//! A server that is replaced while it is asked: the listening socket stays, so nobody is turned away.
+
+use crate::harness::{Lab, TOKEN, Who, for_each, outside, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Starts a server on a socket that somebody else holds, as systemd does.
+fn activate(lab: &Lab, socket: &TcpListener) -> Child {
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    let log = std::fs::File::options().append(true).create(true).open(lab.root.join("server.log"));
+    let mut command = lab
+        .program("sh")
+        .args(["-c", script])
+        .arg(&lab.binary)
+        .args(["serve", "--token-file"])
+        .arg(lab.token_file())
+        .into_command();
+    let held = rustix::fd::OwnedFd::from(socket.try_clone().unwrap());
+    command.stdin(Stdio::from(held)).stdout(Stdio::null()).stderr(log.unwrap());
+    command.spawn().unwrap()
+}
+
+/// One request on a connection of its own; what was answered, or why nothing was.
+fn ask(port: u16, line: &str, body: &str) -> Result<String, String> {
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", port)).map_err(|e| format!("connect: {e}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).map_err(|e| format!("write: {e}"))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|e| format!("read: {e}"))?;
+    match answer.starts_with("HTTP/1.1 20") {
+        true => Ok(answer),
+        false => Err(format!("{line}: {answer:?}")),
+    }
+}
+
+#[test]
+fn a_replaced_server_turns_nobody_away() {
+    for_each([Who::user()], |lab| {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let mut server = activate(lab, &socket);
+        let create = format!("{{\"name\":\"s\",\"project\":{:?}}}", lab.project);
+        ask(port, "POST /v1/sandboxes", &create).unwrap();
+        let running = "{\"command\":[\"sh\",\"-c\",\"echo begun; exec sleep 600\"]}";
+        ask(port, "POST /v1/sandboxes/s/execs", running).unwrap();
+        let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let failures: Vec<String> = std::thread::scope(|scope| {
+            let load: Vec<_> = (0..6)
+                .map(|number| {
+                    let (over, answered) = (&over, &answered);
+                    scope.spawn(move || {
+                        let mut failures = Vec::new();
+                        while !over.load(Ordering::SeqCst) {
+                            let (line, body) = match number {
+                                0 => (
+                                    "POST /v1/sandboxes/s/execs",
+                                    "{\"command\":[\"true\"],\"wait\":true}",
+                                ),
+                                1 => ("GET /v1/sandboxes/s/changes", ""),
+                                _ => ("GET /v1/sandboxes/s?brief=true", ""),
+                            };
+                            match ask(port, line, body) {
+                                Ok(_) => drop(answered.fetch_add(1, Ordering::SeqCst)),
+                                Err(why) => failures.push(why),
+                            }
+                        }
+                        failures
+                    })
+                })
+                .collect();
+            for _ in 0..3 {
+                let before = answered.load(Ordering::SeqCst);
+                wait_for("requests", 60, || {
+                    (answered.load(Ordering::SeqCst) > before + 40).then_some(())
+                });
+                let pid = Pid::from_raw(server.id() as i32).unwrap();
+                kill_process(pid, Signal::TERM).unwrap();
+                let ended = wait_for("the old server to end", 60, || server.try_wait().unwrap());
+                assert!(ended.success(), "{ended}");
+                server = activate(lab, &socket);
+            }
+            let before = answered.load(Ordering::SeqCst);
+            wait_for("requests", 60, || {
+                (answered.load(Ordering::SeqCst) > before + 40).then_some(())
+            });
+            over.store(true, Ordering::SeqCst);
+            load.into_iter().flat_map(|one| one.join().unwrap()).collect()
+        });
+        assert!(failures.is_empty(), "{failures:#?}\n{}", lab.server_log());
+        assert!(answered.load(Ordering::SeqCst) >= 160);
+        // What ran inside was not touched by any of it.
+        let execs = ask(port, "GET /v1/sandboxes/s/execs", "").unwrap();
+        assert_eq!(execs.matches("\"running\":true").count(), 1, "{execs}");
+        let pid = Pid::from_raw(server.id() as i32).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        wait_for("the server to end", 60, || server.try_wait().unwrap());
+        assert_eq!(lab.keepers().len(), 1);
+        drop(outside::processes_of(&lab.root));
+    });
+}
+
+/// The units that are shipped: read by systemd's own checker, and what restarts depend on.
+#[test]
+fn the_shipped_units_are_sound() {
+    let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../resources/systemd");
+    let checker = std::process::Command::new("systemd-analyze").arg("--version").output();
+    if checker.is_err() {
+        crate::harness::skip("systemd-analyze is not installed");
+        return;
+    }
+    for (kind, flag) in [("system", "--system"), ("user", "--user")] {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["skep.service", "skep.socket"] {
+            let text = std::fs::read_to_string(format!("{units}/{kind}/{name}")).unwrap();
+            // The program is checked for being there.
+            let text = text.replace("/usr/bin/skep", env!("CARGO_BIN_EXE_skep"));
+            std::fs::write(place.path().join(name), text).unwrap();
+        }
+        let done = std::process::Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no", flag])
+            .arg(place.path().join("skep.service"))
+            .arg(place.path().join("skep.socket"))
+            .env("XDG_RUNTIME_DIR", place.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        let ours: Vec<_> = said.lines().filter(|line| line.contains("skep.")).collect();
+        assert!(done.status.success() && ours.is_empty(), "{kind}: {said}");
+        let service = std::fs::read_to_string(format!("{units}/{kind}/skep.service")).unwrap();
+        // Keepers outlive the server: only the server itself is told to end.
+        for needed in ["KillMode=process", "Delegate=yes", "Type=notify"] {
+            assert!(service.lines().any(|line| line == needed), "{kind}: {needed}");
+        }
+        let words = service.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let mut words = words.split(' ');
+        assert_eq!(words.next(), Some("/usr/bin/skep"));
+        let help = std::process::Command::new(env!("CARGO_BIN_EXE_skep"))
+            .args(words)
+            .arg("--help")
+            .output()
+            .unwrap();
+        assert!(help.status.success(), "{kind}");
+    }
+}
