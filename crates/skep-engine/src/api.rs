@@ -176,6 +176,14 @@ pub struct StartedExec {
     pub stream: Option<Box<dyn ExecStream>>,
 }
 
+/// A sandbox that was made for one command.
+pub struct StartedRun {
+    /// The sandbox. It is there, whatever became of the command.
+    pub sandbox: Sandbox,
+    /// The command, attached, or why it could not be started.
+    pub exec: Answer<StartedExec>,
+}
+
 /// A piece of an exec's kept output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogChunk {
@@ -436,6 +444,15 @@ pub trait Api {
     fn thaw(&self, id: &SandboxId) -> Answer<Sandbox>;
     /// Deletes; unreviewed changes need `discard`.
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()>;
+
+    /// Before a run: creates a sandbox and starts its command, attached.
+    ///
+    /// The same as creating and running one after the other, in one go.
+    fn begin_run(&self, request: &CreateRequest, spec: &ExecSpec) -> Answer<StartedRun> {
+        let sandbox = self.create(request)?;
+        let exec = self.exec(&sandbox.id, spec, true);
+        Ok(StartedRun { sandbox, exec })
+    }
 
     /// After a run: stops it, looks at what changed, and deletes it where `disposal` says so.
     ///

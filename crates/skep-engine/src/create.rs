@@ -1,17 +1,19 @@
 //! Creating a sandbox: intent, resources, ready.
 
-use crate::api::CreateRequest;
+use crate::api::{CreateRequest, StartedRun};
+use crate::execs::check_spec;
 use crate::problems::{OrProblem, io_problem};
 use crate::providers::Chosen;
 use crate::{Engine, git_head, hidden, layout, naming, settings};
 use serde_json::json;
 use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
-use skep_provider::{Provider, ProviderError};
-use skep_store::{Expect, ScopeMode, StoreError};
+use skep_provider::{Attach, Provider, ProviderError};
+use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
 use skep_sys::failpoint;
 use skep_types::{
-    Base, ByteString, Code, EnforcementReport, Instant, KeeperIdentity, Layer, LayerId,
-    LayerReport, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
+    Base, ByteString, Code, EnforcementReport, Exec, ExecSpec, Instant, KeeperIdentity, Layer,
+    LayerId, LayerReport, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState,
+    WorkspaceDriver,
 };
 use skep_workspace::tree::TreeRoot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,16 @@ pub(crate) struct Start {
     pub memory: Option<PathBuf>,
     /// Of no use once the sandbox is there, or failed.
     pub scratch: Option<PathBuf>,
+}
+
+/// What comes after the row.
+struct Rest<'a> {
+    searched: Searched,
+    asked: BTreeSet<Layer>,
+    /// Where it is kept what is known of the base.
+    memory: Option<&'a Path>,
+    /// What runs first.
+    first: Option<&'a ExecSpec>,
 }
 
 /// What a new sandbox stands on.
@@ -47,6 +59,35 @@ fn base_of(project: &Path, began: Instant) -> Result<Base, Problem> {
 
 impl Engine {
     pub(crate) fn create_sandbox(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
+        self.create_with(request, None).map(|(sandbox, _)| sandbox)
+    }
+
+    /// A sandbox for one command: that it is ready and that the command begins is one row less to
+    /// wait for than the one after the other.
+    pub(crate) fn create_for_run(
+        &self,
+        request: &CreateRequest,
+        spec: &ExecSpec,
+    ) -> Result<StartedRun, Problem> {
+        check_spec(spec)?;
+        if request.idempotency_key.is_some() {
+            let sandbox = self.create_once(request)?;
+            let exec = self.start_exec(&sandbox.id, spec, true);
+            return Ok(StartedRun { sandbox, exec });
+        }
+        let (sandbox, exec) = self.create_with(request, Some(spec))?;
+        let exec = match exec {
+            Some(exec) => self.hand_over(&sandbox, exec, Attach::Yes),
+            None => self.start_exec(&sandbox.id, spec, true),
+        };
+        Ok(StartedRun { sandbox, exec })
+    }
+
+    fn create_with(
+        &self,
+        request: &CreateRequest,
+        first: Option<&ExecSpec>,
+    ) -> Result<(Sandbox, Option<Exec>), Problem> {
         let began = skep_workspace::beginning()
             .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
         let project = self.check_project(&request.project)?;
@@ -71,8 +112,13 @@ impl Engine {
             self.draft(request, &settings, &chosen, Ground { project, base, start, hidden })?;
         let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
         let sandbox = self.insert(draft, request.name.is_none(), scope)?;
-        let asked = settings::asked_layers(&request.limits);
-        self.bring_up(sandbox, chosen.provider, searched, asked, memory.as_deref())
+        let rest = Rest {
+            searched,
+            asked: settings::asked_layers(&request.limits),
+            memory: memory.as_deref(),
+            first,
+        };
+        self.bring_up(sandbox, chosen.provider, rest)
     }
 
     fn make_room(&self, request: &CreateRequest) -> Result<(), Problem> {
@@ -185,10 +231,9 @@ impl Engine {
         &self,
         sandbox: Sandbox,
         provider: &dyn Provider,
-        searched: Searched,
-        asked: BTreeSet<Layer>,
-        memory: Option<&Path>,
-    ) -> Result<Sandbox, Problem> {
+        rest: Rest<'_>,
+    ) -> Result<(Sandbox, Option<Exec>), Problem> {
+        let Rest { searched, asked, memory, first } = rest;
         let result = self
             .make_directories(&sandbox)
             .and_then(|()| match memory {
@@ -206,6 +251,10 @@ impl Engine {
                 note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
                 let event =
                     self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
+                let first = first.map(|spec| self.exec_of(&sandbox.id, spec, &started.enforcement));
+                let mut events = vec![event];
+                events.extend(first.as_ref().map(|exec| self.begins(exec)));
+                let moves = ExecMoves { begun: first.as_slice(), ended: &[] };
                 let update = &mut |row: &mut Sandbox| {
                     row.state = SandboxState::Ready;
                     row.driver = driver;
@@ -214,8 +263,9 @@ impl Engine {
                     row.updated_at = self.now();
                 };
                 self.store
-                    .update_sandbox(&sandbox.id, Expect::default(), &[event], update)
+                    .update_with_execs(&sandbox.id, Expect::default(), moves, &events, update)
                     .or_problem()
+                    .map(|sandbox| (sandbox, first))
             });
         if result.is_err() {
             self.tear_down(&sandbox, "create failed");

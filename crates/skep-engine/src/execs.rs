@@ -6,9 +6,10 @@ use crate::api::{LogChunk, LogStream, StartedExec};
 use crate::problems::{OrProblem, io_problem};
 use serde_json::{Value, json};
 use skep_provider::Attach;
+use skep_store::NewEvent;
 use skep_types::{
-    Code, EndReason, Exec, ExecEnd, ExecId, ExecSpec, ExecStats, Problem, Sandbox, SandboxId,
-    SandboxState,
+    Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, ExecStats, Problem,
+    Sandbox, SandboxId, SandboxState,
 };
 
 impl Engine {
@@ -27,25 +28,47 @@ impl Engine {
             );
         }
         sandbox = self.ensure_running(sandbox)?;
-        let exec = Exec {
-            id: ExecId::from_random((self.config.random)()),
-            sandbox: sandbox.id.clone(),
-            spec: spec.clone(),
-            started_at: self.now(),
-            end: None,
-            enforcement: sandbox.enforcement.clone(),
-        };
-        let data = json!({ "command": spec.argv });
-        let event = self.event("exec.started", &sandbox.id, Some(&exec.id), data);
-        self.store.insert_exec(&exec, &[event]).or_problem()?;
+        let exec = self.exec_of(&sandbox.id, spec, &sandbox.enforcement);
+        self.store.insert_exec(&exec, &[self.begins(&exec)]).or_problem()?;
         if sandbox.state != SandboxState::Ready {
             self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut |row| {
                 row.state = SandboxState::Ready;
             })?;
         }
-        let how = if attach { Attach::Yes } else { Attach::No };
+        self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })
+    }
+
+    /// A new exec, as it is remembered.
+    pub(crate) fn exec_of(
+        &self,
+        sandbox: &SandboxId,
+        spec: &ExecSpec,
+        enforcement: &EnforcementReport,
+    ) -> Exec {
+        Exec {
+            id: ExecId::from_random((self.config.random)()),
+            sandbox: sandbox.clone(),
+            spec: spec.clone(),
+            started_at: self.now(),
+            end: None,
+            enforcement: enforcement.clone(),
+        }
+    }
+
+    pub(crate) fn begins(&self, exec: &Exec) -> NewEvent {
+        let data = json!({ "command": exec.spec.argv });
+        self.event("exec.started", &exec.sandbox, Some(&exec.id), data)
+    }
+
+    /// Asks the keeper to run an exec that is remembered already.
+    pub(crate) fn hand_over(
+        &self,
+        sandbox: &Sandbox,
+        exec: Exec,
+        how: Attach,
+    ) -> Result<StartedExec, Problem> {
         let provider = self.provider(&sandbox.provider)?;
-        match provider.exec(&self.run_spec(&sandbox), &exec.id, spec, how) {
+        match provider.exec(&self.run_spec(sandbox), &exec.id, &exec.spec, how) {
             Ok(stream) => Ok(StartedExec { id: exec.id, stream }),
             Err(error) => {
                 let problem = error.problem();
@@ -57,9 +80,13 @@ impl Engine {
     }
 
     fn record_end(&self, exec: &Exec, end: &ExecEnd) -> Result<(), Problem> {
-        let data = json!({ "reason": end.reason, "exit_code": end.exit_code });
-        let event = self.event("exec.ended", &exec.sandbox, Some(&exec.id), data);
+        let event = self.ends(exec, end);
         self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem()
+    }
+
+    fn ends(&self, exec: &Exec, end: &ExecEnd) -> NewEvent {
+        let data = json!({ "reason": end.reason, "exit_code": end.exit_code });
+        self.event("exec.ended", &exec.sandbox, Some(&exec.id), data)
     }
 
     /// Picks up the end of an exec, if the keeper has written one.
@@ -67,35 +94,49 @@ impl Engine {
         if exec.end.is_some() {
             return Ok(exec);
         }
+        if let Some(end) = self.written_end(&exec)? {
+            self.record_end(&exec, &end)?;
+            exec.end = Some(end);
+        }
+        Ok(exec)
+    }
+
+    /// The end that the keeper wrote, if there is one.
+    fn written_end(&self, exec: &Exec) -> Result<Option<ExecEnd>, Problem> {
         let directory = self.layout().sandbox(&exec.sandbox).join("execs");
         let path = directory.join(format!("{}.end", exec.id));
         match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(exec),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(io_problem("read", &path, &error)),
-            Ok(bytes) => {
-                let end: ExecEnd = serde_json::from_slice(&bytes).map_err(|error| {
-                    Problem::new(
-                        Code::Internal,
-                        format!("`{}` is damaged: {error}", path.display()),
-                    )
-                })?;
-                self.record_end(&exec, &end)?;
-                exec.end = Some(end);
-                Ok(exec)
-            }
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let message = format!("`{}` is damaged: {error}", path.display());
+                Problem::new(Code::Internal, message)
+            }),
         }
     }
 
     /// The sandbox's processes are gone: an exec whose end nobody saw is lost.
     pub(crate) fn bury_execs(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        for exec in self.store.running_execs(Some(&sandbox.id)).or_problem()? {
-            let exec = self.refresh(exec)?;
-            if exec.end.is_none() {
-                let end = unseen(EndReason::Lost, 137, "its end was not seen: the keeper was gone");
-                self.record_end(&exec, &end)?;
-            }
+        for (id, end, event) in self.last_ends(sandbox)? {
+            self.store.finish_exec(&id, &end, &[event]).map(drop).or_problem()?;
         }
         Ok(())
+    }
+
+    /// How those that nobody has written down ended, now that nothing runs any more; with the event
+    /// that tells it.
+    pub(crate) fn last_ends(
+        &self,
+        sandbox: &Sandbox,
+    ) -> Result<Vec<(ExecId, ExecEnd, NewEvent)>, Problem> {
+        let lost = || unseen(EndReason::Lost, 137, "its end was not seen: the keeper was gone");
+        let settle = |exec: Exec| {
+            let end = self.written_end(&exec)?.unwrap_or_else(lost);
+            let event = self.ends(&exec, &end);
+            Ok((exec.id, end, event))
+        };
+        let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
+        running.into_iter().map(settle).collect()
     }
 
     pub(crate) fn exec_by(&self, text: &str) -> Result<Exec, Problem> {
@@ -148,7 +189,7 @@ impl Engine {
     }
 }
 
-fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {
+pub(crate) fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {
     let usage = |message: &str| Err(Problem::new(Code::Usage, message));
     if spec.argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
         return usage("there is no command to run");

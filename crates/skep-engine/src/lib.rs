@@ -201,7 +201,7 @@ impl Engine {
 
     fn lock_sandbox(&self, sandbox: &Sandbox) -> Result<lock::Lock, Problem> {
         let what = format!("sandbox `{}`", sandbox.name);
-        let lock = lock::take(&self.layout().sandbox_lock(&sandbox.id), &what, PATIENCE)?;
+        let lock = lock::take_sandbox(self.layout(), &sandbox.id, &what, PATIENCE)?;
         self.settle_layers_of(&sandbox.id)?;
         Ok(lock)
     }

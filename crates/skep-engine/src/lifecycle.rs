@@ -6,9 +6,11 @@ use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash};
 use serde_json::{Value, json};
-use skep_store::Expect;
+use skep_store::{ExecMoves, Expect, NewEvent};
 use skep_sys::failpoint;
-use skep_types::{ChangeSet, Code, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use skep_types::{
+    ChangeSet, Code, ExecEnd, ExecId, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
+};
 
 impl Engine {
     /// Changes a sandbox's row.
@@ -19,10 +21,23 @@ impl Engine {
         data: Value,
         change: &mut dyn FnMut(&mut Sandbox),
     ) -> Result<Sandbox, Problem> {
+        self.update_with(id, &[], kind, data, change)
+    }
+
+    /// The same, with the ends of execs that come with it.
+    fn update_with(
+        &self,
+        id: &SandboxId,
+        ended: &[(ExecId, ExecEnd, NewEvent)],
+        kind: &str,
+        data: Value,
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox, Problem> {
         let event = self.event(kind, id, None, data);
         let now = self.now();
+        let moves = ExecMoves { begun: &[], ended };
         self.store
-            .update_sandbox(id, Expect::default(), &[event], &mut |row| {
+            .update_with_execs(id, Expect::default(), moves, &[event], &mut |row| {
                 change(row);
                 row.updated_at.clone_from(&now);
             })
@@ -94,17 +109,18 @@ impl Engine {
         let sandbox = self.load(id)?;
         let _lock = self.lock_sandbox(&sandbox)?;
         self.end_processes(&sandbox)?;
+        let ended = self.last_ends(&sandbox)?;
         let looked = self.derive(&sandbox).and_then(|derived| self.judged(&sandbox, derived));
         let goes = |changes: &ChangeSet| disposal.goes(changes);
         // Changes that nobody reviewed go only when somebody says so, as with every removal.
         let may_go = |changes: &ChangeSet| disposal.discard || changes.changes.is_empty();
         match looked {
             Ok(changes) if goes(&changes) && may_go(&changes) => {
-                let removal = Some(self.delete_or_spend(&sandbox));
+                let removal = Some(self.delete_or_spend(&sandbox, Processes::Ended(&ended)));
                 Ok(SettledRun { changes, removal })
             }
             looked => {
-                let sandbox = self.note_stopped(sandbox)?;
+                let sandbox = self.note_stopped(sandbox, &ended)?;
                 let changes = looked?;
                 let removal = goes(&changes).then(|| self.refuse_unreviewed(&sandbox));
                 Ok(SettledRun { changes, removal })
@@ -115,18 +131,22 @@ impl Engine {
     /// Ends everything inside. What was approved or rejected stays so.
     pub(crate) fn stop_locked(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         self.end_processes(&sandbox)?;
-        self.note_stopped(sandbox)
+        let ended = self.last_ends(&sandbox)?;
+        self.note_stopped(sandbox, &ended)
     }
 
     fn end_processes(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let provider = self.provider(&sandbox.provider)?;
         let directory = self.layout().sandbox(&sandbox.id);
-        provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
-        self.bury_execs(sandbox)
+        provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()
     }
 
-    fn note_stopped(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
-        self.update(&sandbox.id, "sandbox.stopped", Value::Null, &mut |row| {
+    fn note_stopped(
+        &self,
+        sandbox: Sandbox,
+        ended: &[(ExecId, ExecEnd, NewEvent)],
+    ) -> Result<Sandbox, Problem> {
+        self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
             row.keeper = None;
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
             {
@@ -166,14 +186,14 @@ impl Engine {
         if !discard {
             self.refuse_unreviewed(&sandbox)?;
         }
-        self.delete_or_spend(&sandbox)
+        self.delete_or_spend(&sandbox, Processes::Unknown)
     }
 
-    fn delete_or_spend(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        match self.delete(sandbox) {
+    fn delete_or_spend(&self, sandbox: &Sandbox, processes: Processes<'_>) -> Result<(), Problem> {
+        match self.delete_with(sandbox, processes) {
             // On a full disk not even a row can be written: what removing needs is kept back.
             Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
-                self.delete(sandbox)
+                self.delete_with(sandbox, processes)
             }
             other => other,
         }
@@ -196,8 +216,17 @@ impl Engine {
     /// 2. Everything inside ends.
     /// 3. Its directory leaves by a rename, then piece by piece.
     pub(crate) fn delete(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        self.delete_with(sandbox, Processes::Unknown)
+    }
+
+    fn delete_with(&self, sandbox: &Sandbox, processes: Processes<'_>) -> Result<(), Problem> {
         let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
-        self.update(&sandbox.id, "sandbox.deleted", json!({ "name": sandbox.name }), &mut |row| {
+        let ended = match processes {
+            Processes::Unknown => &[],
+            Processes::Ended(ended) => ended,
+        };
+        let data = json!({ "name": sandbox.name });
+        self.update_with(&sandbox.id, ended, "sandbox.deleted", data, &mut |row| {
             row.state = SandboxState::Deleted;
         })?;
         failpoint::hit("delete.row")
@@ -207,20 +236,41 @@ impl Engine {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
             layers.extend(snapshot.layers);
         }
-        self.finish_deleting(sandbox)?;
+        if matches!(processes, Processes::Unknown) {
+            self.end_all(sandbox)?;
+        }
+        self.discard_directory(sandbox)?;
         self.sweep_layers(&layers)
     }
 
     pub(crate) fn finish_deleting(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        self.end_all(sandbox)?;
+        self.discard_directory(sandbox)
+    }
+
+    fn end_all(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let provider = self.provider(&sandbox.provider)?;
         let keeper = sandbox.keeper.as_ref().filter(|_| sandbox.state != SandboxState::Creating);
-        provider.stop(&sandbox.id, &directory, keeper).or_problem()?;
+        provider.stop(&sandbox.id, &directory, keeper).or_problem()
+    }
+
+    fn discard_directory(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
         trash::discard(&directory, &self.layout().trash())
             .map_err(|error| io_problem("remove", &directory, &error))?;
         let _ = std::fs::remove_file(self.layout().sandbox_lock(&sandbox.id));
         Ok(())
     }
+}
+
+/// What is known of the processes of a sandbox that is to be deleted.
+#[derive(Clone, Copy)]
+enum Processes<'a> {
+    /// They must be ended.
+    Unknown,
+    /// Under the lock that is still held they were, and these ends are not written down yet.
+    Ended(&'a [(ExecId, ExecEnd, NewEvent)]),
 }
 
 /// There is something to review again.

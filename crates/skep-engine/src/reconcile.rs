@@ -38,8 +38,9 @@ impl Engine {
             }
             return Ok(());
         }
-        let Ok(_lock) = crate::lock::take(
-            &self.layout().sandbox_lock(&sandbox.id),
+        let Ok(_lock) = crate::lock::take_sandbox(
+            self.layout(),
+            &sandbox.id,
             "sandbox",
             std::time::Duration::ZERO,
         ) else {

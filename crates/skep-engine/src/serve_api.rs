@@ -5,7 +5,7 @@ use crate::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Disposal,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
     ListFilter, LogChunk, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
-    SettledRun, SnapshotView, StartedExec,
+    SettledRun, SnapshotView, StartedExec, StartedRun,
 };
 use crate::problems::OrProblem;
 use serde_json::Value;
@@ -50,6 +50,9 @@ impl Api for Engine {
     }
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()> {
         self.remove_sandbox(id, discard)
+    }
+    fn begin_run(&self, request: &CreateRequest, spec: &ExecSpec) -> Answer<StartedRun> {
+        self.create_for_run(request, spec)
     }
     fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
         self.settle_after_run(id, disposal)

@@ -1,12 +1,15 @@
 //! Other filesystems that are mounted below a project. They are not crossed, and it is said.
 
 use skep_types::RelPath;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 /// Where something is mounted below `project`, sorted.
 pub fn below(project: &Path) -> Vec<RelPath> {
     // Without the table nothing can be said; the view does not cross mounts in any case.
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut table = Vec::with_capacity(16 << 10);
+    let _ = File::open("/proc/self/mountinfo").and_then(|mut file| file.read_to_end(&mut table));
     let mut found: Vec<_> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))

@@ -112,6 +112,16 @@ pub struct Expect {
     pub lease_epoch: Option<u64>,
 }
 
+/// What becomes of execs in the same moment as something of their sandbox.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExecMoves<'a> {
+    /// Those that are about to start.
+    pub begun: &'a [Exec],
+    /// Those whose end is known now, each with the event that tells it; of one that had ended
+    /// before, neither is written.
+    pub ended: &'a [(ExecId, ExecEnd, NewEvent)],
+}
+
 /// Which node may act on a sandbox; a higher epoch fences off the holders of lower ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -160,6 +170,22 @@ pub trait SandboxStore: Send + Sync {
         &self,
         id: &SandboxId,
         expect: Expect,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox> {
+        self.update_with_execs(id, expect, ExecMoves::default(), events, change)
+    }
+
+    /// The same, and execs of the sandbox that begin or end with it, in one transaction: what
+    /// happens at once is written at once, for the price of one.
+    ///
+    /// Errors: those of [`SandboxStore::update_sandbox`], [`ExecStore::insert_exec`] and
+    /// [`ExecStore::finish_exec`].
+    fn update_with_execs(
+        &self,
+        id: &SandboxId,
+        expect: Expect,
+        execs: ExecMoves<'_>,
         events: &[NewEvent],
         change: &mut dyn FnMut(&mut Sandbox),
     ) -> Result<Sandbox>;

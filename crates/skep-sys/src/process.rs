@@ -4,6 +4,7 @@ use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::process::Pid;
 use std::ffi::CString;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 bitflags_lite! {
@@ -277,8 +278,13 @@ pub fn ticks_since_boot() -> u64 {
 
 /// The id of this boot.
 pub fn boot_id() -> io::Result<String> {
+    // It cannot change while this process lives.
+    static KNOWN: OnceLock<String> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known.clone());
+    }
     let text = read_small("/proc/sys/kernel/random/boot_id")?;
-    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    Ok(KNOWN.get_or_init(|| String::from_utf8_lossy(&text).trim().to_owned()).clone())
 }
 
 /// A file of the kernel's that is less than a page, in one read: they have no size to ask for.

@@ -15,7 +15,7 @@ use crate::resolve::{self, Command};
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
-use skep_engine::api::Api;
+use skep_engine::api::{Api, StartedExec};
 use skep_types::{
     Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Problem, Sandbox,
     escape,
@@ -174,7 +174,17 @@ pub(crate) fn attached(
     input: Input,
     sink: &mut dyn Sink,
 ) -> Result<Ended, Problem> {
-    let started = api.exec(&sandbox.id, spec, true)?;
+    stay_with(api, api.exec(&sandbox.id, spec, true)?, spec, input, sink)
+}
+
+/// Stays with a command that was started, until its end.
+pub(crate) fn stay_with(
+    api: &dyn Api,
+    started: StartedExec,
+    spec: &ExecSpec,
+    input: Input,
+    sink: &mut dyn Sink,
+) -> Result<Ended, Problem> {
     let exec = started.id;
     let Some(mut stream) = started.stream else {
         let message = format!("exec `{exec}` was started without its streams");

@@ -6,7 +6,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
 use crate::attach::{Input, terminal};
 use crate::commands::create::read_environment;
-use crate::commands::exec::{Ended, Through, attached, enforcement_of, say_why};
+use crate::commands::exec::{Ended, Through, enforcement_of, say_why, stay_with};
 use crate::context::Context;
 use crate::exit::{self, Failure, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
@@ -14,7 +14,7 @@ use crate::render::egress;
 use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command};
 use clap::Args;
-use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun};
+use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
 
@@ -46,17 +46,18 @@ impl crate::tree::Run for Run {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (request, spec) = self.resolve(after, context)?;
         let api = context.api()?;
-        let sandbox = api.create(&request)?;
+        let StartedRun { sandbox, exec } = api.begin_run(&request, &spec)?;
         context.output.detail(&format!(
             "sandbox: {} ({}, {})",
             sandbox.name,
             sandbox.provider,
             sandbox.driver.as_str()
         ));
+        let exec = exec.map_err(|problem| not_started(api, &sandbox, problem))?;
         if self.json.json {
-            self.captured(context, api, &sandbox, &spec)
+            self.captured(context, api, &sandbox, &spec, exec)
         } else {
-            self.streamed(context, api, &sandbox, &spec)
+            self.streamed(context, api, &sandbox, &spec, exec)
         }
     }
 }
@@ -90,9 +91,10 @@ impl Run {
         api: &dyn Api,
         sandbox: &Sandbox,
         spec: &ExecSpec,
+        exec: StartedExec,
     ) -> Outcome {
         let sink = &mut Through(&context.output);
-        let ended = attached(api, sandbox, spec, Input::Passed, sink)
+        let ended = stay_with(api, exec, spec, Input::Passed, sink)
             .map_err(|problem| not_started(api, sandbox, problem))?;
         say_why(context, &ended.end);
         let denials = denials(context, api, sandbox);
@@ -113,10 +115,11 @@ impl Run {
         api: &dyn Api,
         sandbox: &Sandbox,
         spec: &ExecSpec,
+        exec: StartedExec,
     ) -> Outcome {
         let input = if self.connect.interactive { Input::Passed } else { Input::Closed };
         let mut capture = Capture::new(spec.limits.output.map(|size| size.0));
-        let ended = attached(api, sandbox, spec, input, &mut capture)
+        let ended = stay_with(api, exec, spec, input, &mut capture)
             .map_err(|problem| not_started(api, sandbox, problem))?;
         // Before the sandbox may be gone.
         let enforcement = enforcement_of(api, &ended.exec, sandbox);

@@ -90,8 +90,8 @@ impl Engine {
             let freed = if matches!(action, Action::Remove | Action::Archive) { size } else { 0 };
             decision("sandbox", name, action, reason, freed)
         };
-        let path = self.layout().sandbox_lock(&sandbox.id);
-        let Ok(_lock) = lock::take(&path, "sandbox", Duration::ZERO) else {
+        let layout = self.layout();
+        let Ok(_lock) = lock::take_sandbox(layout, &sandbox.id, "sandbox", Duration::ZERO) else {
             return vec![say(Action::Keep, "another skep is working on it".into())];
         };
         let found = self

@@ -222,8 +222,8 @@ impl Engine {
     /// Takes back what a crash left between an upper and its row. Costs one look at a directory.
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
         for (sandbox, layer, intent) in self.pending_freezes() {
-            let path = self.layout().sandbox_lock(&sandbox);
-            let Ok(_lock) = lock::take(&path, "sandbox", std::time::Duration::ZERO) else {
+            let (layout, none) = (self.layout(), std::time::Duration::ZERO);
+            let Ok(_lock) = lock::take_sandbox(layout, &sandbox, "sandbox", none) else {
                 // It is being frozen right now.
                 continue;
             };

@@ -13,6 +13,9 @@ impl Engine {
     /// sight, then the references are read again, and it is put back if there is one. Whoever
     /// writes a reference looks for the layer afterwards ([`Engine::check_layers`], or the start).
     pub(crate) fn sweep_layers(&self, candidates: &[LayerId]) -> Result<(), Problem> {
+        if candidates.is_empty() {
+            return Ok(());
+        }
         let used = self.store.layers_in_use().or_problem()?;
         let trash = self.layout().trash();
         let mut aside = Vec::new();

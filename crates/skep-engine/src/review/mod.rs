@@ -50,8 +50,8 @@ impl Engine {
         if !mark.exists() {
             return Ok(());
         }
-        let path = self.layout().sandbox_lock(&sandbox.id);
-        let Ok(_lock) = lock::take(&path, "sandbox", std::time::Duration::ZERO) else {
+        let (layout, none) = (self.layout(), std::time::Duration::ZERO);
+        let Ok(_lock) = lock::take_sandbox(layout, &sandbox.id, "sandbox", none) else {
             // Whoever pauses them is alive.
             return Ok(());
         };

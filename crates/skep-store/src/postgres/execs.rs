@@ -5,8 +5,8 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, ledger, sandboxes};
 use crate::value::encode;
-use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
-use skep_types::{Exec, ExecEnd, ExecId, SandboxId, SandboxState};
+use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "execs";
 const SEARCH: IdSearch = IdSearch {
@@ -21,38 +21,18 @@ impl ExecStore for PostgresStore {
     fn insert_exec(&self, exec: &Exec, events: &[NewEvent]) -> Result<()> {
         self.write("insert an exec", |session| {
             self.refuse_orphan(session, &exec.sandbox)?;
-            let id = exec.id.as_str();
-            if exists(session, "SELECT 1 FROM execs WHERE id = $1", &[&id])? {
-                let name = id.to_owned();
-                return Err(StoreError::AlreadyExists { what: "exec", name }.into());
-            }
-            let row = encode("exec", id, exec)?;
-            let (sandbox, ended) = (exec.sandbox.as_str(), exec.end.is_some());
-            session.execute(
-                "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES ($1, $2, $3, $4, $5)",
-                &[&id, &sandbox, &ended, &row.value, &row.sum],
-            )?;
+            insert(session, exec)?;
             ledger::append(session, events)
         })
     }
 
     fn finish_exec(&self, id: &ExecId, end: &ExecEnd, events: &[NewEvent]) -> Result<Finish> {
         self.write("record the end of an exec", |session| {
-            let found: Option<Exec> =
-                first(session, TABLE, SEARCH.exact, &[&id.as_str(), &self.node])?;
-            let mut exec =
-                found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
-            if let Some(end) = exec.end {
-                return Ok(Finish::AlreadyEnded(end));
+            let finish = self.finish(session, id, end)?;
+            if finish == Finish::Recorded {
+                ledger::append(session, events)?;
             }
-            exec.end = Some(end.clone());
-            let row = encode("exec", id.as_str(), &exec)?;
-            session.execute(
-                "UPDATE execs SET ended = TRUE, value = $2, sum = $3 WHERE id = $1",
-                &[&id.as_str(), &row.value, &row.sum],
-            )?;
-            ledger::append(session, events)?;
-            Ok(Finish::Recorded)
+            Ok(finish)
         })
     }
 
@@ -76,7 +56,60 @@ impl ExecStore for PostgresStore {
     }
 }
 
+fn insert(session: &mut Session, exec: &Exec) -> Outcome<()> {
+    let id = exec.id.as_str();
+    if exists(session, "SELECT 1 FROM execs WHERE id = $1", &[&id])? {
+        let name = id.to_owned();
+        return Err(StoreError::AlreadyExists { what: "exec", name }.into());
+    }
+    let row = encode("exec", id, exec)?;
+    let (sandbox, ended) = (exec.sandbox.as_str(), exec.end.is_some());
+    session.execute(
+        "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES ($1, $2, $3, $4, $5)",
+        &[&id, &sandbox, &ended, &row.value, &row.sum],
+    )?;
+    Ok(())
+}
+
 impl PostgresStore {
+    fn finish(&self, session: &mut Session, id: &ExecId, end: &ExecEnd) -> Outcome<Finish> {
+        let found: Option<Exec> = first(session, TABLE, SEARCH.exact, &[&id.as_str(), &self.node])?;
+        let mut exec =
+            found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
+        if let Some(end) = exec.end {
+            return Ok(Finish::AlreadyEnded(end));
+        }
+        exec.end = Some(end.clone());
+        let row = encode("exec", id.as_str(), &exec)?;
+        session.execute(
+            "UPDATE execs SET ended = TRUE, value = $2, sum = $3 WHERE id = $1",
+            &[&id.as_str(), &row.value, &row.sum],
+        )?;
+        Ok(Finish::Recorded)
+    }
+
+    /// The execs that begin or end with a change of their sandbox.
+    pub(super) fn apply_to_execs(
+        &self,
+        session: &mut Session,
+        sandbox: &Sandbox,
+        moves: ExecMoves<'_>,
+    ) -> Outcome<()> {
+        if !moves.begun.is_empty() && sandbox.state == SandboxState::Deleted {
+            let name = sandbox.id.to_string();
+            return Err(StoreError::NotFound { what: "sandbox", name }.into());
+        }
+        for exec in moves.begun {
+            insert(session, exec)?;
+        }
+        for (id, end, event) in moves.ended {
+            if self.finish(session, id, end)? == Finish::Recorded {
+                ledger::append(session, std::slice::from_ref(event))?;
+            }
+        }
+        Ok(())
+    }
+
     fn refuse_orphan(&self, session: &mut Session, id: &SandboxId) -> Outcome<()> {
         if sandboxes::load_own(session, id, &self.node)?.state == SandboxState::Deleted {
             return Err(StoreError::NotFound { what: "sandbox", name: id.to_string() }.into());

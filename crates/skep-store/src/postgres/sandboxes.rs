@@ -10,7 +10,7 @@ use crate::rules::{
 };
 use crate::value::{encode, micros};
 use crate::{
-    DeletedRows, Expect, Lease, NewEvent, Nodes, Result, SandboxFilter, SandboxStore,
+    DeletedRows, ExecMoves, Expect, Lease, NewEvent, Nodes, Result, SandboxFilter, SandboxStore,
     ScopeConflict, ScopeMode, StoreError,
 };
 use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
@@ -92,10 +92,11 @@ impl SandboxStore for PostgresStore {
         })
     }
 
-    fn update_sandbox(
+    fn update_with_execs(
         &self,
         id: &SandboxId,
         expect: Expect,
+        moves: ExecMoves<'_>,
         events: &[NewEvent],
         change: &mut dyn FnMut(&mut Sandbox),
     ) -> Result<Sandbox> {
@@ -106,6 +107,8 @@ impl SandboxStore for PostgresStore {
             if after.name != before.name {
                 refuse_taken_name(session, &after)?;
             }
+            // Before the row, which may say that the sandbox is gone.
+            self.apply_to_execs(session, &before, moves)?;
             self.write_back(session, &before, &after)?;
             ledger::append(session, events)?;
             Ok(after)

@@ -4,9 +4,9 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, ledger, sandboxes};
 use crate::value::encode;
-use crate::{ExecStore, Finish, NewEvent, Result, StoreError};
+use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError};
 use rusqlite::{Transaction, params};
-use skep_types::{Exec, ExecEnd, ExecId, SandboxId, SandboxState};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "execs";
 const SEARCH: IdSearch = IdSearch {
@@ -19,17 +19,7 @@ impl ExecStore for SqliteStore {
     fn insert_exec(&self, exec: &Exec, events: &[NewEvent]) -> Result<()> {
         self.write("insert an exec", Durability::Process, |tx| {
             refuse_orphan(tx, &exec.sandbox)?;
-            let id = exec.id.as_str();
-            if tx.prepare_cached("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
-                let name = id.to_owned();
-                return Err(StoreError::AlreadyExists { what: "exec", name }.into());
-            }
-            let row = encode("exec", id, exec)?;
-            execute(
-                tx,
-                "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![id, exec.sandbox.as_str(), exec.end.is_some(), row.value, row.sum],
-            )?;
+            insert(tx, exec)?;
             ledger::append(tx, events)?;
             Ok(())
         })
@@ -37,21 +27,11 @@ impl ExecStore for SqliteStore {
 
     fn finish_exec(&self, id: &ExecId, end: &ExecEnd, events: &[NewEvent]) -> Result<Finish> {
         self.write("record the end of an exec", Durability::Process, |tx| {
-            let found: Option<Exec> = first(tx, TABLE, SEARCH.exact, params![id.as_str()])?;
-            let mut exec =
-                found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
-            if let Some(end) = exec.end {
-                return Ok(Finish::AlreadyEnded(end));
+            let finish = finish(tx, id, end)?;
+            if finish == Finish::Recorded {
+                ledger::append(tx, events)?;
             }
-            exec.end = Some(end.clone());
-            let row = encode("exec", id.as_str(), &exec)?;
-            execute(
-                tx,
-                "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1",
-                params![id.as_str(), row.value, row.sum],
-            )?;
-            ledger::append(tx, events)?;
-            Ok(Finish::Recorded)
+            Ok(finish)
         })
     }
 
@@ -70,6 +50,55 @@ impl ExecStore for SqliteStore {
         let sandbox = sandbox.map(SandboxId::as_str);
         self.read("list running execs", |tx| rows(tx, TABLE, sql, params![sandbox]))
     }
+}
+
+fn insert(tx: &Transaction<'_>, exec: &Exec) -> Outcome<()> {
+    let id = exec.id.as_str();
+    if tx.prepare_cached("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
+        let name = id.to_owned();
+        return Err(StoreError::AlreadyExists { what: "exec", name }.into());
+    }
+    let row = encode("exec", id, exec)?;
+    execute(
+        tx,
+        "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![id, exec.sandbox.as_str(), exec.end.is_some(), row.value, row.sum],
+    )?;
+    Ok(())
+}
+
+fn finish(tx: &Transaction<'_>, id: &ExecId, end: &ExecEnd) -> Outcome<Finish> {
+    let found: Option<Exec> = first(tx, TABLE, SEARCH.exact, params![id.as_str()])?;
+    let mut exec =
+        found.ok_or_else(|| StoreError::NotFound { what: "exec", name: id.to_string() })?;
+    if let Some(end) = exec.end {
+        return Ok(Finish::AlreadyEnded(end));
+    }
+    exec.end = Some(end.clone());
+    let row = encode("exec", id.as_str(), &exec)?;
+    execute(
+        tx,
+        "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1",
+        params![id.as_str(), row.value, row.sum],
+    )?;
+    Ok(Finish::Recorded)
+}
+
+/// The execs that begin or end with a change of their sandbox.
+pub(super) fn apply(tx: &Transaction<'_>, sandbox: &Sandbox, moves: ExecMoves<'_>) -> Outcome<()> {
+    if !moves.begun.is_empty() && sandbox.state == SandboxState::Deleted {
+        let name = sandbox.id.to_string();
+        return Err(StoreError::NotFound { what: "sandbox", name }.into());
+    }
+    for exec in moves.begun {
+        insert(tx, exec)?;
+    }
+    for (id, end, event) in moves.ended {
+        if finish(tx, id, end)? == Finish::Recorded {
+            ledger::append(tx, std::slice::from_ref(event))?;
+        }
+    }
+    Ok(())
 }
 
 fn refuse_orphan(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {

@@ -162,6 +162,8 @@ pub(super) fn connect(path: &Path, access: Access) -> Outcome<Connection> {
     // Our own mutex guards the connection.
     let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // More than a run uses, so that none of them is compiled twice.
+    connection.set_prepared_statement_cache_capacity(64);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.execute_batch("PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=NORMAL;")?;

@@ -2,15 +2,15 @@
 
 use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
-use super::{Durability, SqliteStore, layers, ledger};
+use super::{Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
     changed_sandbox, check_epoch, check_version, held_scope, refuse_overlap, sandbox_holder,
     sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
 use crate::{
-    DeletedRows, Expect, Lease, NewEvent, Result, SandboxFilter, SandboxStore, ScopeConflict,
-    ScopeMode, StoreError,
+    DeletedRows, ExecMoves, Expect, Lease, NewEvent, Result, SandboxFilter, SandboxStore,
+    ScopeConflict, ScopeMode, StoreError,
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
 use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
@@ -96,10 +96,11 @@ impl SandboxStore for SqliteStore {
         })
     }
 
-    fn update_sandbox(
+    fn update_with_execs(
         &self,
         id: &SandboxId,
         expect: Expect,
+        moves: ExecMoves<'_>,
         events: &[NewEvent],
         change: &mut dyn FnMut(&mut Sandbox),
     ) -> Result<Sandbox> {
@@ -111,6 +112,8 @@ impl SandboxStore for SqliteStore {
             if after.name != before.name {
                 refuse_taken_name(tx, &after)?;
             }
+            // Before the row, which may say that the sandbox is gone.
+            execs::apply(tx, &before, moves)?;
             write_back(tx, &before, &after)?;
             ledger::append(tx, events)?;
             Ok(after)
@@ -172,7 +175,8 @@ fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
 fn refuse_other_node(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let sql = "SELECT node FROM sandboxes
                WHERE id = ?1 AND node <> (SELECT value FROM meta WHERE key = 'node')";
-    let other = tx.query_row(sql, params![sandbox.id.as_str()], |row| row.get(0)).optional()?;
+    let mut statement = tx.prepare_cached(sql)?;
+    let other = statement.query_row(params![sandbox.id.as_str()], |row| row.get(0)).optional()?;
     match other {
         Some(node) => Err(StoreError::OtherNode { name: sandbox.name.to_string(), node }.into()),
         None => Ok(()),

@@ -1,7 +1,7 @@
 //! Execs.
 
 use super::sample::{end, event, exec, sandbox};
-use crate::{EventFilter, Expect, Finish, ScopeMode, Store, StoreError};
+use crate::{EventFilter, ExecMoves, Expect, Finish, ScopeMode, Store, StoreError};
 use skep_types::SandboxState;
 
 pub(super) fn life(store: &dyn Store) {
@@ -51,4 +51,41 @@ pub(super) fn first_end_wins(store: &dyn Store) {
     assert_eq!(store.list_events(&EventFilter::default()).unwrap().len(), 1);
     let missing = store.finish_exec(&exec(2, &home.id).id, &end(0), &[]);
     assert!(matches!(missing, Err(StoreError::NotFound { what: "exec", .. })));
+}
+
+pub(super) fn with_their_sandbox(store: &dyn Store) {
+    let home = sandbox(1, "a");
+    store.insert_sandbox(&home, ScopeMode::Shared, &[]).unwrap();
+    let (first, second) = (exec(1, &home.id), exec(2, &home.id));
+    let begun = [first.clone(), second.clone()];
+    let ready = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Ready;
+    let moves = ExecMoves { begun: &begun, ended: &[] };
+    let row = store.update_with_execs(&home.id, Expect::default(), moves, &[], ready).unwrap();
+    assert_eq!(row.state, SandboxState::Ready);
+    assert_eq!(store.running_execs(Some(&home.id)).unwrap(), begun);
+
+    // One exec that cannot begin, and nothing of it happened.
+    let twice = [exec(3, &home.id), first.clone()];
+    let stopped = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Stopped;
+    let moves = ExecMoves { begun: &twice, ended: &[] };
+    let refused = store.update_with_execs(&home.id, Expect::default(), moves, &[], stopped);
+    assert!(matches!(refused, Err(StoreError::AlreadyExists { what: "exec", .. })), "{refused:?}");
+    assert_eq!(store.sandbox(&home.id).unwrap(), row);
+    assert_eq!(store.list_execs(&home.id).unwrap().len(), 2);
+
+    // The first end stands, and is told once.
+    store.finish_exec(&first.id, &end(0), &[event("exec.ended", 4)]).unwrap();
+    let ended = [&first, &second].map(|exec| (exec.id.clone(), end(137), event("exec.ended", 5)));
+    let gone = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Deleted;
+    let moves = ExecMoves { begun: &[], ended: &ended };
+    store.update_with_execs(&home.id, Expect::default(), moves, &[], gone).unwrap();
+    assert_eq!(store.find_exec(first.id.as_str()).unwrap().end, Some(end(0)));
+    assert_eq!(store.find_exec(second.id.as_str()).unwrap().end, Some(end(137)));
+    assert_eq!(store.list_events(&EventFilter::default()).unwrap().len(), 2);
+
+    // Nothing begins in a sandbox that is gone.
+    let late = [exec(4, &home.id)];
+    let moves = ExecMoves { begun: &late, ended: &[] };
+    let refused = store.update_with_execs(&home.id, Expect::default(), moves, &[], &mut |_| ());
+    assert!(matches!(refused, Err(StoreError::NotFound { what: "sandbox", .. })), "{refused:?}");
 }

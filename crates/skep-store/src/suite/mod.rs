@@ -52,6 +52,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("one winner of a name", sandboxes::name_race),
     ("exec life", execs::life),
     ("first end of an exec wins", execs::first_end_wins),
+    ("execs move with their sandbox", execs::with_their_sandbox),
     ("approval moves", approvals::moves),
     ("approval history", approvals::history),
     ("undo settles both", approvals::undo),
