@@ -291,7 +291,7 @@ impl Engine {
             if spec.driver == WorkspaceDriver::Copy {
                 self.copy_project(sandbox)?;
             }
-            let error = match provider.start(&spec) {
+            let error = match provider.start_while(&spec, &mut || self.store.rehearse()) {
                 Ok(mut started) => {
                     note_refusals(&mut started.enforcement, refusals);
                     return Ok((spec.driver, started));

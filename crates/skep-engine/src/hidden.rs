@@ -42,6 +42,10 @@ pub fn search(project: &TreeRoot, rules: &HideRules) -> io::Result<Found> {
                 break;
             }
             budget -= 1;
+            // Most are files of no interest: of those not even the path is put together.
+            if !kind.is_dir() && !rules.could_hide(&name, false) {
+                continue;
+            }
             let Ok(path) = directory.join(&name) else { continue };
             if rules.hides(&path, kind.is_dir()).is_some() {
                 found.hidden.push(path);

@@ -157,6 +157,14 @@ impl HideRules {
         self.hidden_by_list(path, is_dir)
     }
 
+    /// Whether an entry of this name could be hidden where no directory above it is. No is certain,
+    /// and found without a path; yes is a reason to ask [`HideRules::hides`].
+    pub fn could_hide(&self, name: &[u8], is_dir: bool) -> bool {
+        let own_rules = !self.reasons.is_empty() || self.show.literals().next().is_some();
+        let table = if is_dir { &self.builtin.directories } else { &self.builtin.files };
+        own_rules || table.could_match(&folded_path(name))
+    }
+
     fn hidden_by_list(&self, path: &RelPath, is_dir: bool) -> Option<&'static str> {
         let folded = folded_path(path.as_bytes());
         let hidden_as = |bytes: &[u8], is_dir: bool| {
@@ -330,6 +338,22 @@ mod tests {
         let rules = rules(&[], &[]);
         let path = RelPath::root().join(b"\xff\n.pem").unwrap();
         assert_eq!(rules.hides(&path, false), Some("usually a private key"));
+    }
+
+    #[test]
+    fn a_name_that_could_not_be_hidden_is_not() {
+        let plain = rules(&[], &[]);
+        for entry in plain.builtin_entries() {
+            let name = entry.sample.rsplit('/').next().unwrap().to_uppercase();
+            let (file, dir) = (entry.kind != HiddenKind::Dir, entry.kind != HiddenKind::File);
+            assert!(!file || plain.could_hide(name.as_bytes(), false), "{name}");
+            assert!(!dir || plain.could_hide(name.as_bytes(), true), "{name}");
+        }
+        for name in ["main.rs", "f12", "README.md", "x"] {
+            assert!(!plain.could_hide(name.as_bytes(), false), "{name}");
+        }
+        assert!(rules(&["*.sql"], &[]).could_hide(b"x", false), "the caller's rules are asked");
+        assert!(rules(&[], &[".aws/config"]).could_hide(b"x", false));
     }
 
     #[test]

@@ -12,8 +12,29 @@ pub(crate) struct NameTable {
     patterns: Vec<Numbered>,
     /// By the last name, where it has no wildcard: places in `patterns`.
     by_last: HashMap<Vec<u8>, Vec<usize>>,
-    /// Those whose last name has one.
-    wild: Vec<usize>,
+    /// Those whose last name has one, by a byte that a name must end or begin with.
+    wild: HashMap<Edge, Vec<usize>>,
+}
+
+/// Where a pattern with a wildcard can be taken hold of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Edge {
+    /// `*.pem`: names that end with this byte.
+    End(u8),
+    /// `.env.*`: names that begin with this byte.
+    Start(u8),
+    /// `*x*`: any name.
+    Nowhere,
+}
+
+impl Edge {
+    fn of(pattern: &[u8]) -> Self {
+        match (pattern.first(), pattern.last()) {
+            (_, Some(end)) if *end != b'*' => Self::End(*end),
+            (Some(start), _) if *start != b'*' => Self::Start(*start),
+            _ => Self::Nowhere,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -38,7 +59,8 @@ impl NameTable {
                 Some(last) if !last.contains(&b'*') => {
                     table.by_last.entry(last.clone()).or_default().push(place);
                 }
-                _ => table.wild.push(place),
+                Some(last) => table.wild.entry(Edge::of(last)).or_default().push(place),
+                None => {}
             }
             table.patterns.push(Numbered { number, names });
         }
@@ -48,15 +70,24 @@ impl NameTable {
     /// The patterns that match this entry, in order; its parents are not looked at on their own.
     pub(crate) fn entry(&self, path: &[u8]) -> Vec<usize> {
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let literal = self.by_last.get(last).into_iter().flatten();
-        let mut found: Vec<usize> = literal
-            .chain(&self.wild)
-            .filter_map(|place| self.patterns.get(*place))
-            .filter(|pattern| ends(path, &pattern.names))
-            .map(|pattern| pattern.number)
-            .collect();
+        let matching = self.candidates(last).filter(|pattern| ends(path, &pattern.names));
+        let mut found: Vec<usize> = matching.map(|pattern| pattern.number).collect();
         found.sort_unstable();
         found
+    }
+
+    /// Whether some path with this last name could match. Most names can not, and no path has to
+    /// be put together to find that out.
+    pub(crate) fn could_match(&self, last: &[u8]) -> bool {
+        self.candidates(last)
+            .any(|pattern| pattern.names.last().is_some_and(|pattern| matches_name(pattern, last)))
+    }
+
+    fn candidates(&self, last: &[u8]) -> impl Iterator<Item = &Numbered> {
+        let end = last.last().and_then(|byte| self.wild.get(&Edge::End(*byte)));
+        let start = last.first().and_then(|byte| self.wild.get(&Edge::Start(*byte)));
+        let groups = [self.by_last.get(last), end, start, self.wild.get(&Edge::Nowhere)];
+        groups.into_iter().flatten().flatten().filter_map(|place| self.patterns.get(*place))
     }
 }
 

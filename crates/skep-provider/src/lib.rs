@@ -320,6 +320,16 @@ pub trait Provider {
     /// On error nothing is left. The directory and its `upper` are kept in any case.
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError>;
 
+    /// The same; `meanwhile` is done in this process once others are at work.
+    fn start_while(
+        &self,
+        spec: &RunSpec,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Started, ProviderError> {
+        meanwhile();
+        self.start(spec)
+    }
+
     /// Runs a command. With `attach`, its output and input go through the returned stream;
     /// without, it runs in the background and its output is kept in the exec's log.
     fn exec(

@@ -460,6 +460,10 @@ pub struct Upkeep {
 
 /// Care of the store as a whole.
 pub trait Housekeeping: Send + Sync {
+    /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
+    /// wait for somebody else. Changes nothing, and need not do anything.
+    fn rehearse(&self) {}
+
     /// Keeps the store small and quick to open. May wait for the disk: call it where nobody waits,
     /// after the answer was given. Does little or nothing when there is little to do.
     fn upkeep(&self) -> Result<Upkeep>;

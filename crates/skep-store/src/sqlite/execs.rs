@@ -9,9 +9,19 @@ use rusqlite::{Transaction, params};
 use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "execs";
+const BY_ID: &str = "SELECT id, value, sum FROM execs WHERE id = ?1";
+const EXISTS: &str = "SELECT 1 FROM execs WHERE id = ?1";
+const INSERT: &str =
+    "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)";
+const FINISH: &str = "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1";
+const RUNNING: &str = "SELECT id, value, sum FROM execs
+     WHERE ended = 0 AND (?1 IS NULL OR sandbox = ?1) ORDER BY seq";
+/// What a run asks once its sandbox is up.
+pub(super) const LATER: [&str; 5] = [EXISTS, INSERT, RUNNING, BY_ID, FINISH];
+
 const SEARCH: IdSearch = IdSearch {
     what: "exec",
-    exact: "SELECT id, value, sum FROM execs WHERE id = ?1",
+    exact: BY_ID,
     range: "SELECT id FROM execs WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT 10",
 };
 
@@ -45,23 +55,21 @@ impl ExecStore for SqliteStore {
     }
 
     fn running_execs(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Exec>> {
-        let sql = "SELECT id, value, sum FROM execs
-                   WHERE ended = 0 AND (?1 IS NULL OR sandbox = ?1) ORDER BY seq";
         let sandbox = sandbox.map(SandboxId::as_str);
-        self.read("list running execs", |tx| rows(tx, TABLE, sql, params![sandbox]))
+        self.read("list running execs", |tx| rows(tx, TABLE, RUNNING, params![sandbox]))
     }
 }
 
 fn insert(tx: &Transaction<'_>, exec: &Exec) -> Outcome<()> {
     let id = exec.id.as_str();
-    if tx.prepare_cached("SELECT 1 FROM execs WHERE id = ?1")?.exists(params![id])? {
+    if tx.prepare_cached(EXISTS)?.exists(params![id])? {
         let name = id.to_owned();
         return Err(StoreError::AlreadyExists { what: "exec", name }.into());
     }
     let row = encode("exec", id, exec)?;
     execute(
         tx,
-        "INSERT INTO execs (id, sandbox, ended, value, sum) VALUES (?1, ?2, ?3, ?4, ?5)",
+        INSERT,
         params![id, exec.sandbox.as_str(), exec.end.is_some(), row.value, row.sum],
     )?;
     Ok(())
@@ -76,11 +84,7 @@ fn finish(tx: &Transaction<'_>, id: &ExecId, end: &ExecEnd) -> Outcome<Finish> {
     }
     exec.end = Some(end.clone());
     let row = encode("exec", id.as_str(), &exec)?;
-    execute(
-        tx,
-        "UPDATE execs SET ended = 1, value = ?2, sum = ?3 WHERE id = ?1",
-        params![id.as_str(), row.value, row.sum],
-    )?;
+    execute(tx, FINISH, params![id.as_str(), row.value, row.sum])?;
     Ok(Finish::Recorded)
 }
 

@@ -10,6 +10,9 @@ use rusqlite::{Transaction, params};
 use skep_types::{LayerId, SandboxId};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(super) const OF_SANDBOX: &str = "SELECT label, value, sum FROM snapshots
+     WHERE ?1 IS NULL OR sandbox = ?1 ORDER BY seq";
+
 impl LayerStore for SqliteStore {
     fn insert_snapshot(&self, snapshot: &Snapshot, events: &[NewEvent]) -> Result<()> {
         self.write("insert a snapshot", Durability::Process, |tx| {
@@ -41,10 +44,8 @@ impl LayerStore for SqliteStore {
     }
 
     fn list_snapshots(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Snapshot>> {
-        let sql = "SELECT label, value, sum FROM snapshots
-                   WHERE ?1 IS NULL OR sandbox = ?1 ORDER BY seq";
         let sandbox = sandbox.map(SandboxId::as_str);
-        self.read("list snapshots", |tx| rows(tx, "snapshots", sql, params![sandbox]))
+        self.read("list snapshots", |tx| rows(tx, "snapshots", OF_SANDBOX, params![sandbox]))
     }
 
     fn remove_snapshot(&self, sandbox: &SandboxId, label: &str) -> Result<()> {

@@ -18,6 +18,15 @@ use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = ?1";
 const BY_NAME: &str = "SELECT id, value, sum FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
+const ELSEWHERE: &str = "SELECT node FROM sandboxes
+     WHERE id = ?1 AND node <> (SELECT value FROM meta WHERE key = 'node')";
+const WRITE_BACK: &str = "UPDATE sandboxes SET name = ?2, project = ?3, state = ?4, version = ?5,
+         updated_us = ?6, value = ?7, sum = ?8
+     WHERE id = ?1";
+const UNLOCK: &str = "DELETE FROM scope_locks WHERE sandbox = ?1";
+/// What a run asks once its sandbox is up.
+pub(super) const LATER: [&str; 4] = [BY_ID, ELSEWHERE, WRITE_BACK, UNLOCK];
+
 const LIVE: IdSearch = IdSearch {
     what: "sandbox",
     exact: "SELECT id, value, sum FROM sandboxes WHERE id = ?1 AND state <> 'deleted'",
@@ -173,9 +182,7 @@ fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
 
 /// A sandbox that was handed to another node is that node's to change.
 fn refuse_other_node(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
-    let sql = "SELECT node FROM sandboxes
-               WHERE id = ?1 AND node <> (SELECT value FROM meta WHERE key = 'node')";
-    let mut statement = tx.prepare_cached(sql)?;
+    let mut statement = tx.prepare_cached(ELSEWHERE)?;
     let other = statement.query_row(params![sandbox.id.as_str()], |row| row.get(0)).optional()?;
     match other {
         Some(node) => Err(StoreError::OtherNode { name: sandbox.name.to_string(), node }.into()),
@@ -233,9 +240,7 @@ fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcom
     let row = encode("sandbox", after.id.as_str(), after)?;
     execute(
         tx,
-        "UPDATE sandboxes SET name = ?2, project = ?3, state = ?4, version = ?5, updated_us = ?6,
-             value = ?7, sum = ?8
-         WHERE id = ?1",
+        WRITE_BACK,
         params![
             after.id.as_str(),
             after.name.as_str(),
@@ -261,7 +266,7 @@ fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 }
 
 fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
-    execute(tx, "DELETE FROM scope_locks WHERE sandbox = ?1", params![id.as_str()])?;
+    execute(tx, UNLOCK, params![id.as_str()])?;
     Ok(())
 }
 

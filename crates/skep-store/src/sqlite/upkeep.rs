@@ -2,7 +2,7 @@
 
 use super::fault::Outcome;
 use super::open::{BUSY_TIMEOUT, beside};
-use super::{Access, Durability, SqliteStore};
+use super::{Access, Durability, SqliteStore, execs, layers, sandboxes};
 use crate::value::{checksum, decode};
 use crate::{Housekeeping, Result, StoreError, Upkeep};
 use rusqlite::{Connection, Transaction};
@@ -19,6 +19,15 @@ const LOG_BYTES: u64 = 1 << 20;
 const FOLD_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Housekeeping for SqliteStore {
+    /// Compiling a dozen statements takes as long as running them.
+    fn rehearse(&self) {
+        let connection = self.connection();
+        for sql in sandboxes::LATER.iter().chain(&execs::LATER).chain([&layers::OF_SANDBOX]) {
+            // One that cannot be compiled will say so when it is needed.
+            let _ = connection.prepare_cached(sql);
+        }
+    }
+
     fn upkeep(&self) -> Result<Upkeep> {
         let log = beside(self.path(), "-wal");
         let log_bytes = fs::metadata(log).map_or(0, |found| found.len());
