@@ -283,9 +283,7 @@ impl Engine {
     ) -> Result<(WorkspaceDriver, skep_provider::Started), Problem> {
         let mut spec = self.start_spec(sandbox)?;
         spec.asked = asked;
-        let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
-        let mut others = choice.or_problem()?.drivers.into_iter();
-        others.by_ref().find(|driver| *driver == spec.driver);
+        let mut others: Option<std::vec::IntoIter<WorkspaceDriver>> = None;
         let mut refusals = Vec::new();
         loop {
             if spec.driver == WorkspaceDriver::Copy {
@@ -298,18 +296,35 @@ impl Engine {
                 }
                 Err(error) => error,
             };
-            let next = others.next().filter(|_| sandbox.layers.is_empty());
-            match (&error, next) {
-                (ProviderError::Setup { operation, source }, Some(next))
-                    if operation.contains("workspace overlay") =>
+            let overlay = match &error {
+                ProviderError::Setup { operation, source }
+                    if operation.contains("workspace overlay") && sandbox.layers.is_empty() =>
                 {
-                    let refused = spec.driver.as_str();
-                    refusals.push(format!("{refused}: cannot {operation}: {source}"));
-                    spec.driver = next;
+                    format!("{}: cannot {operation}: {source}", spec.driver.as_str())
                 }
                 _ => return Err(error).or_problem(),
-            }
+            };
+            // Looked for only now: the first one nearly always does.
+            let others = match &mut others {
+                Some(others) => others,
+                none => none.insert(self.drivers_after(sandbox, provider)?),
+            };
+            let Some(next) = others.next() else { return Err(error).or_problem() };
+            refusals.push(overlay);
+            spec.driver = next;
         }
+    }
+
+    /// The drivers that come after the sandbox's.
+    fn drivers_after(
+        &self,
+        sandbox: &Sandbox,
+        provider: &dyn Provider,
+    ) -> Result<std::vec::IntoIter<WorkspaceDriver>, Problem> {
+        let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
+        let mut all = choice.or_problem()?.drivers.into_iter();
+        all.by_ref().find(|driver| *driver == sandbox.driver);
+        Ok(all)
     }
 
     /// Everything a sandbox has on the disk, named after its id.

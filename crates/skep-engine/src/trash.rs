@@ -4,7 +4,9 @@
 //! filesystem is entered, and directories that were locked by their mode are opened up first.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, chmodat, fstat, openat2, unlinkat,
+};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::io;
@@ -49,7 +51,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     };
     raise_open_files();
     let name = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
-    match remove_entry(parent.as_fd(), &name) {
+    match remove_entry(parent.as_fd(), &name, FileType::Unknown) {
         // A root-looking user with subordinate ids may have left files of theirs: from a user
         // namespace with the same ids they can be removed.
         Err(error)
@@ -57,7 +59,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
                 && !rustix::process::geteuid().is_root()
                 && skep_sys::process::enter_own_user_namespace().is_ok() =>
         {
-            remove_entry(parent.as_fd(), &name).map_err(|error| explained(path, error))
+            remove_entry(parent.as_fd(), &name, FileType::Unknown)
+                .map_err(|error| explained(path, error))
         }
         other => other,
     }
@@ -85,40 +88,55 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
-fn remove_entry(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    match unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(Errno::PERM.into());
-    }
-    let directory = open_directory(parent, name, stat.st_mode)?;
-    for entry in Dir::read_from(&directory)? {
-        let entry = entry?;
-        if entry.file_name() != c"." && entry.file_name() != c".." {
-            remove_entry(directory.as_fd(), entry.file_name())?;
-        }
+/// Most directories that go are empty, and then one call is all there is to do.
+fn remove_entry(parent: BorrowedFd<'_>, name: &CStr, kind: FileType) -> io::Result<()> {
+    if !matches!(kind, FileType::Directory | FileType::Unknown) {
+        return gone(unlinkat(parent, name, AtFlags::empty()));
     }
     match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTDIR) => return gone(unlinkat(parent, name, AtFlags::empty())),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        other => return gone(other),
+    }
+    let Some(directory) = open_directory(parent, name)? else { return Ok(()) };
+    // A second descriptor, because the first one is used up by reading.
+    let inside = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
+    for entry in Dir::new(directory)? {
+        let entry = entry?;
+        if entry.file_name() != c"." && entry.file_name() != c".." {
+            remove_entry(inside.as_fd(), entry.file_name(), entry.file_type())?;
+        }
+    }
+    gone(unlinkat(parent, name, AtFlags::REMOVEDIR))
+}
+
+/// What is not there any more has been removed.
+fn gone(removed: Result<(), Errno>) -> io::Result<()> {
+    match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A mount point in the way is an error (`EXDEV`): what is mounted there is not ours to remove.
-fn open_directory(parent: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
-    if mode & 0o700 != 0o700 {
-        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(0o700), AtFlags::empty())?;
-    }
+/// Opened so that what is in it can be removed; `None` if it is gone. A mount point in the way is
+/// an error (`EXDEV`): what is mounted there is not ours to remove.
+fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    Ok(openat2(parent, name, flags, Mode::empty(), resolve)?)
+    let open = || openat2(parent, name, flags, Mode::empty(), resolve);
+    let unlock = || chmodat(parent, name, Mode::from_raw_mode(0o700), AtFlags::empty());
+    let directory = match open() {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::ACCESS) => {
+            unlock()?;
+            open()?
+        }
+        other => other?,
+    };
+    if fstat(&directory)?.st_mode & 0o700 != 0o700 {
+        unlock()?;
+    }
+    Ok(Some(directory))
 }
 
 #[cfg(test)]
@@ -136,6 +154,11 @@ mod tests {
         std::fs::write(tree.join("a/locked/file"), "x").unwrap();
         std::os::unix::fs::symlink(&outside, tree.join("a/link")).unwrap();
         std::os::unix::fs::symlink(base.path(), tree.join("up")).unwrap();
+        // One that can be listed and not written, as an ordinary user sees it.
+        std::fs::create_dir(tree.join("a/stiff")).unwrap();
+        std::fs::write(tree.join("a/stiff/file"), "x").unwrap();
+        std::fs::set_permissions(tree.join("a/stiff"), std::fs::Permissions::from_mode(0o500))
+            .unwrap();
         std::fs::set_permissions(tree.join("a/locked"), std::fs::Permissions::from_mode(0o000))
             .unwrap();
         let trash = base.path().join("trash");

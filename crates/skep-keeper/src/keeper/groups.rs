@@ -6,19 +6,28 @@
 //! moved a moment after they start; until then what they may do is bounded by resource limits of
 //! the process (files, processes) and by how little fits into that moment. Whatever needs the
 //! group (freezing, ending one exec of several) has them moved first.
+//!
+//! The moment is one of their time, not of the clock's: on a busy host a command that needs a
+//! millisecond may wait thirty for a processor, and moving it then would cost more than it does.
 
 use super::Keeper;
 use crate::failure::Failure;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
-use skep_confine::usage::families_of;
+use skep_confine::usage::{families_of, time_of_descendants};
 use skep_types::{ExecId, Limits};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How long after its start something is moved.
 const SOON: Duration = Duration::from_millis(30);
+/// Whoever is inside and has had a processor for less than this by then is left for another while…
+const HARDLY: Duration = Duration::from_millis(10);
+/// … if they are no more than this many threads…
+const FEW: usize = 8;
+/// … and until this long after the start.
+const LATEST: Duration = Duration::from_millis(250);
 /// How long is moved at once: who forks faster than we move must not keep us from our deadlines.
 const BUDGET: Duration = Duration::from_millis(200);
 /// How often that is done for an operation that needs everybody moved.
@@ -32,6 +41,8 @@ pub struct Membership {
     /// The group.
     pub group: Group,
     join_at: Option<Instant>,
+    /// Since when somebody is there who is not in it.
+    since: Instant,
     /// Whether anybody has ever been in it: before, there is nothing to ask it.
     pub used: bool,
 }
@@ -39,12 +50,16 @@ pub struct Membership {
 impl Membership {
     /// A group that init has joined already, or will soon.
     pub fn new(group: Group, joined: bool) -> Self {
-        Self { group, join_at: (!joined).then(|| Instant::now() + SOON), used: joined }
+        let since = Instant::now();
+        Self { group, join_at: (!joined).then(|| since + SOON), since, used: joined }
     }
 
     /// Somebody is there who is not in it yet.
     pub fn has_a_newcomer(&mut self) {
-        self.join_at.get_or_insert_with(|| Instant::now() + SOON);
+        if self.join_at.is_none() {
+            self.since = Instant::now();
+            self.join_at = Some(self.since + SOON);
+        }
     }
 }
 
@@ -57,9 +72,35 @@ impl Keeper<'_> {
 
     /// Moves whoever is due. A move that fails leaves a sandbox without its limits: it ends.
     pub(super) fn meet_joins(&mut self, now: Instant) {
-        if self.next_join().is_some_and(|next| now >= next) && self.join_all().is_err() {
+        if self.next_join().is_none_or(|next| now < next) || self.may_wait(now) {
+            return;
+        }
+        if self.join_all().is_err() {
             self.state.stopping = true;
         }
+    }
+
+    /// Puts off whoever is due, if nobody inside has done much yet.
+    fn may_wait(&mut self, now: Instant) -> bool {
+        let due = |join_at: Option<Instant>| join_at.is_some_and(|at| at <= now);
+        let group = self.group.as_ref().filter(|membership| due(membership.join_at));
+        let execs = self.state.execs.values().filter(|running| due(running.join_at));
+        let since = group.map(|group| group.since).into_iter().chain(execs.map(|run| run.started));
+        let early = since.min().is_some_and(|since| now < since + LATEST);
+        let idle = || time_of_descendants(self.init.pid, FEW).is_some_and(|time| time < HARDLY);
+        if !early || !idle() {
+            return false;
+        }
+        let later = |join_at: &mut Option<Instant>| {
+            if due(*join_at) {
+                *join_at = Some(now + SOON);
+            }
+        };
+        if let Some(membership) = &mut self.group {
+            later(&mut membership.join_at);
+        }
+        self.state.execs.values_mut().for_each(|running| later(&mut running.join_at));
+        true
     }
 
     /// Moves everybody who is not where they belong, as many as can be in a short time. Who is left
