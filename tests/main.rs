@@ -13,6 +13,7 @@ mod foundation;
 mod harness;
 mod isolation;
 mod microvm;
+mod providers;
 mod review;
 mod server;
 mod upkeep;

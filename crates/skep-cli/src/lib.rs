@@ -62,6 +62,9 @@ use surroundings::Surroundings;
 
 /// Runs one command line, program name included, and returns the exit code.
 pub fn main(line: Vec<OsString>) -> u8 {
+    if let Some(code) = wiring::init(&line) {
+        return code;
+    }
     if line.get(1).is_some_and(|word| word == skep_types::EGRESS_WORD) {
         return egress::main(&line[2..]);
     }

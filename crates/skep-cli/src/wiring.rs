@@ -5,10 +5,12 @@ use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::Api;
 use skep_engine::{Engine, EngineConfig, Layout};
+use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
 use skep_provider::Provider;
-use skep_provider_microvm::{Emulation, MicrovmProvider, Surroundings};
-use skep_provider_namespace::NamespaceProvider;
+use skep_provider_microvm::{Emulation, Microvm, Surroundings};
+use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
+use skep_provider_oci::Oci;
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,13 +52,7 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
     let configs = (global.system_config()?, global.user_config()?);
     let store = storage::open(global, &layout, &configs, random_word(), host_name())?;
     let settings = (configs.clone(), global.variables.clone());
-    let microvm = MicrovmProvider::new(
-        namespace(&layout, &user)?,
-        layout.root().to_owned(),
-        Box::new(move || surroundings(&settings.0, &settings.1)),
-    );
-    let providers: Vec<Box<dyn Provider>> =
-        vec![Box::new(namespace(&layout, &user)?.with_egress()), Box::new(microvm)];
+    let providers = providers(&layout, &user, settings)?;
     let config = EngineConfig {
         layout,
         system_config: configs.0,
@@ -71,17 +67,44 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
     Engine::open(config, providers, store)
 }
 
-fn namespace(layout: &Layout, user: &str) -> Result<NamespaceProvider, Problem> {
+/// What may be set in files and variables, looked at when it is needed.
+type Settings = ((ConfigFile, ConfigFile), BTreeMap<String, String>);
+
+/// Every provider of this skep, in the order in which `auto` looks at them.
+fn providers(
+    layout: &Layout,
+    user: &str,
+    settings: Settings,
+) -> Result<Vec<Box<dyn Provider>>, Problem> {
     let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-    let provider = NamespaceProvider::new(
+    let programs = programs.iter().map(Into::into).collect();
+    let namespace =
+        Namespace::new(layout.root().to_owned(), programs, user.to_owned()).with_egress();
+    let microvm = Microvm::new(
         layout.root().to_owned(),
-        programs.iter().map(Into::into).collect(),
-        user.to_owned(),
+        Box::new(move || surroundings(&settings.0, &settings.1)),
     );
-    Ok(match forced_driver()? {
-        Some(driver) => provider.force_driver(driver),
-        None => provider,
-    })
+    let driver = forced_driver()?;
+    Ok(vec![
+        Box::new(Kept::new(namespace).force_driver(driver)),
+        Box::new(Kept::new(Bubblewrap::new(this_program)).force_driver(driver)),
+        Box::new(Kept::new(Oci::new(this_program)).force_driver(driver)),
+        Box::new(Kept::new(microvm).force_driver(driver)),
+        Box::new(Kept::new(Subprocess).force_driver(driver)),
+    ])
+}
+
+/// Asked only by providers that have it executed anew.
+fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into())
+}
+
+/// Process 1 of a sandbox, executed by somebody else than the keeper. `None` for any other command.
+pub(crate) fn init(line: &[std::ffi::OsString]) -> Option<u8> {
+    if line.len() != 2 || line[1] != skep_keeper::vessel::INIT_COMMAND {
+        return None;
+    }
+    Some(u8::try_from(skep_keeper::run_executed()).unwrap_or(125))
 }
 
 /// What the microvm provider asks when a machine is wanted. A settings file that cannot be read
@@ -99,8 +122,7 @@ fn surroundings(
         None => parse(&files.1).or_else(|| parse(&files.0)),
     };
     let emulation = if asked == Some(true) { Emulation::Allowed } else { Emulation::Refused };
-    let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
-    Surroundings { emulation, program }
+    Surroundings { emulation, program: this_program() }
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.

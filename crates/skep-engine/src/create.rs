@@ -95,7 +95,7 @@ impl Engine {
         let (settings, _) = self.settings(Some(&project), Some(&typed))?;
         crate::egress::check_policy(&settings.policy)?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
-        let chosen = self.choose_provider(&settings)?;
+        let chosen = self.choose_provider(&settings, request.network)?;
         if request.fresh {
             self.make_room(request)?;
         }

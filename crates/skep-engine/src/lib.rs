@@ -179,7 +179,6 @@ impl Engine {
             home: home.unwrap_or_else(|| self.config.home.clone()),
             base: sandbox.base.clone(),
             secrets: Default::default(),
-            machine: None,
         }
     }
 

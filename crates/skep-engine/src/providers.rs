@@ -10,8 +10,8 @@ use crate::api::{Finding, ProviderView};
 use serde::{Deserialize, Serialize};
 use skep_policy::Settings;
 use skep_provider::capabilities::Selection;
-use skep_provider::{Capabilities, Provider, ProviderError};
-use skep_types::{Code, Policy, Problem, Sandbox};
+use skep_provider::{Provider, ProviderError};
+use skep_types::{Code, NetworkMode, Policy, Problem, Sandbox};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -62,12 +62,19 @@ impl Engine {
         self.providers.iter().flat_map(|provider| provider.words()).collect()
     }
 
-    pub(crate) fn choose_provider(&self, settings: &Settings) -> Result<Chosen<'_>, Problem> {
+    pub(crate) fn choose_provider(
+        &self,
+        settings: &Settings,
+        typed: Option<NetworkMode>,
+    ) -> Result<Chosen<'_>, Problem> {
         match settings.provider.as_str() {
             "auto" => self.choose_automatically(&settings.policy),
             word => {
                 let provider = self.provider(word)?;
-                refuse_lacking(word, &provider.capabilities(word), &settings.policy)?;
+                let lack = provider.capabilities(word).lacks(&settings.policy, typed);
+                if let Some(lack) = lack {
+                    return Err(lacking(word, &lack));
+                }
                 self.try_out(provider, word).map_err(|refusal| unavailable(word, &refusal))?;
                 Ok(Chosen { provider, word: word.to_owned() })
             }
@@ -91,7 +98,7 @@ impl Engine {
                     if selection == Selection::WhenRequired && policy.require.is_empty() {
                         continue;
                     }
-                    if let Some(lack) = capabilities.lacks(policy) {
+                    if let Some(lack) = capabilities.lacks(policy, None) {
                         refusals.push(format!("{word}: {lack}"));
                         continue;
                     }
@@ -201,15 +208,10 @@ fn unavailable(word: &str, refusal: &Refusal) -> Problem {
     Problem::new(Code::ProviderUnavailable, message).hint(refusal.remedy.clone())
 }
 
-fn refuse_lacking(word: &str, has: &Capabilities, policy: &Policy) -> Result<(), Problem> {
-    match has.lacks(policy) {
-        None => Ok(()),
-        Some(lack) => Err(Problem::new(
-            Code::MissingCapability,
-            format!("provider `{word}` does not do: {lack}"),
-        )
-        .hint("see `skep providers` for what each one can do, or leave `--provider` out")),
-    }
+fn lacking(word: &str, lack: &str) -> Problem {
+    let message = format!("provider `{word}` does not do this: {lack}");
+    Problem::new(Code::MissingCapability, message)
+        .hint("see `skep providers` for what each one can do, or leave `--provider` out")
 }
 
 #[cfg(test)]

@@ -45,6 +45,12 @@ impl Channel {
     }
 }
 
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -15,9 +15,11 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Confinement {
     fence: Result<Fence, String>,
-    variant: SeccompVariant,
+    /// The system call filter.
+    variant: Option<SeccompVariant>,
     noting: Option<NotingFilter>,
-    kept: CapabilitySet,
+    /// Capabilities that stay; without a word about them, all that are there do.
+    kept: Option<CapabilitySet>,
 }
 
 /// What a package manager does as root: own, enter and change files of other ids, and become their
@@ -45,6 +47,24 @@ pub fn variant_of(policy: &Policy) -> SeccompVariant {
 }
 
 impl Confinement {
+    /// No fences at all.
+    pub fn none() -> Self {
+        let fence = Err("the provider does not isolate".into());
+        Self { fence, variant: None, noting: None, kept: None }
+    }
+
+    /// Refused calls are not noted: nobody outside can be told.
+    pub fn without_notes(self) -> Self {
+        Self { noting: None, ..self }
+    }
+
+    /// No fences; only what the user namespace gave is given back.
+    pub fn privileges_only() -> Result<Self, Failure> {
+        let kept = CapabilitySet::empty();
+        privileges::bound_to(kept).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+        Ok(Self { kept: Some(kept), ..Self::none() })
+    }
+
     /// Prepares the fences for the view as it stands now.
     pub fn prepare(policy: &Policy, project: &Path, home: &Path) -> Result<Self, Failure> {
         // The caller's keys belong to the caller. Kernels without keyrings have none to leave.
@@ -61,12 +81,15 @@ impl Confinement {
         let fence = Fence::prepare(&rules(policy, project, home), scope)
             .map_err(|error| skep_types::chain(&error));
         let noting = NotingFilter::prepare(variant);
-        Ok(Self { fence, variant, noting, kept })
+        Ok(Self { fence, variant: Some(variant), noting, kept: Some(kept) })
     }
 
     /// Capabilities (but those that are kept) and the right to gain any.
     pub fn drop_privileges(&self) -> io::Result<()> {
-        privileges::drop_held_but(self.kept).map_err(io::Error::other)
+        match self.kept {
+            Some(kept) => privileges::drop_held_but(kept).map_err(io::Error::other),
+            None => Ok(()),
+        }
     }
 
     /// Landlock, where it can be had; the report says whether.
@@ -79,7 +102,10 @@ impl Confinement {
 
     /// The system call filter, as the kernel answers it alone.
     pub fn filter_system_calls(&self) -> io::Result<()> {
-        seccomp::install(self.variant)
+        match self.variant {
+            Some(variant) => seccomp::install(variant),
+            None => Ok(()),
+        }
     }
 
     /// The system call filter, refused calls being noted by whoever holds what is returned; where

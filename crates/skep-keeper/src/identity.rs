@@ -7,7 +7,7 @@
 use crate::failure::{Failure, Step};
 use serde::{Deserialize, Serialize};
 use skep_sys::subordinate;
-use skep_types::{InsideUser, Policy, SystemView};
+use skep_types::{InsideUser, SystemView};
 use std::io;
 use std::path::Path;
 
@@ -31,6 +31,8 @@ pub enum IdMap {
     },
     /// All ids from 0 on to an unprivileged range.
     Range,
+    /// Not at all: there is no user namespace.
+    Host,
 }
 
 /// Subordinate ids: the first, and how many.
@@ -60,14 +62,14 @@ impl IdMap {
     ///
     /// Root of a user namespace that does not have the range (`unshare -Ur`, a rootless container)
     /// is root of nothing else, and keeps its one id.
-    pub fn for_caller(uid: u32, gid: u32, policy: &Policy) -> Self {
-        match (uid, policy.user) {
+    pub fn for_caller(uid: u32, gid: u32, user: InsideUser, system: SystemView) -> Self {
+        match (uid, user) {
             (0, _) if has_range() => Self::Range,
             (uid, InsideUser::Caller) => {
                 Self::Own { user: (uid, uid), group: (gid, gid), lent: None }
             }
             (uid, InsideUser::Root) => {
-                let many = policy.system == SystemView::Cow;
+                let many = system == SystemView::Cow;
                 let lent = if many { LentIds::of_caller() } else { None };
                 Self::Own { user: (0, uid), group: (0, gid), lent }
             }
@@ -78,7 +80,7 @@ impl IdMap {
     pub fn lent(self) -> Option<LentIds> {
         match self {
             Self::Own { lent, .. } => lent,
-            Self::Range => None,
+            Self::Range | Self::Host => None,
         }
     }
 
@@ -86,7 +88,7 @@ impl IdMap {
     pub fn inside(self) -> (u32, u32) {
         match self {
             Self::Own { user, group, .. } => (user.0, group.0),
-            Self::Range => (0, 0),
+            Self::Range | Self::Host => (0, 0),
         }
     }
 
@@ -95,6 +97,7 @@ impl IdMap {
         match self {
             Self::Own { user, group, .. } => (user.1, group.1),
             Self::Range => (RANGE_START.saturating_add(uid), RANGE_START.saturating_add(gid)),
+            Self::Host => (uid, gid),
         }
     }
 
@@ -104,7 +107,11 @@ impl IdMap {
     /// dropping a group could otherwise open files that deny that group.
     pub fn write_own(self) -> Result<(), Failure> {
         let Self::Own { user, group, lent: None } = self else { return Ok(()) };
-        write("/proc/self/setgroups", "deny").step(|| "give up setgroups".into())?;
+        match write("/proc/self/setgroups", "deny") {
+            // A kernel without this file does not ask for it either.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.step(|| "give up setgroups".into())?,
+        }
         write("/proc/self/gid_map", &format!("{} {} 1", group.0, group.1))
             .step(|| "map the group id".into())?;
         write("/proc/self/uid_map", &format!("{} {} 1", user.0, user.1))
@@ -127,6 +134,9 @@ impl IdMap {
                 )
             });
         }
+        if self != Self::Range {
+            return Ok(());
+        }
         let map = format!("0 {RANGE_START} {RANGE_LENGTH}");
         write(format!("/proc/{pid}/gid_map"), &map).step(|| "map the group ids".into())?;
         write(format!("/proc/{pid}/uid_map"), &map).step(|| "map the user ids".into())
@@ -141,6 +151,20 @@ pub fn become_inside_root() -> Result<(), Failure> {
     set_thread_groups(&[]).step(step)?;
     set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(step)?;
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
+}
+
+/// In a container, whose user is root of one id: takes on the caller's own id in a user namespace
+/// below, and gives up what that namespace grants.
+pub fn take_on(around: IdMap, wanted: InsideUser) -> Result<(), Failure> {
+    let IdMap::Own { user, group, .. } = around else { return Ok(()) };
+    if wanted == InsideUser::Root {
+        return Ok(());
+    }
+    skep_sys::process::unshare(skep_sys::process::Namespaces::USER)
+        .step(|| "make a user namespace in the container".into())?;
+    IdMap::Own { user: (user.1, user.0), group: (group.1, group.0), lent: None }.write_own()?;
+    skep_confine::privileges::drop_all()
+        .map_err(|error| Failure::invalid(skep_types::chain(&error)))
 }
 
 /// Whether the range exists in this user namespace, for users and for groups.

@@ -8,8 +8,10 @@
 //! fence that cannot be put on fails the exec whatever is written here.
 //!
 //! A caller who typed a limit or requires a layer counts on the answer: then it is never recalled.
+//! Nor is it where somebody else than the keeper has a part in making the namespaces.
 
 use crate::identity::IdMap;
+use crate::vessel::Vessel;
 use skep_provider::RunSpec;
 use skep_types::{ContentHash, EnforcementReport, NetworkMode, Policy};
 use std::io::Write;
@@ -30,10 +32,10 @@ pub struct Known {
 
 impl Known {
     /// The place for a start, unless it has to be asked anew.
-    pub fn of(spec: &RunSpec, map: IdMap) -> Option<Self> {
+    pub fn of(spec: &RunSpec, vessel: &Vessel, map: IdMap) -> Option<Self> {
         let counts_on_it = !spec.asked.is_empty() || !spec.policy.require.is_empty();
-        let machine = spec.machine.is_some();
-        if counts_on_it || machine || spec.policy.network != NetworkMode::None {
+        let other = *vessel != Vessel::Namespaces || spec.policy.network != NetworkMode::None;
+        if counts_on_it || other {
             return None;
         }
         // The sandbox's directory is `sandboxes/ID` in the state directory.

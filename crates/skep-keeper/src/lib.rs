@@ -21,16 +21,22 @@
 //! # drop(keeper); Ok(()) }
 //! ```
 //!
-//! What is deliberately not here: an async runtime (a forked process must be simple), decisions
-//! about changes (the engine's), and any other provider's way of running processes.
+//! How init comes to be is the [`vessel`]'s business: a fork in namespaces of the keeper's, a
+//! program executed by bubblewrap or by an OCI runtime, or a plain child. Everything else is the
+//! same for all of them.
+//!
+//! What is deliberately not here: an async runtime (a forked process must be simple), and decisions
+//! about changes (the engine's).
 
 mod channel;
 mod client;
 mod confinement;
+mod executed;
 mod failure;
 mod identity;
 mod init;
 mod keeper;
+pub mod kept;
 mod known;
 mod launch;
 mod machine;
@@ -38,11 +44,14 @@ mod network;
 mod pause;
 mod probe;
 mod protocol;
+mod relay;
 mod spawn;
+pub mod vessel;
 mod view;
 mod writer;
 
 pub use client::Client;
+pub use executed::run_executed;
 pub use identity::IdMap;
 pub use keeper::{Usage, usage};
 pub use launch::{CGROUP_PARENT, start};

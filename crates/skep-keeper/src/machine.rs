@@ -39,8 +39,8 @@ pub fn with_room(limits: GroupLimits) -> GroupLimits {
 
 /// Devices that the view has beside the harmless ones. Only QEMU can use it: commands run in the
 /// guest.
-pub fn devices(run: &RunSpec) -> &'static [&'static str] {
-    match run.machine.as_ref().map(|machine| machine.accelerator) {
+pub fn devices(machine: Option<&MachineSpec>) -> &'static [&'static str] {
+    match machine.map(|machine| machine.accelerator) {
         Some(Accelerator::Kvm) => &["kvm"],
         Some(Accelerator::Emulation) | None => &[],
     }

@@ -15,6 +15,40 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process may wait in the kernel before its children are looked at.
 const VFORK_PATIENCE: Duration = Duration::from_millis(5);
 
+/// Who is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Everyone in this pid namespace but number 1.
+    Everyone,
+    /// The descendants of this process.
+    Descendants,
+}
+
+impl Reach {
+    fn signal(self, signal: Signal) {
+        match self {
+            Self::Everyone => drop(skep_sys::process::signal_everyone(signal)),
+            Self::Descendants => crate::vessel::signal_family(signal),
+        }
+    }
+
+    fn moving(self) -> std::io::Result<Option<Moving>> {
+        match self {
+            Self::Everyone => moving(Path::new("/proc"), |pid| pid != 1),
+            Self::Descendants => {
+                let own = rustix::process::getpid();
+                let family = skep_confine::usage::family_of(own);
+                let numbers: Vec<i32> = family
+                    .into_iter()
+                    .filter(|pid| *pid != own)
+                    .map(|pid| pid.as_raw_nonzero().get())
+                    .collect();
+                moving(Path::new("/proc"), |pid| numbers.contains(&pid))
+            }
+        }
+    }
+}
+
 /// Called by init. Every process but init has stopped when it returns `Ok`.
 ///
 /// None is missed: a process that forks while the signal is on its way starts its fork again after
@@ -22,21 +56,21 @@ const VFORK_PATIENCE: Duration = Duration::from_millis(5);
 ///
 /// A parent of `vfork` stops only when its child has called `exec`, and the child was just stopped
 /// on its way there: such a child is let go for a moment, until both can be stopped.
-pub(crate) fn pause_everyone() -> Result<(), Failure> {
-    let _ = skep_sys::process::signal_everyone(Signal::STOP);
+pub(crate) fn pause_everyone(reach: Reach) -> Result<(), Failure> {
+    reach.signal(Signal::STOP);
     let start = Instant::now();
     let mut nudge_at = start + VFORK_PATIENCE;
     loop {
-        let moving = moving(Path::new("/proc")).step(|| "look at the processes".into())?;
+        let moving = reach.moving().step(|| "look at the processes".into())?;
         let Some(moving) = moving else { return Ok(()) };
         let now = Instant::now();
         if now > start + PATIENCE {
-            let _ = skep_sys::process::signal_everyone(Signal::CONT);
+            reach.signal(Signal::CONT);
             let operation = format!("stop process {} inside", moving.pid);
             return Err(Failure::Step { operation, errno: libc::EBUSY });
         }
         if moving.state == b'D' && now >= nudge_at {
-            let_children_go(Path::new("/proc"), moving.pid);
+            let_children_go(Path::new("/proc"), moving.pid, reach);
             nudge_at = Instant::now() + VFORK_PATIENCE;
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -44,7 +78,7 @@ pub(crate) fn pause_everyone() -> Result<(), Failure> {
 }
 
 /// Lets the stopped children of a waiting process go on for a moment, and stops everyone again.
-fn let_children_go(proc: &Path, parent: i32) {
+fn let_children_go(proc: &Path, parent: i32, reach: Reach) {
     for child in std::fs::read_dir(proc).into_iter().flatten().flatten() {
         let Some(pid) = number(&child.file_name()) else { continue };
         let Ok(stat) = std::fs::read(child.path().join("stat")) else { continue };
@@ -55,7 +89,7 @@ fn let_children_go(proc: &Path, parent: i32) {
         }
     }
     std::thread::sleep(Duration::from_micros(500));
-    let _ = skep_sys::process::signal_everyone(Signal::STOP);
+    reach.signal(Signal::STOP);
 }
 
 /// A thread that has not stopped.
@@ -65,10 +99,10 @@ struct Moving {
 }
 
 /// A thread that has neither stopped nor ended, other than init.
-fn moving(proc: &Path) -> std::io::Result<Option<Moving>> {
+fn moving(proc: &Path, counts: impl Fn(i32) -> bool) -> std::io::Result<Option<Moving>> {
     for entry in std::fs::read_dir(proc)? {
         let Some(pid) = number(&entry?.file_name()) else { continue };
-        if pid == 1 {
+        if !counts(pid) {
             continue;
         }
         // Gone meanwhile: it does not move any more.
@@ -119,6 +153,6 @@ mod tests {
 
     #[test]
     fn a_running_process_is_seen() {
-        assert!(moving(Path::new("/proc")).unwrap().is_some(), "this test runs");
+        assert!(moving(Path::new("/proc"), |pid| pid != 1).unwrap().is_some(), "this test runs");
     }
 }

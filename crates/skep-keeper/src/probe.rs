@@ -5,7 +5,7 @@
 
 use crate::confinement::{Confinement, kept_capabilities};
 use crate::failure::{Failure, Step};
-use crate::identity::IdMap;
+use crate::init::{InitSpec, Manner};
 use crate::network;
 use crate::view::plan::{MASKED, MaskKind};
 use crate::view::system;
@@ -48,14 +48,19 @@ struct Findings {
     filter_active: bool,
     no_new_privileges: bool,
     capabilities: u64,
+    kernel: String,
 }
 
 /// Asks, from a process that wears the fences.
 pub fn from_inside(
-    run: &RunSpec,
+    spec: &InitSpec<'_>,
     confinement: &Confinement,
-    map: IdMap,
 ) -> Result<EnforcementReport, Failure> {
+    if let Manner::Bare { .. } = spec.manner {
+        // Nothing is worn, and trying what must fail would succeed, on the host.
+        return Ok(judge_bare(spec));
+    }
+    let run = spec.run.as_ref();
     let step = || "probe the sandbox from inside".to_owned();
     let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
     let child = clone_with(Namespaces::NONE, || {
@@ -68,7 +73,7 @@ pub fn from_inside(
     let mut bytes = Vec::new();
     File::from(answer).read_to_end(&mut bytes).step(step)?;
     skep_sys::process::wait_for(&child).step(step)?;
-    let findings: Findings = serde_json::from_slice(&bytes)
+    let mut findings: Findings = serde_json::from_slice(&bytes)
         .map_err(|_| Failure::invalid("the probe inside the sandbox did not answer"))?;
     if let Some(reason) = findings.failed {
         return Err(Failure::missing(
@@ -77,19 +82,28 @@ pub fn from_inside(
             "see `skep doctor` for what this host lacks",
         ));
     }
-    let workspace = workspace_type(run.driver);
+    let host = spec.host_kernel.as_ref();
+    let own_kernel = host.is_some_and(|host| *host != findings.kernel);
+    let workspace = workspace_type(run.driver).filter(|_| !own_kernel);
     if workspace.is_some_and(|kind| kind != findings.workspace_type) {
         return Err(Failure::invalid(format!(
             "the workspace is not the one that {} makes: nothing is run in it",
             run.driver.as_str()
         )));
     }
+    if own_kernel {
+        // Its `/proc` tells about itself, and nothing there acts on the host.
+        findings.uncovered.clear();
+    }
     let mut report = judge(run, confinement, &findings);
-    if let (Some(lent), Some(processes)) = (map.lent(), report.0.get_mut(&Layer::Processes)) {
+    if let (Some(lent), Some(processes)) = (spec.map.lent(), report.0.get_mut(&Layer::Processes)) {
         let (first, count) = lent.users;
         let ids =
             format!("; ids 1 to {count} inside are the caller's subordinate ids from {first} on");
         processes.how.push_str(&ids);
+    }
+    if own_kernel {
+        report.on(Layer::Kernel, format!("a kernel of its own answers (`{}`)", findings.kernel));
     }
     Ok(report)
 }
@@ -103,6 +117,29 @@ pub fn fits(known: &EnforcementReport, run: &RunSpec, confinement: &Confinement)
             Ok(how) => fence.is_some_and(|fence| fence.enforced && fence.how == how),
             Err(_) => fence.is_none_or(|fence| !fence.enforced),
         }
+}
+
+/// Nothing isolates, and the report says so layer by layer.
+fn judge_bare(spec: &InitSpec<'_>) -> EnforcementReport {
+    let mut report = EnforcementReport::default();
+    let reason = "the provider `subprocess` does not isolate";
+    let place = match spec.elsewhere() {
+        true => format!(
+            "the workspace is a copy at `{}`; the project itself and all else can be written",
+            spec.run.directory.join("upper").display()
+        ),
+        false => format!(
+            "workspace by {} in the project's place; all else is the host's",
+            spec.run.driver.as_str()
+        ),
+    };
+    report.off(Layer::Filesystem, place, reason);
+    report.off(Layer::Network, "the host's network", reason);
+    report.off(Layer::Processes, "the host's processes; descendants are ended with it", reason);
+    report.off(Layer::Syscalls, "none", reason);
+    report.off(Layer::Landlock, "none", reason);
+    report.off(Layer::Kernel, "none", "the host's kernel is shared, and nothing stands before it");
+    report
 }
 
 fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
@@ -120,8 +157,10 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
     };
     let denied = matches!(rustix::process::chroot("/"), Err(Errno::PERM | Errno::NOSYS));
     let (covered, uncovered) = masks();
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     Findings {
         failed: None,
+        kernel,
         unfenced: is_unfenced(run),
         system_writable: run.policy.system == SystemView::Ro
             && (can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe")),
@@ -138,9 +177,13 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         datagrams_pass: run.policy.network == NetworkMode::Allow && datagrams_pass(),
         first_process: rustix::process::getppid().is_some_and(|parent| parent.is_init()),
         filter_active: field("Seccomp") == "2" && denied,
-        no_new_privileges: field("NoNewPrivs") == "1",
+        // gVisor does not show it there.
+        no_new_privileges: field("NoNewPrivs") == "1"
+            || rustix::thread::no_new_privs().unwrap_or(false),
         capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
             .iter()
+            // A kernel that does not name a set does not have it.
+            .filter(|set| status.contains(*set))
             .map(|set| u64::from_str_radix(&field(set), 16).unwrap_or(u64::MAX))
             .fold(0, |all, set| all | set),
     }

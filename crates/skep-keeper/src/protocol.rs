@@ -172,12 +172,15 @@ pub enum ToInit {
     Sources,
     /// The ids are mapped and the cgroup is joined.
     Go,
+    /// The whole plan, for an init that was executed and not forked. Descriptor: the plan.
+    Spec,
     /// The answer to `Serve`; descriptor: the mount.
     Served(Result<(), Failure>),
     /// The answer to `Connect`.
     Connected(Result<(), Failure>),
     /// Start a process. Descriptors: the [`SpawnOrder`], the cgroup files to join (`joins` of
-    /// them), then standard input, output and error unless it gets a terminal.
+    /// them), then standard input, output and error; with a terminal that is relayed, its input
+    /// and its output; with any other none.
     Spawn {
         /// Under this id.
         exec: ExecId,
@@ -200,6 +203,15 @@ pub enum ToInit {
         /// Of the proxy.
         proxy: u16,
     },
+    /// A relayed terminal has another size.
+    Resize {
+        /// Whose.
+        exec: ExecId,
+        /// Which size.
+        size: TerminalSize,
+    },
+    /// End everything, then yourself (where no pid namespace does it).
+    End,
     /// Stop every process but init, and answer when they stand (where there is no cgroup).
     Pause,
     /// Put something into the workspace. Descriptor: the [`WriteOrder`], then a file's bytes.
@@ -218,6 +230,8 @@ pub enum Whom {
 /// From init to the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromInit {
+    /// An executed init is there. Descriptor: a handle on it, where one can be sent.
+    Here,
     /// The view stands and was probed.
     Ready(EnforcementReport),
     /// It does not.

@@ -1,6 +1,6 @@
 //! The microvm provider: a sandbox whose commands run in a guest with a kernel of its own.
 //!
-//! It is the namespace provider with one thing more: a machine ([`skep_machine`]), booted inside
+//! It is a sandbox in namespaces with one thing more: a machine ([`skep_machine`]), booted inside
 //! the sandbox's namespaces on the sandbox's view. So everything but the place where commands run
 //! is the same, the review first of all; and an escape from the guest ends in an ordinary sandbox.
 //!
@@ -12,33 +12,27 @@
 //! processor time (the guest's processors are the machine's).
 //!
 //! ```no_run
+//! use skep_keeper::kept::Kept;
 //! use skep_provider::Provider;
-//! # fn example(namespace: skep_provider_namespace::NamespaceProvider) {
-//! let provider = skep_provider_microvm::MicrovmProvider::new(
-//!     namespace,
+//! let microvm = skep_provider_microvm::Microvm::new(
 //!     "/home/me/.local/state/skep".into(),
 //!     Box::new(|| skep_provider_microvm::Surroundings {
 //!         emulation: skep_provider_microvm::Emulation::Allowed,
 //!         program: "/usr/bin/skep".into(),
 //!     }),
 //! );
-//! assert_eq!(provider.name(), "microvm");
-//! # }
+//! assert_eq!(Kept::new(microvm).name(), "microvm");
 //! ```
 
 mod accelerator;
 
+use skep_keeper::kept::{Kind, probe_namespaces};
+use skep_keeper::vessel::Vessel;
 use skep_machine::kernel::{self, Kernel};
 use skep_machine::{MachineError, MachineSpec, initramfs};
 use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
-use skep_provider::{
-    Attach, DriverChoice, ExecStream, Finding, Provider, ProviderError, RunSpec, Started, Status,
-    ViewWrite,
-};
-use skep_provider_namespace::NamespaceProvider;
-use skep_types::{
-    ExecId, ExecSpec, KeeperIdentity, Layer, NetworkMode, SandboxId, WorkspaceDriver,
-};
+use skep_provider::{ProviderError, RunSpec};
+use skep_types::{ExecSpec, Layer, NetworkMode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -70,8 +64,7 @@ const QEMU: &[&str] = &["/usr/bin/qemu-system-x86_64"];
 const SHARE_DAEMON: &[&str] = &["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 
 /// Runs the commands of a sandbox in a guest.
-pub struct MicrovmProvider {
-    inner: NamespaceProvider,
+pub struct Microvm {
     images: PathBuf,
     surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
 }
@@ -85,14 +78,13 @@ struct Parts {
     emulation: Emulation,
 }
 
-impl MicrovmProvider {
-    /// A provider on top of the namespace provider.
+impl Microvm {
+    /// For sandboxes whose state lies in `state_dir`.
     pub fn new(
-        inner: NamespaceProvider,
         state_dir: PathBuf,
         surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
     ) -> Self {
-        Self { inner, images: state_dir.join("images"), surroundings }
+        Self { images: state_dir.join("images"), surroundings }
     }
 
     /// Where a kernel is looked for: ours first, then the host's own.
@@ -139,11 +131,6 @@ impl MicrovmProvider {
             console: spec.directory.join("console.log"),
         })
     }
-
-    /// The sandbox with its machine.
-    fn with_machine(&self, spec: &RunSpec) -> Result<RunSpec, ProviderError> {
-        Ok(RunSpec { machine: Some(self.machine(spec)?), ..spec.clone() })
-    }
 }
 
 /// The guest's kernel holds the initial file system twice while it unpacks it, and some more.
@@ -187,7 +174,7 @@ fn refuse_processor_time(time: Option<std::time::Duration>) -> Result<(), Provid
     }
 }
 
-impl Provider for MicrovmProvider {
+impl Kind for Microvm {
     fn name(&self) -> &'static str {
         "microvm"
     }
@@ -206,10 +193,19 @@ impl Provider for MicrovmProvider {
         }
     }
 
-    fn probe(&self, _: &str) -> Result<(), ProviderError> {
-        self.inner.probe(self.inner.name())?;
+    fn probe(&self, word: &str) -> Result<(), ProviderError> {
+        probe_namespaces(word)?;
         let parts = self.parts().map_err(missing)?;
         accelerator::choose(&self.images, &parts).map(drop).map_err(missing)
+    }
+
+    fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
+        refuse_processor_time(spec.policy.limits.cpu_time)?;
+        Ok(Vessel::Machine(Box::new(self.machine(spec)?)))
+    }
+
+    fn refuse(&self, command: &ExecSpec) -> Result<(), ProviderError> {
+        refuse_processor_time(command.limits.cpu_time)
     }
 
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
@@ -221,75 +217,5 @@ impl Provider for MicrovmProvider {
             ("guest_processors".to_owned(), machine.processors.to_string()),
             ("console".to_owned(), machine.console.display().to_string()),
         ])
-    }
-
-    fn findings(&self) -> Vec<Finding> {
-        Vec::new()
-    }
-
-    fn choose_driver(
-        &self,
-        project: &Path,
-        directory: &Path,
-    ) -> Result<WorkspaceDriver, ProviderError> {
-        self.inner.choose_driver(project, directory)
-    }
-
-    fn drivers(&self, project: &Path, directory: &Path) -> Result<DriverChoice, ProviderError> {
-        self.inner.drivers(project, directory)
-    }
-
-    fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
-        refuse_processor_time(spec.policy.limits.cpu_time)?;
-        self.inner.start(&self.with_machine(spec)?)
-    }
-
-    fn exec(
-        &self,
-        spec: &RunSpec,
-        exec: &ExecId,
-        command: &ExecSpec,
-        attach: Attach,
-    ) -> Result<Option<Box<dyn ExecStream>>, ProviderError> {
-        refuse_processor_time(command.limits.cpu_time)?;
-        self.inner.exec(spec, exec, command, attach)
-    }
-
-    fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError> {
-        self.inner.signal(spec, exec, signal)
-    }
-
-    fn freeze(&self, spec: &RunSpec) -> Result<(), ProviderError> {
-        self.inner.freeze(spec)
-    }
-
-    fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError> {
-        self.inner.thaw(spec)
-    }
-
-    fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError> {
-        self.inner.status(spec)
-    }
-
-    fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError> {
-        self.inner.write_view(spec, writes)
-    }
-
-    fn stop(
-        &self,
-        id: &SandboxId,
-        directory: &Path,
-        keeper: Option<&KeeperIdentity>,
-    ) -> Result<(), ProviderError> {
-        self.inner.stop(id, directory, keeper)
-    }
-
-    fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
-        self.inner.is_alive(keeper)
-    }
-
-    /// The namespace provider lists the groups of both.
-    fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
-        Ok(Vec::new())
     }
 }

@@ -76,12 +76,21 @@ pub const SHARED_KERNEL_LAYERS: &[Layer] = &[
 
 impl Capabilities {
     /// Why a policy cannot be satisfied by any host with this provider, if so.
-    pub fn lacks(&self, policy: &Policy) -> Option<String> {
+    ///
+    /// A provider without any boundary has the host's network whatever the defaults say, and its
+    /// report says so; only a network that was `typed` is held against it.
+    pub fn lacks(&self, policy: &Policy, typed: Option<NetworkMode>) -> Option<String> {
         if let Some(layer) = policy.require.iter().find(|layer| !self.layers.contains(layer)) {
             return Some(format!("it does not enforce `{layer}`, which is required"));
         }
-        if !self.networks.contains(&policy.network) {
-            return Some(format!("it cannot give `--net {}`", word_for(policy.network)));
+        let network = match self.boundary {
+            Boundary::None => {
+                typed.or((policy.network == NetworkMode::Allow).then_some(policy.network))
+            }
+            _ => Some(policy.network),
+        };
+        if let Some(network) = network.filter(|network| !self.networks.contains(network)) {
+            return Some(format!("it cannot give `--net {}`", word_for(network)));
         }
         if policy.system == SystemView::Cow && !self.system_cow {
             return Some("it has no copy-on-write system directories (`--system cow`)".into());
@@ -114,13 +123,16 @@ mod tests {
     #[test]
     fn a_policy_that_asks_for_more_is_told_what_is_lacking() {
         let mut policy = Policy::default();
-        assert_eq!(namespaces().lacks(&policy), None);
+        assert_eq!(namespaces().lacks(&policy, None), None);
         policy.require.insert(Layer::Kernel);
-        assert!(namespaces().lacks(&policy).is_some_and(|why| why.contains("`kernel`")));
+        assert!(namespaces().lacks(&policy, None).is_some_and(|why| why.contains("`kernel`")));
         policy = Policy { network: NetworkMode::Host, ..Policy::default() };
-        assert!(namespaces().lacks(&policy).is_some_and(|why| why.contains("--net host")));
+        assert!(namespaces().lacks(&policy, None).is_some_and(|why| why.contains("--net host")));
+        let bare = Capabilities { boundary: Boundary::None, ..namespaces() };
+        assert_eq!(bare.lacks(&policy, None), None);
+        assert!(bare.lacks(&policy, Some(NetworkMode::Host)).is_some());
         policy = Policy { system: SystemView::Cow, ..Policy::default() };
-        assert!(namespaces().lacks(&policy).is_some_and(|why| why.contains("--system cow")));
+        assert!(namespaces().lacks(&policy, None).is_some_and(|why| why.contains("--system cow")));
     }
 
     #[test]

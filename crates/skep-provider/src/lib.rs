@@ -74,8 +74,6 @@ pub struct RunSpec {
     pub home: PathBuf,
     /// What the base of the workspace is, for captures while execs run.
     pub base: skep_types::Base,
-    /// The machine its commands run in; set by the provider that has one.
-    pub machine: Option<skep_types::MachineSpec>,
     /// Values of the policy's secrets. In memory only: this is never written anywhere.
     #[serde(skip)]
     pub secrets: RunSecrets,

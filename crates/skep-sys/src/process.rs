@@ -74,13 +74,38 @@ pub fn clone_with(namespaces: Namespaces, body: impl FnOnce() -> i32) -> io::Res
         libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>())
     };
     match result {
-        -1 => Err(io::Error::last_os_error()),
+        -1 => match io::Error::last_os_error() {
+            error
+                if error.raw_os_error() == Some(libc::ENOSYS) && namespaces == Namespaces::NONE =>
+            {
+                fork(body)
+            }
+            error => Err(error),
+        },
         0 => exit_now(run_guarded(body)),
         pid => {
             // SAFETY: the kernel stored a new descriptor there that nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let pid =
                 Pid::from_raw(pid as i32).ok_or_else(|| io::Error::other("clone3 gave pid 0"))?;
+            Ok(Child { pid, pidfd })
+        }
+    }
+}
+
+/// For kernels without `clone3`, gVisor's for one: a handle on the process is its directory in
+/// `/proc`, which cannot come to mean another process either.
+fn fork(body: impl FnOnce() -> i32) -> io::Result<Child> {
+    // SAFETY: we are single threaded (the caller looked), so no lock is held by somebody who is
+    // not there; the child runs `body` and exits.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => exit_now(run_guarded(body)),
+        number => {
+            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+            let path = format!("/proc/{number}");
+            let pidfd = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+            let pid = Pid::from_raw(number).ok_or_else(|| io::Error::other("fork gave pid 0"))?;
             Ok(Child { pid, pidfd })
         }
     }
@@ -167,10 +192,25 @@ pub fn wait_any() -> io::Result<Option<Ended>> {
 
 /// Waits for one child of ours and returns its exit code, or 128 + the signal.
 pub fn wait_for(child: &Child) -> io::Result<i32> {
-    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    use rustix::io::Errno;
+    let foreign = [Errno::BADF, Errno::INVAL, Errno::NOSYS].map(|errno| Some(errno.raw_os_error()));
+    match wait_for_handle(&child.pidfd) {
+        Err(error) if foreign.contains(&error.raw_os_error()) => {
+            wait_until(|| rustix::process::WaitId::Pid(child.pid))
+        }
+        other => other,
+    }
+}
+
+/// The same, by its handle.
+pub fn wait_for_handle(pidfd: &OwnedFd) -> io::Result<i32> {
+    wait_until(|| rustix::process::WaitId::PidFd(rustix::fd::AsFd::as_fd(pidfd)))
+}
+
+fn wait_until<'a>(id: impl Fn() -> rustix::process::WaitId<'a>) -> io::Result<i32> {
+    use rustix::process::{WaitIdOptions, waitid};
     loop {
-        let id = WaitId::PidFd(rustix::fd::AsFd::as_fd(&child.pidfd));
-        match waitid(id, WaitIdOptions::EXITED) {
+        match waitid(id(), WaitIdOptions::EXITED) {
             Ok(Some(status)) => {
                 let signal = status.terminating_signal().map(|signal| 128 + signal);
                 return Ok(status.exit_status().or(signal).unwrap_or(125));
@@ -181,12 +221,14 @@ pub fn wait_for(child: &Child) -> io::Result<i32> {
     }
 }
 
+/// No descriptor has a higher number. gVisor refuses larger ones, which Linux takes.
+const HIGHEST: u32 = i32::MAX as u32;
+
 /// Marks every descriptor from `first` on to be closed by the next exec.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: changes flags of descriptors only; takes plain integers.
-    let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, first, HIGHEST, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -220,7 +262,7 @@ pub fn close_all_but(keep: &[rustix::fd::BorrowedFd<'_>]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).collect();
     keep.sort_unstable();
     let mut first = 3;
-    for fd in keep.into_iter().chain([u32::MAX]) {
+    for fd in keep.into_iter().chain([HIGHEST]) {
         if fd > first {
             close_range(first, fd - 1)?;
         }

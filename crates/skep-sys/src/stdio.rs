@@ -25,7 +25,7 @@ impl Stdio {
     /// Makes this process the leader of a session, and the terminal its controlling one: no
     /// signal and no ioctl reaches another session's.
     pub fn enter_session(&self) -> io::Result<()> {
-        rustix::process::setsid()?;
+        become_leader()?;
         if let Self::Terminal(terminal) = self {
             rustix::process::ioctl_tiocsctty(terminal)?;
         }
@@ -51,4 +51,10 @@ pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(Stdio, OwnedFd)> {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&master, size)?;
     Ok((Stdio::Terminal(terminal), master))
+}
+
+/// `setsid`. Not by rustix, which takes the answer for a process id: gVisor answers 0.
+fn become_leader() -> io::Result<()> {
+    // SAFETY: takes nothing and touches no memory.
+    if unsafe { libc::setsid() } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

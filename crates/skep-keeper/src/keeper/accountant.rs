@@ -54,12 +54,12 @@ impl Accountant {
             let (question, answer) = (read_question.as_fd(), write_answer.as_fd());
             i32::from(serve(uppers, map, question, answer).is_err())
         };
-        // Root reads everything as it is. A user who may make no user namespace has no sandbox
-        // of this kind either.
-        let child = if ids.0.is_root() {
-            clone_with(Namespaces::NONE, || body(None))?
-        } else {
-            clone_with(Namespaces::USER, || body(Some(map)))?
+        // Root reads everything as it is. A user who may make no user namespace counts what its
+        // own modes let it read.
+        let own = (!ids.0.is_root()).then(|| clone_with(Namespaces::USER, || body(Some(map))));
+        let child = match own {
+            Some(Ok(child)) => child,
+            _ => clone_with(Namespaces::NONE, || body(None))?,
         };
         let accountant = Self { child, question, answer };
         // It waits for the first question.

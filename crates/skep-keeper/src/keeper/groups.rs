@@ -12,7 +12,7 @@
 
 use super::Keeper;
 use crate::failure::Failure;
-use rustix::fd::{AsRawFd, OwnedFd};
+use crate::vessel::{Tasks, pid_of};
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
 use skep_confine::usage::{families_of, time_of_descendants};
@@ -194,7 +194,7 @@ impl Keeper<'_> {
             self.join_all()?;
         }
         match &self.group {
-            Some(membership) if counted => membership
+            Some(membership) if counted && self.has_exec_groups() => membership
                 .group
                 .child(exec, &GroupLimits::from(limits))
                 .map(Some)
@@ -205,7 +205,13 @@ impl Keeper<'_> {
 
     /// When an exec without a group is to be moved into one.
     pub(super) fn join_soon(&self) -> Option<Instant> {
-        self.group.as_ref().map(|_| Instant::now() + SOON)
+        self.has_exec_groups().then(|| Instant::now() + SOON)
+    }
+
+    /// Whether each exec has a cgroup of its own: not where there are none, and not where another
+    /// kernel's processes are inside, which the host sees as one.
+    pub(super) fn has_exec_groups(&self) -> bool {
+        self.group.is_some() && self.vessel.tasks() == Tasks::Host
     }
 }
 
@@ -215,15 +221,6 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     let path = format!("/proc/{number}/task/{number}/children");
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
-}
-
-/// The number of the process a handle stands for, as seen from here.
-pub(super) fn pid_of(process: &OwnedFd) -> Option<Pid> {
-    let text =
-        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
-    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    // A process that has been reaped is shown as -1.
-    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
 /// Whether all have been moved.
@@ -261,21 +258,5 @@ fn move_family(group: &Group, first: &[Pid]) -> Result<Moved, CgroupError> {
                 let _ = rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes());
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{PidfdFlags, pidfd_open};
-
-    #[test]
-    fn a_process_that_is_gone_has_no_number() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = Pid::from_raw(child.id() as i32).unwrap();
-        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        assert_eq!(pid_of(&handle), Some(pid));
-        child.wait().unwrap();
-        assert_eq!(pid_of(&handle), None);
     }
 }

@@ -25,7 +25,8 @@ use crate::failure::Failure;
 use crate::identity::LentIds;
 use crate::network::process::Egress;
 use crate::network::publish::Publisher;
-use crate::protocol::{FromInit, Reply};
+use crate::protocol::{FromInit, Reply, ToInit};
+use crate::vessel::{Held, Vessel};
 use crate::view::fuse::Server;
 use crate::view::system;
 use connection::Connection;
@@ -37,10 +38,8 @@ use refusals::Refusals;
 use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::Signal;
 use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
-use skep_sys::process::Child;
 use skep_sys::signal::SignalFd;
 use skep_types::{ExecId, SystemView};
 use skep_workspace::WorkspaceSpec;
@@ -49,16 +48,21 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// How long an init without a pid namespace may take to end everything.
+const END_PATIENCE: Duration = Duration::from_secs(12);
+
 /// A keeper whose sandbox is up.
 pub struct Keeper<'a> {
     /// The sandbox.
     pub spec: &'a RunSpec,
+    /// What it is in.
+    pub vessel: &'a Vessel,
     /// Where clients knock.
     pub listener: OwnedFd,
     /// The way to init.
     pub channel: Channel,
     /// Init itself.
-    pub init: Child,
+    pub init: Held,
     /// Its cgroup.
     pub group: Option<Membership>,
     /// The caller's file mode mask, which processes inside get.
@@ -137,21 +141,25 @@ enum Token {
 
 impl<'a> Keeper<'a> {
     /// Takes over a sandbox whose init is ready.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a keeper, brought up one by one")]
     pub fn new(
         spec: &'a RunSpec,
+        vessel: &'a Vessel,
         listener: OwnedFd,
         channel: Channel,
-        init: Child,
+        init: Held,
         group: Option<Membership>,
         umask: u32,
         attendants: Attendants,
     ) -> Self {
         let now = Instant::now();
         let disk = DiskGuard::new(uppers(spec), &spec.policy.limits, now);
-        let polled = group.is_none().then(|| PolledGuard::new(init.pid, spec.home.as_path(), now));
+        // Without a view of its own the filesystems in memory are everybody's.
+        let home = (!vessel.is_bare()).then_some(spec.home.as_path());
+        let polled = group.is_none().then(|| PolledGuard::new(init.pid, home, now));
         let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
         let noting = Self::noting_filter(spec);
-        Self { spec, listener, channel, init, group, umask, noting, attendants, state }
+        Self { spec, vessel, listener, channel, init, group, umask, noting, attendants, state }
     }
 
     /// Counts files of these ids too.
@@ -291,7 +299,8 @@ impl<'a> Keeper<'a> {
                 }
             }
             // Said once, before the loop.
-            FromInit::Ready(_)
+            FromInit::Here
+            | FromInit::Ready(_)
             | FromInit::Failed(_)
             | FromInit::Serve(_)
             | FromInit::Connect(_) => {}
@@ -327,10 +336,13 @@ impl<'a> Keeper<'a> {
 
     /// Ends everything and leaves nothing: processes, cgroup, socket.
     fn end(mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.init.pidfd, Signal::KILL);
+        if self.vessel.is_bare() {
+            self.end_gently();
+        }
+        self.init.kill();
         // A frozen process cannot die.
         self.set_frozen_groups(false);
-        let _ = skep_sys::process::wait_for(&self.init);
+        self.init.wait();
         let Attendants { servers, publisher, egress } = self.attendants;
         drop((egress, publisher, servers));
         self.attendants = Attendants { servers: Vec::new(), publisher: None, egress: None };
@@ -351,6 +363,15 @@ impl<'a> Keeper<'a> {
         // The socket shows that something may be left (see the provider's clean-up).
         if !left {
             let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
+        }
+    }
+
+    /// Without a pid namespace init ends its descendants first. It is given time for it.
+    fn end_gently(&mut self) {
+        self.set_frozen_groups(false);
+        if self.channel.send(&ToInit::End, &[]).is_ok() {
+            let patience = until(Instant::now() + END_PATIENCE);
+            let _ = poll(&mut [PollFd::new(&self.init.pidfd, PollFlags::IN)], Some(&patience));
         }
     }
 

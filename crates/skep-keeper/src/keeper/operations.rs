@@ -7,6 +7,7 @@ use crate::failure::{Failure, Step};
 use crate::protocol::{
     FrameKind, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process, to_json,
 };
+use crate::vessel::Tasks;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
@@ -119,10 +120,21 @@ impl Keeper<'_> {
             cpu_before: Duration::ZERO,
             end: None,
         };
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).step(step);
+        let relayed = self.vessel.tasks() == Tasks::Foreign;
+        if command.tty.is_some() && relayed {
+            let ((input, feed), (out, stdout)) = (pipe()?, pipe()?);
+            for end in [&feed, &out] {
+                rustix::io::ioctl_fionbio(end, true).step(step)?;
+            }
+            running.stdin = Some(feed);
+            running.outputs = vec![Output { from: Some(out), stream: Stream::Stdout }];
+            running.feed();
+            return Ok((vec![input, stdout], running));
+        }
         if command.tty.is_some() {
             return Ok((Vec::new(), running));
         }
-        let pipe = || pipe_with(PipeFlags::CLOEXEC).step(step);
         let ((input, feed), (out, stdout), (err, stderr)) = (pipe()?, pipe()?, pipe()?);
         for end in [&feed, &out, &err] {
             rustix::io::ioctl_fionbio(end, true).step(step)?;
@@ -153,12 +165,12 @@ impl Keeper<'_> {
     fn order(&self, command: &ExecSpec, running: &Running) -> SpawnOrder {
         let mut environment = self.environment();
         environment.extend(command.env.clone());
-        let workdir = command.workdir.clone();
+        let workdir = command.workdir.clone().map(|workdir| self.place_of(workdir));
         let counted = self.group.is_some();
         SpawnOrder {
             argv: command.argv.clone(),
             environment,
-            workdir: workdir.unwrap_or_else(|| self.spec.project.as_path().into()),
+            workdir: workdir.unwrap_or_else(|| self.place_of(self.spec.project.as_path().into())),
             umask: self.umask,
             file_size: running.limits.disk.map(|size| size.0),
             open_files: running.limits.open_files,
@@ -172,6 +184,19 @@ impl Keeper<'_> {
             // the one that refuses, because it tells; this one holds until it is joined.
             processes: running.limits.pids.map(|limit| limit.saturating_add(u64::from(counted))),
             allow_ptrace: self.spec.policy.allow_ptrace,
+        }
+    }
+
+    /// Where a path is found inside: elsewhere, if it is the project's and the workspace could not
+    /// be put in the project's place.
+    fn place_of(&self, path: ByteString) -> ByteString {
+        match path.as_path().strip_prefix(&self.spec.project) {
+            Ok(below) if self.vessel.is_elsewhere() => {
+                let upper = self.spec.directory.join("upper");
+                let place = if below.as_os_str().is_empty() { upper } else { upper.join(below) };
+                place.into()
+            }
+            _ => path,
         }
     }
 
@@ -343,9 +368,9 @@ impl Keeper<'_> {
         self.reply(client, &answer);
     }
 
-    /// Where there is no cgroup, and where a guest must first write everything back.
+    /// Where the host cannot freeze each exec, and where a guest must first write everything back.
     fn pauses_by_init(&self) -> bool {
-        self.group.is_none() || self.spec.machine.is_some()
+        !self.has_exec_groups() || self.vessel.machine().is_some()
     }
 
     /// Init stops everyone and says when they stand.

@@ -14,7 +14,7 @@
 //! into one by a guess (see `groups`).
 
 use super::Keeper;
-use super::groups::pid_of;
+use crate::vessel::pid_of;
 use rustix::process::Pid;
 use skep_sys::socket_diag::{Transport, inode_of};
 use skep_types::{EgressPeer, ExecId, ToEgress};

@@ -36,9 +36,12 @@ pub struct Look {
 
 impl PolledGuard {
     /// For the sandbox whose number 1 this is. `home` is a filesystem in memory there.
-    pub fn new(init: Pid, home: &Path, now: Instant) -> Self {
+    ///
+    /// Without it there are none of the sandbox's own.
+    pub fn new(init: Pid, home: Option<&Path>, now: Instant) -> Self {
         let fixed = ["/tmp", "/var", "/run", "/dev/shm"].map(PathBuf::from);
-        let scratch = fixed.into_iter().chain([home.to_owned()]).collect();
+        let with = |home: &Path| fixed.into_iter().chain([home.to_owned()]).collect();
+        let scratch = home.map(with).unwrap_or_default();
         Self { init, scratch, next: now, cpu: Duration::ZERO }
     }
 
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn processor_time_never_falls() {
         let own = rustix::process::getpid();
-        let mut guard = PolledGuard::new(own, Path::new("/root"), Instant::now());
+        let mut guard = PolledGuard::new(own, None, Instant::now());
         guard.cpu = Duration::from_secs(1_000_000);
         assert_eq!(guard.measure(None).cpu, Duration::from_secs(1_000_000));
     }

@@ -1,7 +1,8 @@
 //! Clients and the output of execs.
 
 use super::{Connection, Keeper};
-use crate::protocol::{FrameKind, Operation, Request, VERSION};
+use crate::protocol::{FrameKind, Operation, Request, ToInit, VERSION};
+use crate::vessel::Tasks;
 use rustix::net::SocketFlags;
 use skep_provider::log::Stream;
 use skep_types::{ExecId, TerminalSize};
@@ -62,7 +63,12 @@ impl Keeper<'_> {
             }
             FrameKind::Resize => {
                 if let Ok(size) = serde_json::from_slice::<TerminalSize>(payload) {
-                    running.resize(size);
+                    match self.vessel.tasks() {
+                        Tasks::Host => running.resize(size),
+                        Tasks::Foreign => {
+                            let _ = self.channel.send(&ToInit::Resize { exec, size }, &[]);
+                        }
+                    }
                 }
             }
             FrameKind::Signal => {

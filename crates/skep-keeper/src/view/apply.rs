@@ -8,6 +8,7 @@ use super::plan::{MaskKind, Source, ViewOp};
 use super::sources::is_directory;
 use super::workspace::ASIDE;
 use crate::failure::{Failure, Step};
+use crate::vessel;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat};
 use rustix::io::Errno;
@@ -16,8 +17,9 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
     mount_change, move_mount, open_tree, unmount,
 };
+use serde::{Deserialize, Serialize};
 use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
-use skep_types::{Access, WorkspaceDriver};
+use skep_types::{Access, RelPath, WorkspaceDriver};
 use std::path::Path;
 
 /// A directory of the host that certainly exists and that nobody misses in a mount namespace
@@ -25,7 +27,7 @@ use std::path::Path;
 const LANDING: &[&str] = &["/tmp", "/run", "/mnt", "/var"];
 
 /// What the workspace is made from: indices into the opened sources.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkspaceParts {
     /// How it is made.
     pub driver: WorkspaceDriver,
@@ -65,6 +67,41 @@ pub fn build(
     built
 }
 
+/// Builds the view at [`vessel::ROOT`] and leaves it there, for an OCI runtime to make it a root.
+pub fn stage(
+    ops: &[ViewOp],
+    opened: Vec<OwnedFd>,
+    parts: &WorkspaceParts,
+    serve: &ServeFuse<'_>,
+) -> Result<(), Failure> {
+    let umask = rustix::process::umask(Mode::empty());
+    make_private()?;
+    // The runtime looks itself and its children up by the numbers they have here.
+    let to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&processes()?, "", CWD, "/proc", to).step(|| "show the runtime its /proc".into())?;
+    let staged = Builder::land_in(Area::STAGE, opened, parts, serve)
+        .and_then(|mut builder| ops.iter().try_for_each(|op| builder.apply(op)));
+    rustix::process::umask(umask);
+    staged
+}
+
+/// Puts the workspace in the project's place, and changes nothing else.
+pub fn replace(
+    project: &Path,
+    scope: &[RelPath],
+    opened: Vec<OwnedFd>,
+    parts: &WorkspaceParts,
+    serve: &ServeFuse<'_>,
+) -> Result<(), Failure> {
+    let mut builder = Builder::land(opened, parts, serve)?;
+    let mount = builder.mount_workspace()?;
+    let step = || "leave the place where the workspace was made".to_owned();
+    unmount(builder.landing, UnmountFlags::DETACH).step(step)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    builder.root = rustix::fs::open("/", flags, Mode::empty()).step(step)?;
+    builder.place_workspace(&mount, project, scope)
+}
+
 /// Builds a view without a workspace, and makes it the root of this process.
 pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> {
     let parts = WorkspaceParts {
@@ -82,6 +119,12 @@ pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> 
 /// Has a filesystem served by fuse-overlayfs, and returns its mount, detached.
 pub type ServeFuse<'a> = dyn Fn(&FuseOrder) -> Result<OwnedFd, Failure> + 'a;
 
+/// Nothing done to mounts here reaches the host.
+fn make_private() -> Result<(), Failure> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .step(|| "make the mounts private".into())
+}
+
 /// Mounts `mount` at `path`, seen from `at`, and opens its root.
 fn land_at(mount: OwnedFd, at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Failure> {
     let land = || format!("put the new root at `{path}`");
@@ -98,6 +141,43 @@ fn tmpfs(mode: u32, size: u64) -> Result<OwnedFd, Failure> {
     fsconfig_create(&context).step(step)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
+}
+
+/// The processes of this pid namespace, not yet anywhere.
+fn processes() -> Result<OwnedFd, Failure> {
+    let step = || "mount a private /proc".to_owned();
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
+    let covered = |failure| match failure {
+        // The kernel refuses a fresh /proc where the visible one has parts covered, as it has
+        // in most containers: it would show what was covered.
+        Failure::Step { errno, .. } if errno == Errno::PERM.raw_os_error() => Failure::missing(
+            "a private /proc",
+            "the kernel refuses to mount one because parts of the visible /proc are covered",
+            "run skep outside the container, or start the container with an unmasked /proc",
+        ),
+        other => other,
+    };
+    fsconfig_create(&context).step(step).map_err(covered)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    fsmount(&context, flags, attributes).step(step).map_err(covered)
+}
+
+/// Where the new root and what is put aside stand.
+struct Area {
+    /// A directory of the host, covered by the area.
+    landing: &'static str,
+    /// The root's name in it.
+    root: &'static str,
+    /// Bytes for what else is put there.
+    size: u64,
+}
+
+impl Area {
+    /// The root is [`vessel::ROOT`], with the bundle and the runtime's state beside it.
+    const STAGE: Self = Self { landing: vessel::STAGE, root: "rootfs", size: 16 << 20 };
 }
 
 /// A view in the making.
@@ -124,15 +204,23 @@ impl<'a> Builder<'a> {
         parts: &'a WorkspaceParts,
         serve: &'a ServeFuse<'a>,
     ) -> Result<Self, Failure> {
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-            .step(|| "make the mounts private".into())?;
+        make_private()?;
         let landing = LANDING.iter().find(|path| Path::new(path).is_dir()).copied().unwrap_or("/");
-        let area = land_at(tmpfs(0o755, 1 << 20)?, CWD, landing)?;
-        for name in ["root", ASIDE.trim_start_matches('/')] {
+        Self::land_in(Area { landing, root: "root", size: 1 << 20 }, opened, parts, serve)
+    }
+
+    fn land_in(
+        Area { landing, root, size }: Area,
+        opened: Vec<OwnedFd>,
+        parts: &'a WorkspaceParts,
+        serve: &'a ServeFuse<'a>,
+    ) -> Result<Self, Failure> {
+        let area = land_at(tmpfs(0o755, size)?, CWD, landing)?;
+        for name in [root, ASIDE.trim_start_matches('/')] {
             mkdirat(&area, name, Mode::from_raw_mode(0o755))
                 .step(|| format!("make `{name}` beside the new root"))?;
         }
-        let root = land_at(tmpfs(0o755, 16 << 20)?, area.as_fd(), "root")?;
+        let root = land_at(tmpfs(0o755, 16 << 20)?, area.as_fd(), root)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let aside = openat(&area, ASIDE.trim_start_matches('/'), flags, Mode::empty())
             .step(|| "open the place beside the new root".into())?;
@@ -291,24 +379,7 @@ impl<'a> Builder<'a> {
     }
 
     fn proc(&self) -> Result<(), Failure> {
-        let step = || "mount a private /proc".to_owned();
-        let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
-        let covered = |failure| match failure {
-            // The kernel refuses a fresh /proc where the visible one has parts covered, as it has
-            // in most containers: it would show what was covered.
-            Failure::Step { errno, .. } if errno == Errno::PERM.raw_os_error() => Failure::missing(
-                "a private /proc",
-                "the kernel refuses to mount one because parts of the visible /proc are covered",
-                "run skep outside the container, or start the container with an unmasked /proc",
-            ),
-            other => other,
-        };
-        fsconfig_create(&context).step(step).map_err(covered)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
-        let mount = fsmount(&context, flags, attributes).step(step).map_err(covered)?;
+        let mount = processes()?;
         let target = Path::new("/proc");
         let at = self.directory(target, 0o555)?;
         self.attach(mount.as_fd(), at.as_fd(), target)
@@ -345,8 +416,11 @@ impl<'a> Builder<'a> {
                 let null = match &self.null {
                     Some(null) => null,
                     None => {
-                        let null = self.open(Path::new("/dev/null")).step(step)?;
-                        self.null.insert(null)
+                        // A view for an OCI runtime has none; there the host's is still seen.
+                        let null = self.open(Path::new("/dev/null")).or_else(|_| {
+                            rustix::fs::open("/dev/null", OFlags::PATH, Mode::empty())
+                        });
+                        self.null.insert(null.step(step)?)
                     }
                 };
                 open_tree(null, "", flags).step(step)?

@@ -9,6 +9,7 @@
 //! 4. The project, at its own path, over whatever stands there.
 //! 5. Extra mounts, which may lie inside the project.
 
+use serde::{Deserialize, Serialize};
 use skep_types::{Access, Mount, RelPath};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ pub enum ViewOp {
 }
 
 /// How a directory of the system becomes copy-on-write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CowMethod {
     /// By the kernel, owners mapped.
     Overlay,
@@ -53,10 +54,10 @@ pub enum CowMethod {
 }
 
 /// A directory of the system that is copy-on-write: indices into the opened sources.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CowDirectory {
     /// Where it is, outside and inside.
-    pub path: &'static Path,
+    pub path: PathBuf,
     /// The host's.
     pub lower: usize,
     /// With `upper`, `work` and `mask` in it.
@@ -114,6 +115,9 @@ pub struct ViewSpec<'a> {
     pub files: Vec<(&'static str, String)>,
     /// Where skep keeps its own state: the other sandboxes, what was approved, the data base.
     pub state: &'a Path,
+    /// Index of the program that is init, where a runtime makes the processes: then it makes
+    /// `/proc` and `/dev` too.
+    pub init_program: Option<usize>,
 }
 
 /// A top-level entry of the host that belongs to the system.
@@ -234,7 +238,7 @@ fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
 
 fn copy_on_write(spec: &ViewSpec<'_>, path: &Path) -> Option<ViewOp> {
     let directory = spec.copy_on_write.iter().find(|directory| directory.path == path)?;
-    let CowDirectory { lower, area, how, .. } = *directory;
+    let CowDirectory { lower, area, how, .. } = directory.clone();
     Some(ViewOp::CopyOnWrite { target: path.into(), lower, area, how })
 }
 
@@ -251,14 +255,20 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
             ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
         ]),
     }
-    ops.extend([
-        ViewOp::Bind {
-            source: Source::Opened(spec.messages),
-            target: "/run/skep".into(),
-            access: Access::Ro,
-        },
-        tmpfs("/dev", 0o755),
-    ]);
+    ops.push(ViewOp::Bind {
+        source: Source::Opened(spec.messages),
+        target: "/run/skep".into(),
+        access: Access::Ro,
+    });
+    if let Some(program) = spec.init_program {
+        let (source, target) = (Source::Opened(program), crate::vessel::INIT_PROGRAM.into());
+        ops.push(ViewOp::Bind { source, target, access: Access::Ro });
+        for target in ["/proc", "/dev", "/sys"] {
+            ops.push(ViewOp::Directory { target: target.into(), mode: 0o755 });
+        }
+        return;
+    }
+    ops.push(tmpfs("/dev", 0o755));
     ops.extend(DEVICES.iter().chain(spec.devices).map(|name| ViewOp::Device { name }));
     ops.push(ViewOp::Terminals);
     ops.push(tmpfs("/dev/shm", 0o1777));
@@ -312,6 +322,7 @@ mod tests {
             messages: 1,
             files: Vec::new(),
             state: Path::new("/usr/state"),
+            init_program: None,
         });
         let tmp = position(
             &ops,

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SourceSpec {
     /// Where on the host.
+    #[serde(with = "skep_provider::paths::one")]
     pub path: PathBuf,
     /// Whether its owners are mapped when started by root.
     pub owners: Owners,

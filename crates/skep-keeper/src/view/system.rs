@@ -54,7 +54,7 @@ pub fn method(map: IdMap) -> Result<CowMethod, Failure> {
         None => Ok(CowMethod::Fuse),
         Some((reason, remedy)) => {
             let kernel = match map {
-                IdMap::Range => "the filesystem of the system cannot map owners",
+                IdMap::Range | IdMap::Host => "the filesystem of the system cannot map owners",
                 IdMap::Own { .. } => "the kernel copies no files up that belong to other ids",
             };
             let reason = format!("{kernel}, and fuse-overlayfs cannot be used: {reason}");
@@ -114,7 +114,7 @@ fn open_lower(directory: &Path, map: IdMap) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     Ok(match map {
         IdMap::Range => open_tree(CWD, directory, flags)?,
-        IdMap::Own { .. } => {
+        IdMap::Own { .. } | IdMap::Host => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::open(directory, flags, Mode::empty())?
         }

@@ -19,17 +19,32 @@ pub(super) const ASIDE: &str = "/.skep";
 
 impl Builder<'_> {
     pub(super) fn workspace(&mut self, target: &Path, scope: &[RelPath]) -> Result<(), Failure> {
-        let mount = match self.parts.driver {
-            WorkspaceDriver::OverlayUserns => self.overlay(Markers::User)?,
+        let mount = self.mount_workspace()?;
+        self.place_workspace(&mount, target, scope)
+    }
+
+    /// The workspace, not yet anywhere.
+    pub(super) fn mount_workspace(&mut self) -> Result<OwnedFd, Failure> {
+        match self.parts.driver {
+            WorkspaceDriver::OverlayUserns => self.overlay(Markers::User),
             // Made outside, by the keeper. Without it there is no workspace: the project itself
             // must never stand in.
             WorkspaceDriver::OverlayRoot => match self.parts.ready {
-                Some(ready) => self.take(ready)?,
-                None => return Err(Failure::invalid("the workspace overlay was not made by root")),
+                Some(ready) => self.take(ready),
+                None => Err(Failure::invalid("the workspace overlay was not made by root")),
             },
-            WorkspaceDriver::FuseOverlayfs => self.fused()?,
-            WorkspaceDriver::Copy => self.copied()?,
-        };
+            WorkspaceDriver::FuseOverlayfs => self.fused(),
+            WorkspaceDriver::Copy => self.copied(),
+        }
+    }
+
+    /// Shows it at the project's path, writable in `scope`.
+    pub(super) fn place_workspace(
+        &self,
+        mount: &OwnedFd,
+        target: &Path,
+        scope: &[RelPath],
+    ) -> Result<(), Failure> {
         let at = self.directory(target, 0o755)?;
         let step = || format!("limit the scope in `{}`", target.display());
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

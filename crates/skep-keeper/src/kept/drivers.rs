@@ -33,7 +33,7 @@ pub fn find(project: &Path, directory: &Path) -> io::Result<DriverChoice> {
                 (!is_root()).then(|| "only root can mount it".to_owned())
             }
             WorkspaceDriver::FuseOverlayfs => {
-                skep_keeper::fuse_overlayfs_unavailable().map(|(reason, _)| reason)
+                crate::fuse_overlayfs_unavailable().map(|(reason, _)| reason)
             }
         };
         match refused {

@@ -1,0 +1,62 @@
+//! Init as a program: executed by bubblewrap or by an OCI runtime, with the channel as its
+//! standard input.
+
+use crate::channel::{Channel, from_file};
+use crate::init::{self, InitSpec};
+use crate::protocol::{FromInit, ToInit};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use std::io;
+
+/// The life of an executed init. Returns its exit code.
+pub fn run_executed() -> i32 {
+    // Whoever executed us may hand on what is said there. Number 3 may be the channel.
+    let said = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 4);
+    run().unwrap_or_else(|error| {
+        if let Ok(said) = said {
+            let _ = rustix::io::write(said, format!("init: {error}\n").as_bytes());
+        }
+        125
+    })
+}
+
+fn run() -> io::Result<i32> {
+    let channel = take_channel()?;
+    skep_sys::memory::wipe_environment();
+    skep_sys::signal::reset_all();
+    // Another kernel may know no such handle, or may not let it out.
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+    let attached: Vec<_> = own.iter().map(AsFd::as_fd).collect();
+    if channel.send(&FromInit::Here, &attached).is_err() {
+        channel.send(&FromInit::Here, &[])?;
+    }
+    let spec = loop {
+        let (message, mut descriptors) = channel.receive::<ToInit>()?;
+        if let (ToInit::Spec, Some(spec)) = (message, descriptors.pop()) {
+            break from_file::<InitSpec<'static>>(spec)?;
+        }
+    };
+    Ok(init::run(&spec, None, channel))
+}
+
+/// The channel, moved away from the standard descriptors, which lead nowhere from here on.
+fn take_channel() -> io::Result<Channel> {
+    let is_channel = |descriptor: BorrowedFd<'_>| {
+        use rustix::net::{SocketType, sockopt::socket_type};
+        socket_type(descriptor).is_ok_and(|kind| kind == SocketType::SEQPACKET)
+    };
+    let input = rustix::stdio::stdin();
+    let channel: OwnedFd = match is_channel(input) {
+        true => rustix::io::fcntl_dupfd_cloexec(input, 4)?,
+        false => skep_sys::process::inherited(3)
+            .ok()
+            .filter(|inherited| is_channel(inherited.as_fd()))
+            .ok_or_else(|| io::Error::other("no channel to a keeper was handed on"))?,
+    };
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(Channel::from(channel))
+}

@@ -1,0 +1,355 @@
+//! Process number 1 of a sandbox: builds the view, starts processes, reaps.
+//!
+//! It is a fork of the keeper that never executes anything itself, so its memory is mostly shared
+//! with the keeper's; in some vessels it is this program, executed anew by somebody else. It dies with the keeper, and with it, because it is number 1 of its pid
+//! namespace, everything inside.
+
+mod serve;
+
+use crate::channel::Channel;
+use crate::confinement::Confinement;
+use crate::failure::{Failure, Step};
+use crate::identity::{self, IdMap};
+use crate::machine::{self, Inside, InsideMachine};
+use crate::network::{self, inside};
+use crate::probe;
+use crate::protocol::{FromInit, ToInit};
+use crate::vessel;
+use crate::view::apply::{self, WorkspaceParts};
+use crate::view::fuse::FuseOrder;
+use crate::view::plan::{self, CowDirectory, ViewOp, ViewSpec};
+use crate::view::sources::{self, SourceSpec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{DumpableBehavior, Signal};
+use serde::{Deserialize, Serialize};
+use serve::Init;
+use skep_machine::boot::MachineFiles;
+use skep_provider::RunSpec;
+use skep_sys::signal::SignalFd;
+use skep_types::{EnforcementReport, MachineSpec, NetworkMode, SystemView};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// What init needs to know, decided by the keeper before the fork, or sent to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InitSpec<'a> {
+    /// The sandbox.
+    pub run: Cow<'a, RunSpec>,
+    /// The machine its commands run in, if they do.
+    pub machine: Option<Cow<'a, MachineSpec>>,
+    /// How it came to be.
+    pub manner: Manner,
+    /// Who it is.
+    pub map: IdMap,
+    /// Everything of the host that the view shows, in order.
+    pub sources: Vec<SourceSpec>,
+    /// Which of them make the workspace.
+    pub parts: WorkspaceParts,
+    /// Index of the messages directory, the first home piece, the first extra mount.
+    pub places: Places,
+    /// Home pieces that exist, relative to the home.
+    #[serde(with = "skep_provider::paths::many")]
+    pub home_pieces: Vec<PathBuf>,
+    /// Directories of the system that can be written.
+    pub copy_on_write: Vec<CowDirectory>,
+    /// Size of each private filesystem in memory.
+    pub scratch_size: u64,
+    /// What an earlier start found inside.
+    pub known: Option<EnforcementReport>,
+    /// The release of the host's kernel, where another one may answer inside.
+    pub host_kernel: Option<String>,
+}
+
+/// How init came to be, and so what is left for it to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manner {
+    /// A fork of the keeper in new namespaces, which it fills itself.
+    Forked,
+    /// Executed in namespaces that somebody else made and whose ids are mapped.
+    Wrapped,
+    /// A fork of the keeper without namespaces, or with one for mounts.
+    Bare {
+        /// Whether the workspace stands in the project's place.
+        mounts: bool,
+    },
+    /// Executed in a container whose view is finished.
+    Contained(Outlet),
+}
+
+/// Whether descriptors can be sent out of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outlet {
+    /// They can.
+    Open,
+    /// They cannot: handles on processes stay inside, terminals are relayed through pipes.
+    Closed,
+}
+
+impl InitSpec<'_> {
+    /// Whether the workspace stands elsewhere than at the project's path.
+    pub fn elsewhere(&self) -> bool {
+        self.manner == Manner::Bare { mounts: false }
+    }
+
+    fn is_bare(&self) -> bool {
+        matches!(self.manner, Manner::Bare { .. })
+    }
+
+    fn outlet(&self) -> Outlet {
+        match self.manner {
+            Manner::Contained(outlet) => outlet,
+            _ => Outlet::Open,
+        }
+    }
+}
+
+/// Indices into the sources.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Places {
+    /// Shown at `/run/skep`.
+    pub messages: usize,
+    /// First home piece.
+    pub home: usize,
+    /// First extra mount.
+    pub mounts: usize,
+    /// This program, where an OCI runtime executes it as init.
+    pub init_program: Option<usize>,
+}
+
+/// The life of init. `files` are what a machine is booted from. Returns its exit code.
+pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) -> i32 {
+    match set_up(spec, files, &channel) {
+        Ok((init, report)) => {
+            if channel.send(&FromInit::Ready(report), &[]).is_err() {
+                return 1;
+            }
+            init.serve(&channel)
+        }
+        Err(failure) => {
+            // If the keeper is gone too, nobody is left to tell.
+            let _ = channel.send(&FromInit::Failed(failure), &[]);
+            1
+        }
+    }
+}
+
+/// 1. Die with the keeper, from the very start.
+/// 2. Map the own id, or wait until the keeper has mapped the range.
+/// 3. Open what the view is made from, while the host's tree is still there.
+/// 4. Become the user that all processes inside are (root's range only).
+/// 5. Build the view and leave the host's tree.
+/// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
+/// 7. Prepare the fences once, and probe them from a child that wears them, unless that was done
+///    under the same circumstances a moment ago.
+/// 8. Boot the machine, where commands run in one.
+fn set_up(
+    spec: &InitSpec<'_>,
+    files: Option<&MachineFiles>,
+    channel: &Channel,
+) -> Result<(Init, EnforcementReport), Failure> {
+    if !spec.is_bare() {
+        die_with_parent()?;
+    }
+    let mut kept = vec![channel.as_fd()];
+    kept.extend(files.iter().flat_map(|files| files.descriptors()));
+    skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
+    let project = take_place(spec, channel)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .step(|| "hide init from the inside".into())?;
+    if !spec.is_bare() {
+        // Changing ids has cleared the death signal.
+        die_with_parent()?;
+    }
+    if files.is_some() {
+        skep_machine::boot::keep_capabilities()
+            .step(|| "keep the capabilities of the share daemon".into())?;
+    }
+    let confinement = confinement_for(spec)?;
+    let known = spec.known.clone();
+    let mut report = match known.filter(|known| probe::fits(known, &spec.run, &confinement)) {
+        Some(known) => known,
+        None => probe::from_inside(spec, &confinement)?,
+    };
+    let machine = match (&spec.machine, files) {
+        (Some(machine), Some(files)) => {
+            let inside = Inside { run: &spec.run, map: spec.map, confinement: &confinement };
+            Some(InsideMachine::boot(machine, files, &inside, &mut report)?)
+        }
+        _ => None,
+    };
+    let signals = SignalFd::new(&[libc::SIGCHLD]).step(|| "watch for ended processes".into())?;
+    let init = Init {
+        running: HashMap::new(),
+        terminals: HashMap::new(),
+        signals,
+        project,
+        confinement,
+        machine,
+        outlet: spec.outlet(),
+        bare: spec.is_bare(),
+    };
+    Ok((init, report))
+}
+
+/// Steps 2 to 6, as far as they are left for init. Returns the project as it is inside.
+fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<OwnedFd, Failure> {
+    let serve = |order: &FuseOrder| have_served(order, channel);
+    match spec.manner {
+        Manner::Forked | Manner::Wrapped => {
+            let opened = settle(spec, channel)?;
+            apply::build(&plan_of(spec), opened, &spec.parts, &serve)?;
+            rustix::system::sethostname(spec.run.name.as_str().as_bytes())
+                .step(|| "set the host name".into())?;
+            connect(spec.run.policy.network, channel)?;
+            open_project(spec)
+        }
+        Manner::Bare { .. } => {
+            let opened = settle(spec, channel)?;
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+                .step(|| "adopt orphans".into())?;
+            vessel::bare_workspace(spec, opened, &serve)
+        }
+        Manner::Contained(_) => {
+            identity::take_on(spec.map, spec.run.policy.user)?;
+            open_project(spec)
+        }
+    }
+}
+
+fn confinement_for(spec: &InitSpec<'_>) -> Result<Confinement, Failure> {
+    let whole = || Confinement::prepare(&spec.run.policy, &spec.run.project, &spec.run.home);
+    match (spec.manner, spec.map) {
+        (Manner::Bare { .. }, IdMap::Host) => Ok(Confinement::none()),
+        (Manner::Bare { .. }, _) => Confinement::privileges_only(),
+        (Manner::Contained(Outlet::Closed), _) => whole().map(Confinement::without_notes),
+        (Manner::Forked | Manner::Wrapped | Manner::Contained(Outlet::Open), _) => whole(),
+    }
+}
+
+/// Steps 2 to 4: with the ids of the sandbox, and with everything open that the view shows.
+///
+/// Without isolation init does not die with the keeper but ends what it has started, then itself.
+pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
+    if spec.manner != Manner::Wrapped {
+        spec.map.write_own()?;
+    }
+    let passed = wait_for_go(channel)?;
+    let opened = match spec.map {
+        IdMap::Range => passed,
+        IdMap::Own { .. } | IdMap::Host => {
+            let open = |source| sources::open(source, None);
+            spec.sources.iter().map(open).collect::<Result<_, _>>()?
+        }
+    };
+    if spec.map == IdMap::Range {
+        identity::become_inside_root()?;
+    }
+    Ok(opened)
+}
+
+pub(crate) fn die_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .step(|| "bind init's life to the keeper's".into())
+}
+
+fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
+    let mut sources = Vec::new();
+    loop {
+        let (message, descriptors) = channel.receive().step(|| "wait for the keeper".into())?;
+        sources.extend(descriptors);
+        match message {
+            ToInit::Sources => {}
+            ToInit::Go => return Ok(sources),
+            other => return Err(Failure::invalid(format!("init was told {other:?} too early"))),
+        }
+    }
+}
+
+/// The sandbox's own network: `lo`, and where something may be reached, the doors to it.
+pub(crate) fn connect(network: NetworkMode, channel: &Channel) -> Result<(), Failure> {
+    if network == NetworkMode::Host {
+        return Ok(());
+    }
+    skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
+    if network == NetworkMode::None {
+        return Ok(());
+    }
+    let (doors, sockets) = inside::open_doors()?;
+    let step = || "pass the doors to the keeper".to_owned();
+    let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    channel.send(&FromInit::Connect(doors), &descriptors).step(step)?;
+    // Ours are closed here: with the egress process gone for good, nobody must seem to listen.
+    drop(sockets);
+    match channel.receive().step(step)?.0 {
+        ToInit::Connected(result) => result,
+        other => Err(Failure::invalid(format!("init was told {other:?} too early"))),
+    }
+}
+
+/// The steps that build the view.
+pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
+    let entries = sources::system_entries();
+    plan::plan(&ViewSpec {
+        project: &spec.run.project,
+        scope: &spec.run.policy.scope,
+        home: &spec.run.home,
+        scratch_size: spec.scratch_size,
+        devices: machine::devices(spec.machine.as_deref()),
+        system_entries: &entries,
+        copy_on_write: &spec.copy_on_write,
+        mounts: &spec.run.policy.mounts,
+        mounts_from: spec.places.mounts,
+        home_pieces: &spec.home_pieces,
+        home_from: spec.places.home,
+        messages: spec.places.messages,
+        files: own_files(&spec.run),
+        // The sandbox's directory is `sandboxes/ID` there.
+        state: spec.run.directory.ancestors().nth(2).unwrap_or(&spec.run.directory),
+        init_program: spec.places.init_program,
+    })
+}
+
+fn open_project(spec: &InitSpec<'_>) -> Result<OwnedFd, Failure> {
+    let flags = rustix::fs::OFlags::PATH
+        | rustix::fs::OFlags::DIRECTORY
+        | rustix::fs::OFlags::NOFOLLOW
+        | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(&spec.run.project, flags, rustix::fs::Mode::empty())
+        .step(|| format!("open the project `{}` inside", spec.run.project.display()))
+}
+
+/// Whom names are asked of, and which are known: not what the host says. A system that can be
+/// changed keeps its own list of hosts, because that is something to change.
+fn own_files(run: &RunSpec) -> Vec<(&'static str, String)> {
+    let resolver = match run.policy.network {
+        NetworkMode::Host => return Vec::new(),
+        NetworkMode::Allow => network::RESOLV_CONF,
+        NetworkMode::None => network::NO_RESOLV_CONF,
+    };
+    let mut files = vec![("/etc/resolv.conf", resolver.to_owned())];
+    if run.policy.system == SystemView::Ro {
+        files.push(("/etc/hosts", network::hosts_file(run.name.as_str())));
+    }
+    files
+}
+
+/// Asks the keeper to start fuse-overlayfs, and waits until it answers.
+pub fn have_served(order: &FuseOrder, channel: &Channel) -> Result<OwnedFd, Failure> {
+    let step = || format!("mount the {} by fuse-overlayfs", order.what);
+    let own = |name| File::open(Path::new("/proc/self/ns").join(name)).step(step);
+    let (user, mount) = (own("user")?, own("mnt")?);
+    let order = FromInit::Serve(order.clone());
+    channel.send(&order, &[user.as_fd(), mount.as_fd()]).step(step)?;
+    let (answer, mut mount) = channel.receive().step(step)?;
+    match answer {
+        ToInit::Served(result) => result?,
+        other => return Err(Failure::invalid(format!("init was told {other:?} too early"))),
+    }
+    let mount = mount.pop().ok_or_else(|| Failure::invalid("a mount came without itself"))?;
+    // Waits for the program; an error means that it has ended.
+    rustix::fs::fstatfs(&mount).step(step)?;
+    rustix::fs::fstat(&mount).step(step)?;
+    Ok(mount)
+}

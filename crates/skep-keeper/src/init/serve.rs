@@ -1,0 +1,238 @@
+//! Init at work: starts processes as it is told, reaps them, writes through the view.
+
+use super::Outlet;
+use crate::channel::{Channel, from_file};
+use crate::confinement::Confinement;
+use crate::failure::{Failure, Step};
+use crate::machine::{self, InsideMachine};
+use crate::network::knock;
+use crate::pause;
+use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
+use crate::relay;
+use crate::spawn::{self, Spawned};
+use crate::vessel;
+use crate::writer;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, Signal};
+use skep_sys::signal::SignalFd;
+use skep_sys::stdio::{Stdio, open_terminal};
+use skep_types::{ExecId, TerminalSize};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+
+/// Init, with its sandbox up.
+pub(super) struct Init {
+    /// Main processes by pid.
+    pub(super) running: HashMap<i32, ExecId>,
+    /// Terminals that are relayed.
+    pub(super) terminals: HashMap<ExecId, OwnedFd>,
+    pub(super) signals: SignalFd,
+    pub(super) project: OwnedFd,
+    pub(super) confinement: Confinement,
+    pub(super) machine: Option<InsideMachine>,
+    pub(super) outlet: Outlet,
+    pub(super) bare: bool,
+}
+
+impl Init {
+    /// Until the keeper is gone, or says that this is the end.
+    pub(super) fn serve(mut self, channel: &Channel) -> i32 {
+        let code = self.serve_until_end(channel);
+        if self.bare {
+            vessel::end_family();
+        }
+        code
+    }
+
+    fn serve_until_end(&mut self, channel: &Channel) -> i32 {
+        loop {
+            let mut watched =
+                [PollFd::new(channel, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            match poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return 1,
+            }
+            let message = !watched[0].revents().is_empty();
+            let ended = !watched[1].revents().is_empty();
+            if ended && self.reap(channel).is_err() {
+                return 1;
+            }
+            if message && self.obey(channel).is_err() {
+                return 1;
+            }
+        }
+    }
+
+    fn reap(&mut self, channel: &Channel) -> io::Result<()> {
+        while self.signals.next()?.is_some() {}
+        while let Some(ended) = skep_sys::process::wait_any()? {
+            if self.machine.as_ref().is_some_and(|machine| machine.needs(ended.pid)) {
+                // Without it nothing can go on; the end of init is the end of everything here.
+                return Err(io::Error::other("the machine has ended"));
+            }
+            let Some(exec) = self.running.remove(&ended.pid) else { continue };
+            self.terminals.remove(&exec);
+            let told = self.machine.as_mut().and_then(|machine| machine.outcome_of(ended.pid));
+            let message = match told {
+                Some(outcome) => machine::ended(exec, &outcome),
+                None => FromInit::Ended {
+                    exec,
+                    code: ended.code,
+                    signal: ended.signal,
+                    cpu_ms: ended.cpu.as_millis() as u64,
+                    memory_peak: ended.memory_peak,
+                    felt: Vec::new(),
+                },
+            };
+            channel.send(&message, &[])?;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, channel: &Channel) -> io::Result<()> {
+        let (message, descriptors) = channel.receive::<ToInit>()?;
+        match message {
+            ToInit::Spawn { exec, joins, terminal } => {
+                self.spawn(channel, exec, joins, terminal, descriptors)
+            }
+            ToInit::Signal { whom, signal } => {
+                self.signal(&whom, signal);
+                Ok(())
+            }
+            ToInit::Write => {
+                let result = self.write(descriptors);
+                channel.send(&FromInit::Done(result), &[])
+            }
+            ToInit::Knock { targets, proxy } => {
+                knock::start(&targets, proxy, &self.confinement, descriptors);
+                Ok(())
+            }
+            ToInit::Pause => channel.send(&FromInit::Done(self.pause()), &[]),
+            ToInit::Resize { exec, size } => {
+                if let Some(terminal) = self.terminals.get(&exec) {
+                    let _ = relay::resize(terminal, size);
+                }
+                Ok(())
+            }
+            ToInit::End => Err(io::ErrorKind::UnexpectedEof.into()),
+            ToInit::Go
+            | ToInit::Sources
+            | ToInit::Served(_)
+            | ToInit::Connected(_)
+            | ToInit::Spec => Ok(()),
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        channel: &Channel,
+        exec: ExecId,
+        joins: usize,
+        terminal: Option<TerminalSize>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let mut descriptors = descriptors.into_iter();
+        let failed = |exec, stage, errno| FromInit::NotSpawned { exec, stage, errno };
+        let order = descriptors
+            .next()
+            .ok_or(io::ErrorKind::InvalidData.into())
+            .and_then(from_file::<SpawnOrder>);
+        let order = match order {
+            Ok(order) => order,
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+                return channel.send(&failed(exec, SpawnStage::Fork, errno), &[]);
+            }
+        };
+        let joins: Vec<OwnedFd> = descriptors.by_ref().take(joins).collect();
+        let rest: Vec<OwnedFd> = descriptors.collect();
+        let (stdio, master, pipes) = match terminal {
+            Some(size) => match open_terminal(size.rows, size.columns) {
+                Ok((stdio, master)) => (stdio, Some(master), rest),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return channel.send(&failed(exec, SpawnStage::Terminal, errno), &[]);
+                }
+            },
+            None => (Stdio::Pipes(rest), None, Vec::new()),
+        };
+        let spawned = match &mut self.machine {
+            Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, &self.confinement),
+            None => spawn::spawn(&order, &joins, &stdio, &self.confinement),
+        };
+        match spawned {
+            Ok(Spawned { child, listener }) => {
+                self.running.insert(child.pid.as_raw_nonzero().get(), exec.clone());
+                self.announce(channel, exec, Spawned { child, listener }, master, pipes)
+            }
+            Err((stage, errno)) => channel.send(&failed(exec, stage, errno), &[]),
+        }
+    }
+
+    /// Tells that a process runs, with a handle on it where one can be sent.
+    fn announce(
+        &mut self,
+        channel: &Channel,
+        exec: ExecId,
+        spawned: Spawned,
+        master: Option<OwnedFd>,
+        pipes: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let Spawned { child, listener } = spawned;
+        let noted = listener.is_some();
+        if self.outlet == Outlet::Open {
+            let mut attached = vec![child.pidfd.as_fd()];
+            attached.extend(listener.iter().chain(&master).map(AsFd::as_fd));
+            return channel.send(&FromInit::Spawned { exec, noted }, &attached);
+        }
+        if let Some(master) = master {
+            relay::start(&master, pipes)?;
+            self.terminals.insert(exec.clone(), master);
+        }
+        channel.send(&FromInit::Spawned { exec, noted: false }, &[])
+    }
+
+    /// A guest first writes everything back.
+    fn pause(&self) -> Result<(), Failure> {
+        if let Some(machine) = &self.machine {
+            machine.freeze()?;
+        }
+        pause::pause_everyone(match self.bare {
+            true => pause::Reach::Descendants,
+            false => pause::Reach::Everyone,
+        })
+    }
+
+    fn signal(&self, whom: &Whom, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if let Some(machine) = &self.machine {
+            // Everyone in the guest is meant, not what the guest is made of.
+            return machine.signal(whom, signal, &self.running);
+        }
+        match whom {
+            // To -1 from number 1: everyone in this pid namespace but itself.
+            Whom::Everyone if self.bare => vessel::signal_family(signal),
+            Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),
+            Whom::Exec(exec) => {
+                let pids = self.running.iter().filter(|(_, running)| *running == exec);
+                for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {
+                    // Each exec leads a session and so a group of its own.
+                    let _ = rustix::process::kill_process_group(pid, signal);
+                }
+            }
+        }
+    }
+
+    fn write(&self, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
+        let mut descriptors = descriptors.into_iter();
+        let order = descriptors
+            .next()
+            .ok_or_else(|| Failure::invalid("a write came without its order"))
+            .and_then(|order| {
+                from_file::<WriteOrder>(order).step(|| "read a write's order".into())
+            })?;
+        writer::write(&self.project, &order.path, &order.state, descriptors.next().map(File::from))
+    }
+}

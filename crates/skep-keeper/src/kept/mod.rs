@@ -1,0 +1,362 @@
+//! Sandboxes held by a keeper on this host, behind the `Provider` trait.
+//!
+//! Everything that providers of this host have in common: starting a keeper, finding it again,
+//! talking to it, and making sure that it is gone. Finding goes by identity: process id, start time
+//! and boot id together, through a pidfd, so that a recycled number is never signalled. What they
+//! differ in is a [`Kind`]: mostly which vessel init is put into.
+
+mod drivers;
+
+use crate::vessel::Vessel;
+use crate::{CGROUP_PARENT, Client, Operation, Reply};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use skep_confine::cgroup::{CgroupHost, ParentName};
+use skep_provider::{
+    Attach, Capabilities, DriverChoice, EgressProbe, ExecStream, Finding, Provider, ProviderError,
+    RunSpec, Started, Status, ViewWrite,
+};
+use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a keeper may take to end everything before it is killed.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What one provider of this host does in its own way. See [`Provider`] for the contracts.
+pub trait Kind {
+    /// The word for it.
+    fn name(&self) -> &'static str;
+    /// All words worth listing.
+    fn words(&self) -> Vec<String> {
+        vec![self.name().to_owned()]
+    }
+    /// Whether a word means it.
+    fn serves(&self, word: &str) -> bool {
+        word == self.name()
+    }
+    /// What it can do.
+    fn capabilities(&self, word: &str) -> Capabilities;
+    /// Whether it works here.
+    fn probe(&self, word: &str) -> Result<(), ProviderError>;
+    /// What init is put into. Everything that can be refused early is refused here.
+    fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError>;
+    /// Refuses a command that it could not run as asked.
+    fn refuse(&self, command: &ExecSpec) -> Result<(), ProviderError> {
+        let _ = command;
+        Ok(())
+    }
+    /// Whether it can use a copy-on-write driver at all.
+    fn can_use(&self, driver: WorkspaceDriver) -> bool {
+        let _ = driver;
+        true
+    }
+    /// What else it depends on.
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+    /// What there is to know of a running sandbox.
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        let _ = spec;
+        BTreeMap::new()
+    }
+}
+
+/// Where the keeper makes namespaces, they must work; found by making them.
+pub fn probe_namespaces(word: &str) -> Result<(), ProviderError> {
+    let probe = skep_confine::probe::user_namespace();
+    if probe.ok {
+        return Ok(());
+    }
+    Err(ProviderError::Missing {
+        what: format!("the provider `{word}`"),
+        reason: probe.reason.unwrap_or_else(|| "user namespaces do not work".into()),
+        remedy: probe.remedy.unwrap_or_else(|| "see `skep doctor`".into()),
+    })
+}
+
+/// A provider of some kind whose sandboxes are held by keepers.
+#[derive(Debug)]
+pub struct Kept<K> {
+    kind: K,
+    forced: Option<WorkspaceDriver>,
+}
+
+impl<K: Kind> Kept<K> {
+    /// A provider of this kind.
+    pub fn new(kind: K) -> Self {
+        Self { kind, forced: None }
+    }
+
+    /// Uses this copy-on-write driver and no other.
+    pub fn force_driver(self, driver: Option<WorkspaceDriver>) -> Self {
+        Self { forced: driver, ..self }
+    }
+}
+
+impl<K: Kind> Provider for Kept<K> {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.kind.words()
+    }
+
+    fn serves(&self, word: &str) -> bool {
+        self.kind.serves(word)
+    }
+
+    fn capabilities(&self, word: &str) -> Capabilities {
+        self.kind.capabilities(word)
+    }
+
+    fn probe(&self, word: &str) -> Result<(), ProviderError> {
+        self.kind.probe(word)
+    }
+
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        self.kind.facts(spec)
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        self.kind.findings()
+    }
+
+    fn choose_driver(
+        &self,
+        project: &Path,
+        directory: &Path,
+    ) -> Result<WorkspaceDriver, ProviderError> {
+        let choice = self.drivers(project, directory)?;
+        Ok(choice.drivers.first().copied().unwrap_or(WorkspaceDriver::Copy))
+    }
+
+    fn drivers(&self, project: &Path, directory: &Path) -> Result<DriverChoice, ProviderError> {
+        if let Some(driver) = self.forced {
+            return Ok(DriverChoice { drivers: vec![driver], passed_over: Vec::new() });
+        }
+        let mut choice = drivers::find(project, directory).map_err(|source| {
+            let operation = format!("look at the filesystem of `{}`", directory.display());
+            ProviderError::Setup { operation, source }
+        })?;
+        let (able, unable): (Vec<_>, Vec<_>) =
+            choice.drivers.into_iter().partition(|driver| self.kind.can_use(*driver));
+        choice.drivers = able;
+        let refused = |driver: WorkspaceDriver| {
+            format!("{}: the provider `{}` cannot use it", driver.as_str(), self.kind.name())
+        };
+        choice.passed_over.extend(unable.into_iter().map(refused));
+        Ok(choice)
+    }
+
+    fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
+        // The socket of a keeper that was killed is only a name.
+        match Client::connect(&spec.id, &spec.directory) {
+            Err(ProviderError::NotRunning(_)) => {
+                // What its cgroup still holds would keep the new one from being made.
+                let _ = clear_leftovers(&spec.id, &spec.directory);
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(ProviderError::Invalid(format!(
+                    "sandbox `{}` is already running",
+                    spec.id
+                )));
+            }
+        }
+        let mut started = crate::start(spec, &self.kind.vessel(spec)?)?;
+        // The best one needs no excuse.
+        if spec.driver != WorkspaceDriver::OverlayUserns
+            && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
+            && layer.reason.is_none()
+        {
+            layer.reason = drivers::why_not_better(
+                spec.driver,
+                &self.drivers(&spec.project, &spec.directory).unwrap_or_default(),
+            );
+        }
+        Ok(started)
+    }
+
+    fn exec(
+        &self,
+        spec: &RunSpec,
+        exec: &ExecId,
+        command: &ExecSpec,
+        attach: Attach,
+    ) -> Result<Option<Box<dyn ExecStream>>, ProviderError> {
+        self.kind.refuse(command)?;
+        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        let operation = Operation::Exec {
+            exec: exec.clone(),
+            command: Box::new(command.clone()),
+            attach: attach == Attach::Yes,
+        };
+        client.ask("run a command in", operation, &[])?;
+        Ok(match attach {
+            Attach::Yes => Some(Box::new(client)),
+            Attach::No => None,
+        })
+    }
+
+    fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError> {
+        let operation = Operation::Signal { exec: exec.clone(), signal };
+        match ask(spec, "signal", operation) {
+            Ok(_) | Err(ProviderError::NotRunning(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn freeze(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        ask(spec, "freeze", Operation::Freeze).map(drop)
+    }
+
+    fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError> {
+        ask(spec, "thaw", Operation::Thaw).map(drop)
+    }
+
+    fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError> {
+        match ask(spec, "look at", Operation::Status)? {
+            Reply::Status { running, frozen } => Ok(Status { running, frozen }),
+            _ => Ok(Status::default()),
+        }
+    }
+
+    fn write_view(&self, spec: &RunSpec, writes: &[ViewWrite]) -> Result<(), ProviderError> {
+        for write in writes {
+            let mut client = Client::connect(&spec.id, &spec.directory)?;
+            let operation =
+                Operation::Write { path: write.path.clone(), state: write.state.clone() };
+            let descriptors: Vec<_> = write.content.iter().map(AsFd::as_fd).collect();
+            client.ask("write into", operation, &descriptors)?;
+        }
+        Ok(())
+    }
+
+    fn reach(&self, spec: &RunSpec, rules: &[String]) -> Result<u64, ProviderError> {
+        let operation = Operation::Reach { rules: rules.to_vec() };
+        Ok(connections_cut(&ask(spec, "change the rules of", operation)?))
+    }
+
+    fn revoke(&self, spec: &RunSpec, secret: &str) -> Result<u64, ProviderError> {
+        let operation = Operation::Revoke { name: secret.to_owned() };
+        Ok(connections_cut(&ask(spec, "revoke a secret of", operation)?))
+    }
+
+    fn knock(
+        &self,
+        spec: &RunSpec,
+        targets: &[(String, u16)],
+    ) -> Result<Vec<EgressProbe>, ProviderError> {
+        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        client.knock(targets)
+    }
+
+    fn stop(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError> {
+        let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
+        let process = keeper.and_then(open_keeper);
+        if let Ok(mut client) = Client::connect(id, directory) {
+            client.tell(Operation::Stop).map_err(failed)?;
+            if process.is_none() {
+                client.wait_for_end();
+            }
+        }
+        if let Some(process) = process {
+            end_process(&process).map_err(failed)?;
+        }
+        clear_leftovers(id, directory).map_err(failed)
+    }
+
+    fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
+        open_keeper(keeper).is_some()
+    }
+
+    fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
+        Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
+    }
+}
+
+fn connections_cut(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Reached { cut } => *cut as u64,
+        _ => 0,
+    }
+}
+
+fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply, ProviderError> {
+    Client::connect(&spec.id, &spec.directory)?.ask(what, operation, &[])
+}
+
+/// A handle on the keeper, if that very process still runs.
+fn open_keeper(keeper: &KeeperIdentity) -> Option<OwnedFd> {
+    if skep_sys::process::boot_id().ok()? != keeper.boot_id {
+        return None;
+    }
+    let pid = Pid::from_raw(keeper.pid as i32)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // Looked at after the handle is open: from here on the number cannot come to mean another.
+    let same = skep_sys::process::start_ticks(keeper.pid as i32).ok()? == keeper.start_ticks;
+    (same && !has_ended(&process, Duration::ZERO)).then_some(process)
+}
+
+fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    poll(&mut watched, Some(&timeout)).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits for a keeper that was told to stop; kills it if it does not.
+fn end_process(process: &OwnedFd) -> io::Result<()> {
+    let deadline = Instant::now() + STOP_PATIENCE;
+    while Instant::now() < deadline {
+        if has_ended(process, deadline - Instant::now()) {
+            reap(process);
+            return Ok(());
+        }
+    }
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    if has_ended(process, STOP_PATIENCE) {
+        reap(process);
+        return Ok(());
+    }
+    Err(io::Error::other("the keeper does not die"))
+}
+
+/// If the keeper is a child of ours, take its exit status, so that no zombie stays.
+fn reap(process: &OwnedFd) {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+}
+
+fn cgroups() -> Option<CgroupHost> {
+    ParentName::parse(CGROUP_PARENT).ok().map(CgroupHost::locate)
+}
+
+/// A keeper makes its socket before its cgroup and removes it after: where there is no socket,
+/// nothing was left.
+fn clear_leftovers(id: &SandboxId, directory: &Path) -> io::Result<()> {
+    match std::fs::remove_file(directory.join("keeper.sock")) {
+        Ok(()) => remove_group(id),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_group(id: &SandboxId) -> io::Result<()> {
+    let Some(host) = cgroups() else { return Ok(()) };
+    if let Some(group) = host.open(id) {
+        let _ = group.kill();
+        group.remove().map_err(io::Error::other)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! Init, from its beginning in the vessel to its report.
+
+use crate::channel::Channel;
+use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
+use crate::init::{self, InitSpec, Manner};
+use crate::network::place::Place;
+use crate::network::process::Egress;
+use crate::network::publish::{Publisher, Taken};
+use crate::protocol::{FromInit, ToInit};
+use crate::vessel::{self, Held, Runtime, Vessel};
+use crate::view::fuse::{self, Served, Server};
+use crate::view::outside;
+use crate::view::sources;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::Pid;
+use skep_confine::cgroup::Group;
+use skep_machine::boot::MachineFiles;
+use skep_provider::RunSpec;
+use skep_sys::message::MAX_DESCRIPTORS;
+use skep_sys::process::{Child, Namespaces, clone_with};
+use skep_types::{EnforcementReport, NetworkMode, WorkspaceDriver};
+use std::fs::File;
+use std::io;
+
+/// Seconds that a program which was to execute init may take between two words.
+const START_PATIENCE: i64 = 60;
+
+/// How init is reached until it is ready.
+#[derive(Default)]
+pub struct Way {
+    /// What programs on the way have said.
+    said: Option<OwnedFd>,
+    /// Opened when ids and cgroup are settled, for a program that cannot wait for a message.
+    gate: Option<OwnedFd>,
+    /// The user namespace it will be in, where that exists already.
+    namespace: Option<OwnedFd>,
+    /// Whether init is executed at once and waits for its plan.
+    sends_plan: bool,
+}
+
+/// Begins it: our child is init itself, or whoever will execute it.
+pub fn begin(
+    vessel: &Vessel,
+    plan: &InitSpec<'_>,
+    files: Option<&MachineFiles>,
+    channel: Channel,
+) -> Result<(Child, Way), Failure> {
+    let forked = |child| (child, Way::default());
+    match vessel {
+        Vessel::Namespaces | Vessel::Machine(_) => {
+            clone_init(all_namespaces(plan), plan, files, channel).map(forked)
+        }
+        Vessel::Bare { mounts: false } => {
+            clone_init(Namespaces::NONE, plan, None, channel).map(forked)
+        }
+        Vessel::Bare { mounts: true } => {
+            let namespaces = match plan.map {
+                IdMap::Host => Namespaces::MOUNT,
+                _ => Namespaces::MOUNT.with(Namespaces::USER),
+            };
+            clone_init(namespaces, plan, None, channel).map(forked)
+        }
+        Vessel::Bubblewrap { bwrap, skep } => {
+            let said = words()?;
+            let (gate, opener) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                .step(|| "make a gate".into())?;
+            let namespace = match plan.map {
+                IdMap::Range => Some(vessel::ranged_namespace()?),
+                _ => None,
+            };
+            let order = vessel::BubblewrapOrder {
+                bwrap,
+                skep,
+                map: plan.map,
+                network: plan.run.policy.network,
+                said: said.as_fd(),
+                channel: channel.as_fd(),
+                gate: gate.as_fd(),
+            };
+            let child = vessel::start_bubblewrap(&order, namespace.as_ref())
+                .step(|| "start bwrap".into())?;
+            let way = Way { said: Some(said), gate: Some(opener), namespace, sends_plan: true };
+            Ok((child, way))
+        }
+        Vessel::Runtime(runtime) => {
+            let said = words()?;
+            let copy = said.try_clone().step(|| "make room for messages".into())?;
+            let child = clone_stage(runtime, plan, channel, copy)?;
+            Ok((child, Way { said: Some(said), ..Way::default() }))
+        }
+    }
+}
+
+/// Room for what programs on the way say.
+fn words() -> Result<OwnedFd, Failure> {
+    rustix::fs::memfd_create("said", rustix::fs::MemfdFlags::CLOEXEC)
+        .step(|| "make room for messages".into())
+}
+
+fn all_namespaces(plan: &InitSpec<'_>) -> Namespaces {
+    let namespaces = Namespaces::USER
+        .with(Namespaces::MOUNT)
+        .with(Namespaces::PID)
+        .with(Namespaces::IPC)
+        .with(Namespaces::UTS)
+        .with(Namespaces::CGROUP);
+    match plan.run.policy.network {
+        NetworkMode::Host => namespaces,
+        _ => namespaces.with(Namespaces::NETWORK),
+    }
+}
+
+fn clone_init(
+    namespaces: Namespaces,
+    plan: &InitSpec<'_>,
+    files: Option<&MachineFiles>,
+    channel: Channel,
+) -> Result<Child, Failure> {
+    clone_with(namespaces, move || init::run(plan, files, channel)).map_err(no_namespaces)
+}
+
+fn clone_stage(
+    runtime: &Runtime,
+    plan: &InitSpec<'_>,
+    channel: Channel,
+    said: OwnedFd,
+) -> Result<Child, Failure> {
+    let stage = move || vessel::run_stage(plan, runtime, channel, said);
+    clone_with(all_namespaces(plan), stage).map_err(no_namespaces)
+}
+
+fn no_namespaces(error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Failure::missing(
+            "a user namespace",
+            format!("the kernel refused to make one: {error}"),
+            "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`",
+        ),
+        _ => Failure::Step {
+            operation: "make the sandbox's namespaces".into(),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        },
+    }
+}
+
+/// Init on its way.
+pub struct Arrival<'a> {
+    plan: &'a InitSpec<'a>,
+    channel: &'a Channel,
+    way: Way,
+    /// Where the sandbox's network is, if somebody outside has to do with it.
+    place: Option<Place>,
+    published: Vec<Taken>,
+    publisher: Option<Publisher>,
+}
+
+/// What init reports when it is up, and whom it had started on the way.
+pub struct Up {
+    pub report: EnforcementReport,
+    pub servers: Vec<Server>,
+    pub egress: Option<Egress>,
+    pub publisher: Option<Publisher>,
+    /// Init itself, where it is not our child.
+    pub handle: Option<OwnedFd>,
+}
+
+impl<'a> Arrival<'a> {
+    /// It has begun. `published` are ports of the host that shall lead inside.
+    pub fn new(
+        plan: &'a InitSpec<'a>,
+        channel: &'a Channel,
+        way: Way,
+        published: Vec<Taken>,
+    ) -> Self {
+        Self { plan, channel, way, place: None, published, publisher: None }
+    }
+
+    /// Where the sandbox's network is, if it is made together with our child.
+    pub fn look_for_place(&mut self, vessel: &Vessel, child: &Held) -> Result<(), Failure> {
+        match vessel {
+            Vessel::Namespaces | Vessel::Machine(_) | Vessel::Runtime(_) => {
+                self.found_place(child.pid)
+            }
+            Vessel::Bubblewrap { .. } | Vessel::Bare { .. } => Ok(()),
+        }
+    }
+
+    fn found_place(&mut self, pid: Pid) -> Result<(), Failure> {
+        let wanted = self.plan.run.policy.network == NetworkMode::Allow;
+        if !wanted && self.published.is_empty() {
+            return Ok(());
+        }
+        let place =
+            Place::of(pid.as_raw_nonzero().get()).step(|| "find the sandbox's network".into())?;
+        if !self.published.is_empty() {
+            let published = std::mem::take(&mut self.published);
+            self.publisher = Some(Publisher::start(published, &place)?);
+        }
+        self.place = Some(place);
+        Ok(())
+    }
+
+    /// Settles ids and cgroup, and lets it go on.
+    pub fn settle(&self, init: &Held, group: Option<&Group>) -> Result<(), Failure> {
+        let Self { plan, channel, way, .. } = self;
+        let pid = init.pid.as_raw_nonzero().get();
+        if way.namespace.is_none() {
+            plan.map.write_for(pid)?;
+        }
+        if let Some(group) = group {
+            let files = group.procs_files().map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+            for file in files {
+                rustix::io::write(&file, pid.to_string().as_bytes())
+                    .step(|| "put init into its cgroup".into())?;
+            }
+        }
+        if way.sends_plan {
+            send_plan(plan, channel)?;
+        }
+        if plan.map == IdMap::Range {
+            let namespace = match &way.namespace {
+                Some(namespace) => namespace.try_clone(),
+                None => File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from),
+            };
+            let namespace = namespace.step(|| "open the sandbox's user namespace".into())?;
+            pass_sources(&namespace, plan, channel)?;
+        }
+        channel.send(&ToInit::Go, &[]).step(|| "let init go on".into())?;
+        match &way.gate {
+            Some(gate) => vessel::open_gate(gate).step(|| "let init go on".into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Until it is ready.
+    pub fn wait(mut self, spec: &RunSpec) -> Result<Up, Failure> {
+        let step = || "wait for init".to_owned();
+        let mut served: Vec<Served> = Vec::new();
+        let (mut egress, mut handle) = (None, None);
+        loop {
+            let (message, mut descriptors) = self.receive()?;
+            match message {
+                FromInit::Here => {
+                    handle = descriptors.pop();
+                    self.is_here(handle.as_ref())?;
+                }
+                FromInit::Ready(report) => {
+                    let servers = served.into_iter().map(|served| served.server).collect();
+                    return Ok(Up { report, servers, egress, publisher: self.publisher, handle });
+                }
+                FromInit::Connect(doors) => {
+                    let place = self.place.take();
+                    let place = place.ok_or_else(|| Failure::invalid("init asks twice"))?;
+                    let prepared = Egress::prepare(spec, doors, place, descriptors);
+                    let answer = prepared.as_ref().map(drop).map_err(Clone::clone);
+                    self.channel.send(&ToInit::Connected(answer), &[]).step(step)?;
+                    egress = Some(prepared?);
+                }
+                FromInit::Serve(order) => match fuse::serve(&order, self.plan.map, &descriptors) {
+                    Ok(now) => {
+                        let mount = [now.mount.as_fd()];
+                        self.channel.send(&ToInit::Served(Ok(())), &mount).step(step)?;
+                        served.push(now);
+                    }
+                    Err(failure) => {
+                        self.channel.send(&ToInit::Served(Err(failure)), &[]).step(step)?;
+                    }
+                },
+                FromInit::Failed(failure) => return Err(explain(failure, served.last())),
+                other => return Err(Failure::invalid(format!("init said {other:?} too early"))),
+            }
+        }
+    }
+
+    /// An executed init has shown itself, with a handle on itself where one can be sent.
+    fn is_here(&mut self, handle: Option<&OwnedFd>) -> Result<(), Failure> {
+        if matches!(self.plan.manner, Manner::Contained(_)) {
+            return send_plan(self.plan, self.channel);
+        }
+        match handle.and_then(vessel::pid_of) {
+            Some(pid) => self.found_place(pid),
+            None => Ok(()),
+        }
+    }
+
+    fn receive(&self) -> Result<(FromInit, Vec<OwnedFd>), Failure> {
+        // Whoever was to execute init may have lost it without ending.
+        if self.way.said.is_some() {
+            let patience = Timespec { tv_sec: START_PATIENCE, tv_nsec: 0 };
+            let heard = poll(&mut [PollFd::new(self.channel, PollFlags::IN)], Some(&patience));
+            if heard == Ok(0) {
+                return Err(self.unheard(&io::ErrorKind::TimedOut.into()));
+            }
+        }
+        self.channel.receive().map_err(|error| self.unheard(&error))
+    }
+
+    /// Init, or who should have executed it, is gone without a word to us; it may have had some to
+    /// say.
+    fn unheard(&self, error: &io::Error) -> Failure {
+        let said = self.way.said.as_ref().map(vessel::said).unwrap_or_default();
+        if said.is_empty() {
+            return Failure::invalid(format!("cannot wait for init: {error}"));
+        }
+        Failure::missing(
+            format!("the provider `{}`", self.plan.run.provider),
+            format!("it did not start the sandbox: {said}"),
+            "see `skep providers` for what works here",
+        )
+    }
+}
+
+fn send_plan(plan: &InitSpec<'_>, channel: &Channel) -> Result<(), Failure> {
+    let step = || "send the plan to init".to_owned();
+    let file = crate::channel::to_file(plan).step(step)?;
+    channel.send(&ToInit::Spec, &[file.as_fd()]).step(step)
+}
+
+fn pass_sources(
+    namespace: &OwnedFd,
+    plan: &InitSpec<'_>,
+    channel: &Channel,
+) -> Result<(), Failure> {
+    let mut opened: Vec<OwnedFd> = plan
+        .sources
+        .iter()
+        .map(|spec| sources::open(spec, Some(namespace.as_fd())))
+        .collect::<Result<_, _>>()?;
+    if plan.parts.driver == WorkspaceDriver::OverlayRoot {
+        let workspace = outside::overlay(&opened, &plan.parts)?;
+        opened.push(workspace);
+    }
+    for batch in opened.chunks(MAX_DESCRIPTORS) {
+        let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
+        channel.send(&ToInit::Sources, &batch).step(|| "pass the sources to init".into())?;
+    }
+    Ok(())
+}
+
+/// A program that ended instead of serving has usually said why.
+fn explain(failure: Failure, served: Option<&Served>) -> Failure {
+    match (failure, served.map(Served::said)) {
+        (Failure::Step { operation, errno }, Some(said))
+            if operation.contains("fuse-overlayfs") && !said.is_empty() =>
+        {
+            Failure::Step { operation: format!("{operation} (it said `{said}`)"), errno }
+        }
+        (failure, _) => failure,
+    }
+}

@@ -1,0 +1,68 @@
+//! What holds of the limits, and what is refused because it does not.
+
+use crate::failure::Failure;
+use crate::vessel::Vessel;
+use skep_confine::cgroup::Group;
+use skep_confine::report::{Fallback, report_limits};
+use skep_provider::RunSpec;
+use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
+
+/// The part of the report that is about limits.
+pub fn report(spec: &RunSpec, vessel: &Vessel, group: Option<&Group>) -> EnforcementReport {
+    let limits = &spec.policy.limits;
+    let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
+    let mut report = report_limits(group, limits, fallback);
+    if let Some(machine) = vessel.machine() {
+        let held = format!(
+            "the guest has {} MiB and {} processors",
+            machine.memory_mib, machine.processors
+        );
+        report.on(Layer::Memory, held);
+    }
+    let counted = match spec.policy.system {
+        SystemView::Ro => "the upper",
+        SystemView::Cow => "the upper and those of the system",
+    };
+    match limits.disk {
+        Some(size) => report.on(
+            Layer::Disk,
+            format!(
+                "guard on {counted} ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
+            ),
+        ),
+        None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
+    }
+    report
+}
+
+/// What the caller named must hold. Defaults may weaken; the report says so.
+pub fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Result<(), Failure> {
+    let asked = spec.asked.iter().filter(|_| !spec.policy.best_effort);
+    // Rules about what may be reached are worth nothing if something else may be, too.
+    let ruled = (spec.policy.network == NetworkMode::Allow).then_some(&Layer::Network);
+    for layer in asked.chain(&spec.policy.require).chain(ruled) {
+        let missing = match report.0.get(layer) {
+            Some(found) if found.enforced => continue,
+            Some(found) => found.reason.clone().unwrap_or_else(|| "it is not enforced".into()),
+            None => "this provider does not have that layer".into(),
+        };
+        return Err(Failure::missing(
+            format!("`{layer}`"),
+            missing,
+            "see `skep doctor` for the remedy, or say `--best-effort` to go without",
+        ));
+    }
+    Ok(())
+}
+
+/// Ports in need a network of the sandbox's own.
+pub fn refuse_ports(spec: &RunSpec, vessel: &Vessel) -> Result<(), Failure> {
+    if spec.policy.egress.publish.is_empty() || vessel.has_ports() {
+        return Ok(());
+    }
+    Err(Failure::missing(
+        "`--publish`",
+        format!("the provider `{}` does not have it", spec.provider),
+        "use `--provider namespace`",
+    ))
+}

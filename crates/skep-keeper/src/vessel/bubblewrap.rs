@@ -1,0 +1,157 @@
+//! Init in namespaces that an installed `bwrap` makes.
+//!
+//! For hosts where a security module lets `bwrap` make user namespaces and nobody else. It is told
+//! to show the host's tree as it is: init, which keeps its capabilities in the new user namespace,
+//! then builds the same view with the same code as in the keeper's own namespaces.
+//!
+//! Started by root, `bwrap` would map root to itself, and real user 0 reads what root may read. So
+//! it is given a user namespace with the unprivileged range, and enters it as one of its ids.
+
+use crate::failure::{Failure, Step};
+use crate::identity::IdMap;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::FdFlags;
+use rustix::process::Signal;
+use skep_sys::process::{Child, Namespaces, clone_with, execve};
+use skep_types::NetworkMode;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Everything that `bwrap` is told.
+pub struct Order<'a> {
+    /// The program.
+    pub bwrap: &'a Path,
+    /// This one.
+    pub skep: &'a Path,
+    /// Who the processes are.
+    pub map: IdMap,
+    /// Whether they have a network of their own.
+    pub network: NetworkMode,
+    /// Where it says why it could not.
+    pub said: BorrowedFd<'a>,
+    /// The channel, which becomes init's standard input.
+    pub channel: BorrowedFd<'a>,
+    /// Wait for this before executing.
+    pub gate: BorrowedFd<'a>,
+}
+
+/// A user namespace with the range mapped, for as long as it is held open.
+pub fn ranged_namespace() -> Result<OwnedFd, Failure> {
+    let step = || "make a user namespace for bwrap".to_owned();
+    let (gate, release) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
+    let child = clone_with(Namespaces::USER, || {
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        let _ = rustix::io::read(&gate, &mut [0; 1]);
+        0
+    })
+    .step(step)?;
+    let pid = child.pid.as_raw_nonzero().get();
+    let made = IdMap::Range
+        .write_for(pid)
+        .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).step(step));
+    let _ = rustix::io::write(&release, &[1]);
+    let _ = skep_sys::process::wait_for(&child);
+    made.map(OwnedFd::from)
+}
+
+/// Starts `bwrap`, which starts init.
+pub fn start(order: &Order<'_>, namespace: Option<&OwnedFd>) -> io::Result<Child> {
+    clone_with(Namespaces::NONE, || {
+        let error = execute(order, namespace).err().unwrap_or_else(io::Error::last_os_error);
+        let _ = rustix::io::write(order.said, format!("cannot execute bwrap: {error}").as_bytes());
+        127
+    })
+}
+
+fn execute(order: &Order<'_>, namespace: Option<&OwnedFd>) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::io::read(order.gate, &mut [0; 1])? != 1 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut words: Vec<Vec<u8>> = vec![order.bwrap.as_os_str().as_bytes().to_vec()];
+    words.extend(arguments(order.map, order.network, namespace.map(|fd| fd.as_raw_fd())));
+    words.push(b"--".to_vec());
+    words.push(order.skep.as_os_str().as_bytes().to_vec());
+    words.push(super::INIT_COMMAND.into());
+    let words: Vec<CString> =
+        words.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(io::Error::other)?;
+    if let Some(namespace) = namespace {
+        rustix::io::fcntl_setfd(namespace, FdFlags::empty())?;
+    }
+    rustix::stdio::dup2_stdin(order.channel)?;
+    rustix::stdio::dup2_stdout(order.said)?;
+    rustix::stdio::dup2_stderr(order.said)?;
+    Err(execve(&words[0], &words, &[]))
+}
+
+/// What stands before `--`.
+fn arguments(map: IdMap, network: NetworkMode, namespace: Option<i32>) -> Vec<Vec<u8>> {
+    let mut words: Vec<String> = match (map, namespace) {
+        // Any id of the range but 0: bwrap takes 0 for "as before", and init changes to it anyway.
+        (IdMap::Range, Some(namespace)) => {
+            ["--userns", &namespace.to_string(), "--uid", "1", "--gid", "1"]
+                .map(str::to_owned)
+                .into()
+        }
+        _ => {
+            let (uid, gid) = map.inside();
+            ["--unshare-user", "--uid", &uid.to_string(), "--gid", &gid.to_string()]
+                .map(str::to_owned)
+                .into()
+        }
+    };
+    let rest = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"];
+    words.extend(rest.map(str::to_owned));
+    if network != NetworkMode::Host {
+        words.push("--unshare-net".into());
+    }
+    let rest = ["--die-with-parent", "--as-pid-1", "--cap-add", "ALL", "--dev-bind", "/", "/"];
+    words.extend(rest.map(str::to_owned));
+    words.into_iter().map(String::into_bytes).collect()
+}
+
+/// A descriptor for what a program says, and what it has said, on one line.
+pub fn said(memory: &OwnedFd) -> String {
+    use std::io::{Read, Seek};
+    let mut bytes = Vec::new();
+    let read = memory.try_clone().map(File::from).and_then(|mut file| {
+        file.rewind()?;
+        file.take(4096).read_to_end(&mut bytes)
+    });
+    drop(read);
+    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
+}
+
+/// The gate is opened by one byte.
+pub fn open_gate(gate: impl AsFd) -> io::Result<()> {
+    rustix::io::write(gate, &[1]).map(drop).map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(map: IdMap, network: NetworkMode, namespace: Option<i32>) -> String {
+        let words = arguments(map, network, namespace);
+        words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn root_never_becomes_root_inside() {
+        let words = words(IdMap::Range, NetworkMode::None, Some(7));
+        assert!(words.starts_with("--userns 7 --uid 1 --gid 1 "), "{words}");
+        assert!(!words.contains("--unshare-user"), "{words}");
+    }
+
+    #[test]
+    fn a_user_keeps_its_ids_and_has_no_network() {
+        let map = IdMap::Own { user: (1000, 1000), group: (100, 100), lent: None };
+        let with = |network| words(map, network, None);
+        assert!(with(NetworkMode::None).starts_with("--unshare-user --uid 1000 --gid 100 "));
+        assert!(with(NetworkMode::None).contains("--unshare-net"));
+        assert!(!with(NetworkMode::Host).contains("--unshare-net"));
+    }
+}

@@ -1,0 +1,81 @@
+//! The process that is init, and the one through which it came to be.
+
+use crate::failure::Failure;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+use skep_sys::process::{Child, wait_for, wait_for_handle};
+
+/// Init, held by the keeper.
+#[derive(Debug)]
+pub struct Held {
+    /// Its number, here.
+    pub pid: Pid,
+    /// A handle on it.
+    pub pidfd: OwnedFd,
+    /// The child of ours that it came through; without one, init itself is the child.
+    launcher: Option<Child>,
+}
+
+impl Held {
+    /// A child of ours: init itself, or what will bring it about.
+    pub fn new(child: Child) -> Self {
+        Self { pid: child.pid, pidfd: child.pidfd, launcher: None }
+    }
+
+    /// Init has shown itself behind our child.
+    pub fn found(&mut self, pidfd: OwnedFd) -> Result<(), Failure> {
+        let gone = || Failure::invalid("init ended before it was ready");
+        let pid = pid_of(&pidfd).ok_or_else(gone)?;
+        let child = std::mem::replace(&mut self.pidfd, pidfd);
+        self.launcher = Some(Child { pid: self.pid, pidfd: child });
+        self.pid = pid;
+        Ok(())
+    }
+
+    /// Ends it, and with it everything inside.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        if let Some(launcher) = &self.launcher {
+            let _ = pidfd_send_signal(&launcher.pidfd, Signal::KILL);
+        }
+    }
+
+    /// Waits until it is gone. What follows it into death is gone with it.
+    pub fn wait(&self) {
+        match &self.launcher {
+            None => {
+                let _ = wait_for_handle(&self.pidfd);
+            }
+            Some(launcher) => {
+                let _ = wait_for(launcher);
+                let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None);
+            }
+        }
+    }
+}
+
+/// The number of the process a handle stands for, as seen from here.
+pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
+    let text =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    // A process that has been reaped is shown as -1.
+    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{PidfdFlags, pidfd_open};
+
+    #[test]
+    fn a_process_that_is_gone_has_no_number() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(pid_of(&handle), Some(pid));
+        child.wait().unwrap();
+        assert_eq!(pid_of(&handle), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! What init is put into: how its process comes to be, and what stands around it.
+//!
+//! There is one keeper, one protocol and one init. Providers on this host differ only in the
+//! vessel. In the keeper's own namespaces, with a machine in them or without, init is a fork of
+//! the keeper. In every other vessel but the bare one it is `skep __init`, executed by somebody else (bubblewrap, an OCI runtime): it
+//! finds the channel to the keeper as its standard input and gets its orders through it.
+
+mod bare;
+mod bubblewrap;
+mod held;
+mod stage;
+
+pub(crate) use bare::{end_family, signal_family, workspace as bare_workspace};
+pub(crate) use bubblewrap::{
+    Order as BubblewrapOrder, open_gate, ranged_namespace, said, start as start_bubblewrap,
+};
+pub(crate) use held::{Held, pid_of};
+pub(crate) use stage::run as run_stage;
+
+use skep_types::MachineSpec;
+use std::path::{Path, PathBuf};
+
+/// The hidden command that is init, when somebody else executes it.
+pub const INIT_COMMAND: &str = "__init";
+/// Where an OCI runtime finds everything, in a mount namespace that only it sees.
+pub const STAGE: &str = "/run";
+/// The bundle there.
+pub const BUNDLE: &str = "/run/bundle";
+/// The root filesystem there: the view, finished but for `/proc` and `/dev`.
+pub const ROOT: &str = "/run/rootfs";
+/// For the runtime's own state.
+pub const RUNTIME_STATE: &str = "/run/runtime";
+/// Where the view shows the program that is init.
+pub const INIT_PROGRAM: &str = "/run/.skep-init";
+
+/// What init is put into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vessel {
+    /// Namespaces that the keeper makes.
+    Namespaces,
+    /// The same, with a guest in which the commands run.
+    Machine(Box<MachineSpec>),
+    /// Namespaces that an installed `bwrap` makes.
+    Bubblewrap {
+        /// Absolute.
+        bwrap: PathBuf,
+        /// This program, executed again as init.
+        skep: PathBuf,
+    },
+    /// None: ordinary processes of the caller.
+    Bare {
+        /// Whether a mount namespace can be had, to show the workspace in the project's place.
+        mounts: bool,
+    },
+    /// A container of an OCI runtime, which runs inside namespaces of the keeper's.
+    Runtime(Box<Runtime>),
+}
+
+/// An OCI runtime and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// Absolute.
+    pub program: PathBuf,
+    /// Arguments, program name excluded.
+    pub arguments: Vec<String>,
+    /// `config.json`.
+    pub config: Vec<u8>,
+    /// This program, executed again as init.
+    pub skep: PathBuf,
+    /// Whose processes are inside.
+    pub tasks: Tasks,
+}
+
+/// Whose processes those inside are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tasks {
+    /// The host's kernel's: it counts, freezes and kills them one by one.
+    Host,
+    /// Another kernel's: the host knows only the whole. Descriptors go in and none comes out.
+    Foreign,
+}
+
+impl Vessel {
+    /// Whose processes are inside.
+    pub fn tasks(&self) -> Tasks {
+        match self {
+            Self::Runtime(runtime) => runtime.tasks,
+            Self::Namespaces | Self::Machine(_) | Self::Bubblewrap { .. } | Self::Bare { .. } => {
+                Tasks::Host
+            }
+        }
+    }
+
+    /// The machine that the commands run in.
+    pub fn machine(&self) -> Option<&MachineSpec> {
+        match self {
+            Self::Machine(machine) => Some(machine),
+            _ => None,
+        }
+    }
+
+    /// This program, where the view has to show it because somebody inside executes it.
+    pub fn init_program(&self) -> Option<&Path> {
+        match self {
+            Self::Runtime(runtime) => Some(&runtime.skep),
+            _ => None,
+        }
+    }
+
+    /// Whether servers inside can be reached through the sandbox's network namespace.
+    pub fn has_ports(&self) -> bool {
+        match self {
+            Self::Namespaces | Self::Bubblewrap { .. } => true,
+            Self::Runtime(runtime) => runtime.tasks == Tasks::Host,
+            Self::Machine(_) | Self::Bare { .. } => false,
+        }
+    }
+
+    /// Whether nothing isolates the processes.
+    pub fn is_bare(&self) -> bool {
+        matches!(self, Self::Bare { .. })
+    }
+
+    /// Whether the workspace stands elsewhere than at the project's path.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Bare { mounts: false })
+    }
+}

@@ -1,0 +1,123 @@
+//! Sandboxes in containers of an OCI runtime: `oci:runc`, `oci:crun`, `oci:youki`, `oci:runsc`
+//! (gVisor), or any other by its absolute path.
+//!
+//! The keeper makes namespaces as it always does, builds the same view in them, and starts the
+//! runtime there with a bundle that says: this root, these namespaces, no capabilities, and init as
+//! the container's process. Execs, terminals, signals, limits and the report then work as
+//! everywhere, because the same init does them. What the runtime adds is its own boundary around
+//! the processes; with gVisor that is a kernel of its own.
+//!
+//! - [`Oci`] is the provider's [`Kind`].
+//! - `bundle` makes `config.json` from a policy.
+//! - `runtime` knows the runtimes: where they are, how they are called, what they cannot do.
+//!
+//! ```no_run
+//! use skep_keeper::kept::Kept;
+//! use skep_provider::Provider;
+//! let provider = Kept::new(skep_provider_oci::Oci::new(|| "/usr/bin/skep".into()));
+//! assert!(provider.serves("oci:runsc"));
+//! ```
+//!
+//! What is deliberately not here: images (the `docker` provider has them), and the runtime's own
+//! `exec`, whose semantics differ from runtime to runtime.
+
+mod bundle;
+mod runtime;
+
+use runtime::{Flavour, Found};
+use skep_keeper::kept::{Kind, probe_namespaces};
+use skep_keeper::vessel::{Runtime, Tasks, Vessel};
+use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
+use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
+use skep_types::{Layer, NetworkMode};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Runs sandboxes in containers of an OCI runtime.
+#[derive(Debug)]
+pub struct Oci {
+    skep: fn() -> PathBuf,
+}
+
+impl Oci {
+    /// `skep` tells the program that has the hidden command `__init`: this one.
+    pub fn new(skep: fn() -> PathBuf) -> Self {
+        Self { skep }
+    }
+}
+
+impl Kind for Oci {
+    fn name(&self) -> &'static str {
+        "oci"
+    }
+
+    fn words(&self) -> Vec<String> {
+        ["runc", "crun", "youki"].map(|name| format!("oci:{name}")).into()
+    }
+
+    fn serves(&self, word: &str) -> bool {
+        word == "oci" || word.starts_with("oci:")
+    }
+
+    fn capabilities(&self, word: &str) -> Capabilities {
+        let mut layers = SHARED_KERNEL_LAYERS.to_vec();
+        let foreign = Flavour::of(word) == Flavour::Gvisor;
+        if foreign {
+            // It has no Landlock of its own, and its processes are not the host's to count.
+            layers.retain(|layer| !matches!(layer, Layer::Landlock | Layer::Pids));
+            layers.push(Layer::Kernel);
+        }
+        Capabilities {
+            boundary: if foreign { Boundary::UserSpaceKernel } else { Boundary::SharedKernel },
+            layers,
+            networks: if foreign {
+                vec![NetworkMode::None]
+            } else {
+                vec![NetworkMode::None, NetworkMode::Allow]
+            },
+            system_cow: false,
+            images: false,
+            unprivileged: true,
+            selection: if foreign { Selection::WhenRequired } else { Selection::Named },
+        }
+    }
+
+    fn probe(&self, word: &str) -> Result<(), ProviderError> {
+        runtime::refuse_gvisor(word)?;
+        let found = runtime::find(word)?;
+        runtime::version(&found)?;
+        runtime::refuse_cgroups(&found)?;
+        probe_namespaces(word)
+    }
+
+    fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
+        runtime::refuse_gvisor(&spec.provider)?;
+        let found = runtime::find(&spec.provider)?;
+        runtime::refuse_cgroups(&found)?;
+        let config = bundle::config(spec, found.flavour)
+            .map_err(|error| ProviderError::Invalid(format!("cannot make the bundle: {error}")))?;
+        Ok(Vessel::Runtime(Box::new(Runtime {
+            arguments: found.arguments(&spec.id),
+            tasks: match found.flavour {
+                Flavour::Gvisor => Tasks::Foreign,
+                Flavour::Plain | Flavour::Crun => Tasks::Host,
+            },
+            program: found.program,
+            config,
+            skep: (self.skep)(),
+        })))
+    }
+
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        let Ok(found) = runtime::find(&spec.provider) else { return BTreeMap::new() };
+        let Found { program, .. } = &found;
+        let mut facts = BTreeMap::from([
+            ("runtime".to_owned(), program.display().to_string()),
+            ("container".to_owned(), spec.id.to_string()),
+        ]);
+        if let Ok(version) = runtime::version(&found) {
+            facts.insert("version".into(), version);
+        }
+        facts
+    }
+}

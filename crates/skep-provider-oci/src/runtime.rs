@@ -1,0 +1,188 @@
+//! The runtimes: where they are, how they are called, and what is known not to work.
+
+use skep_keeper::vessel::{BUNDLE, RUNTIME_STATE};
+use skep_provider::ProviderError;
+use skep_types::SandboxId;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where a runtime may be: never looked for in `PATH`, never in a project.
+const DIRECTORIES: &[&str] = &[
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/usr/libexec/runtime",
+    "/root/.cargo/bin",
+];
+/// `statfs` type of the second version of cgroups.
+const CGROUP2: i64 = 0x6367_7270;
+
+/// What a runtime is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// As runc is: namespaces of this kernel.
+    Plain,
+    /// The same, and it works on pure cgroup v2 or v1 only.
+    Crun,
+    /// gVisor's `runsc`.
+    Gvisor,
+}
+
+impl Flavour {
+    /// By the word that was typed: its last part names the program.
+    pub fn of(word: &str) -> Self {
+        match word.rsplit(['/', ':']).next().unwrap_or_default() {
+            name if name.starts_with("runsc") => Self::Gvisor,
+            name if name.starts_with("crun") => Self::Crun,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// An installed runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Absolute.
+    pub program: PathBuf,
+    /// What it is like.
+    pub flavour: Flavour,
+}
+
+/// Finds the runtime a word names: `oci` is `oci:runc`.
+pub fn find(word: &str) -> Result<Found, ProviderError> {
+    let name = word.strip_prefix("oci:").filter(|name| !name.is_empty()).unwrap_or("runc");
+    let missing = |reason: String, remedy: String| ProviderError::Missing {
+        what: format!("the provider `{word}`"),
+        reason,
+        remedy,
+    };
+    let program = if name.starts_with('/') {
+        Some(PathBuf::from(name)).filter(|path| path.is_file())
+    } else if name.contains('/') {
+        let reason = format!("`{name}` is neither the name of a program nor an absolute path");
+        return Err(missing(reason, "name the runtime by its absolute path".into()));
+    } else {
+        DIRECTORIES.iter().map(|directory| Path::new(directory).join(name)).find(|p| p.is_file())
+    };
+    match program {
+        Some(program) => Ok(Found { program, flavour: Flavour::of(word) }),
+        None => Err(missing(format!("`{name}` is not installed"), remedy(name))),
+    }
+}
+
+fn remedy(name: &str) -> String {
+    match name {
+        "youki" => "install it (`cargo install youki`) and name it: `oci:/path/to/youki`".into(),
+        name if name.starts_with('/') => "name a runtime that is there".into(),
+        name => format!("install the package `{name}`, or name a runtime by its absolute path"),
+    }
+}
+
+impl Found {
+    /// What it is told, program name excluded.
+    pub fn arguments(&self, id: &SandboxId) -> Vec<String> {
+        // With one id there is no other to hide the sentry behind.
+        let rootless = match rustix::process::geteuid().is_root() {
+            true => "--rootless=false",
+            false => "--rootless",
+        };
+        let words: Vec<&str> = match self.flavour {
+            Flavour::Plain | Flavour::Crun => {
+                vec!["--root", RUNTIME_STATE, "run", "--preserve-fds", "1", "--bundle", BUNDLE]
+            }
+            // ptrace needs no device. Files are shared with the host's view of them, so that what
+            // is written is in the upper at once and not in a cache of the sandbox's.
+            Flavour::Gvisor => vec![
+                "--root",
+                RUNTIME_STATE,
+                "--platform=ptrace",
+                "--network=none",
+                "--ignore-cgroups",
+                "--file-access=shared",
+                rootless,
+                "run",
+                "-bundle",
+                BUNDLE,
+            ],
+        };
+        words.into_iter().map(str::to_owned).chain([id.to_string()]).collect()
+    }
+}
+
+/// What the runtime says of itself, on one line.
+pub fn version(found: &Found) -> Result<String, ProviderError> {
+    let failed = |reason: String| ProviderError::Missing {
+        what: format!("the runtime `{}`", found.program.display()),
+        reason,
+        remedy: "install it anew, or name another by its absolute path".into(),
+    };
+    let mut command = Command::new(&found.program);
+    command.arg("--version").env_clear().stdin(Stdio::null()).current_dir("/");
+    let output = command.output().map_err(|error| failed(format!("it cannot be run: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    match said.lines().next().filter(|_| output.status.success()) {
+        Some(line) => Ok(line.trim().to_owned()),
+        None => Err(failed(format!("`--version` ended with {}", output.status))),
+    }
+}
+
+/// A sandbox of gVisor's starts and its kernel answers, but what execs do there has not been seen
+/// through to the end. Until it has, it is refused instead of half working.
+pub fn refuse_gvisor(word: &str) -> Result<(), ProviderError> {
+    if Flavour::of(word) != Flavour::Gvisor {
+        return Ok(());
+    }
+    Err(ProviderError::Missing {
+        what: format!("the provider `{word}`"),
+        reason: "execs under gVisor are not supported yet".into(),
+        remedy: "use `--provider oci:runc`, or leave `--provider` out".into(),
+    })
+}
+
+/// crun refuses a host that has both versions of cgroups, before it has looked at what it is asked.
+pub fn refuse_cgroups(found: &Found) -> Result<(), ProviderError> {
+    let kind = |path| rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
+    let hybrid = kind("/sys/fs/cgroup") != CGROUP2 && kind("/sys/fs/cgroup/unified") == CGROUP2;
+    if found.flavour != Flavour::Crun || !hybrid {
+        return Ok(());
+    }
+    Err(ProviderError::Missing {
+        what: format!("the runtime `{}`", found.program.display()),
+        reason: "crun does not run where both versions of cgroups are mounted (hybrid)".into(),
+        remedy: "use `--provider oci:runc`, or boot with `systemd.unified_cgroup_hierarchy=1`"
+            .into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flavour_is_in_the_name() {
+        assert_eq!(Flavour::of("oci"), Flavour::Plain);
+        assert_eq!(Flavour::of("oci:runc"), Flavour::Plain);
+        assert_eq!(Flavour::of("oci:crun"), Flavour::Crun);
+        assert_eq!(Flavour::of("oci:/opt/gvisor/runsc"), Flavour::Gvisor);
+    }
+
+    #[test]
+    fn a_missing_runtime_names_the_remedy() {
+        let problem = find("oci:nothing-like-it").unwrap_err().problem();
+        assert!(problem.message.contains("`nothing-like-it` is not installed"), "{problem:?}");
+        assert!(problem.hint.unwrap().contains("absolute path"));
+        let problem = find("oci:relative/runc").unwrap_err().problem();
+        assert!(problem.message.contains("neither"), "{problem:?}");
+    }
+
+    #[test]
+    fn gvisor_has_no_network_and_no_cache_of_files() {
+        let found = Found { program: "/usr/bin/runsc".into(), flavour: Flavour::Gvisor };
+        let id = SandboxId::from_random([7; 10]);
+        let words = found.arguments(&id);
+        assert!(words.contains(&"--network=none".to_owned()));
+        assert!(words.contains(&"--file-access=shared".to_owned()));
+        assert_eq!(words.last(), Some(&id.to_string()));
+    }
+}

@@ -1,0 +1,93 @@
+//! Execs behave the same everywhere, and when a sandbox ends nothing of it is left.
+
+use super::{for_all, run};
+use crate::harness::{Lab, Terminal, outside, wait_for, wait_for_empty};
+
+fn sleepers(lab: &Lab, seconds: &str) -> Vec<i32> {
+    let asleep = |process: &outside::Process| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        line.starts_with(b"sleep\0") && line.windows(seconds.len()).any(|w| w == seconds.as_bytes())
+    };
+    let processes = outside::processes_of(&lab.root).into_iter();
+    processes.filter(asleep).map(|process| process.pid).collect()
+}
+
+#[test]
+fn codes_signals_input_and_both_outputs_are_the_same_everywhere() {
+    for_all(|lab, provider| {
+        let with = |flags: &[&str], script| run(lab, provider, flags, script);
+        with(&[], "exit 7").run().exits(7);
+        with(&[], "kill -9 $$").run().exits(137);
+        let ran = with(&["-i"], "cat; echo out; echo err >&2").input("in\n").run().ok();
+        assert_eq!((ran.text().as_str(), ran.errors().contains("err\n")), ("in\nout\n", true));
+        lab.skep(["run", "--provider", provider, "--", "/no/such"]).run().exits(127);
+        lab.skep(["run", "--provider", provider, "--", "/etc/passwd"]).run().exits(126);
+        let end = with(
+            &["--json", "--timeout", "400ms", "--grace", "200ms"],
+            "echo part; trap '' TERM; sleep 300; sleep 300",
+        );
+        let end = end.run().exits(124).json();
+        assert_eq!(
+            (&end["reason"], &end["stdout"]),
+            (&"timeout".into(), &"part\n".into()),
+            "{end}"
+        );
+    });
+}
+
+#[test]
+fn a_terminal_has_its_size_and_its_keys_everywhere() {
+    for_all(|lab, provider| {
+        let script = "trap 'echo INTERRUPTED; exit 9' INT; stty size; while :; do sleep 0.05; done";
+        let call = lab.skep(["run", "-t", "--provider", provider, "--", "sh", "-c", script]);
+        let mut terminal = Terminal::start(call, 33, 101);
+        terminal.wait_to_show("33 101");
+        terminal.type_in("\x03");
+        terminal.wait_to_show("INTERRUPTED");
+        assert_eq!(terminal.end().code(), Some(9), "{provider}: {}", terminal.screen());
+    });
+}
+
+/// Sessions of their own and double forks: what one loses sight of is what survives.
+const DAEMONS: &str = "trap '' TERM; setsid sleep 4781 & (setsid sh -c 'sleep 4781 & exit' &); \
+                       setsid setsid nohup sleep 4781 >/dev/null 2>&1 & sleep 4781";
+
+#[test]
+fn res_11_stop_ends_daemons_on_every_provider() {
+    for_all(|lab, provider| {
+        lab.skep(["create", "s", "--provider", provider]).run().ok();
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", DAEMONS]).run().ok();
+        wait_for("the processes", 10, || (sleepers(lab, "4781").len() == 4).then_some(()));
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(sleepers(lab, "4781"), Vec::<i32>::new(), "{provider}");
+        lab.audit_leftovers();
+    });
+}
+
+/// The harshest end. Without a pid namespace init itself has to see it.
+#[test]
+fn res_11_a_killed_keeper_leaves_nobody_on_any_provider() {
+    for_all(|lab, provider| {
+        lab.skep(["create", "s", "--provider", provider]).run().ok();
+        let keeper = lab.sandbox("s");
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", DAEMONS]).run().ok();
+        wait_for("the processes", 10, || (sleepers(lab, "4781").len() == 4).then_some(()));
+        let first = *lab.keepers().iter().min().unwrap_or_else(|| panic!("no keeper: {keeper}"));
+        outside::kill(first);
+        wait_for_empty("processes", 15, || sleepers(lab, "4781"));
+        // Typed, and usable again.
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+    });
+}
+
+#[test]
+fn res_2_a_memory_bomb_ends_as_out_of_memory_on_every_provider() {
+    for_all(|lab, provider| {
+        let bomb = "x = bytearray(300 << 20)\nimport time; time.sleep(20)";
+        let flags = ["run", "--json", "--best-effort", "--memory", "64M", "--provider", provider];
+        let ran = lab.skep(flags).args(["--", "/usr/bin/python3", "-c", bomb]).run();
+        let end = ran.exits(137).json();
+        assert_eq!(end["reason"], "oom", "{provider}: {end}");
+    });
+}

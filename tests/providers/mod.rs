@@ -1,0 +1,32 @@
+//! One set of cases for every provider: the same review, the same ends, and reports that tell the
+//! truth about what each of them is.
+
+mod choice;
+mod ends;
+mod same_review;
+
+use crate::harness::{Call, Lab, for_both, skip};
+
+/// Providers that must work on a machine prepared by `ci/provision providers`.
+const ALL: [&str; 4] = ["namespace", "bubblewrap", "subprocess", "oci:runc"];
+
+/// Runs a case on every provider, as root and as an ordinary user.
+fn for_all(case: impl Fn(&Lab, &str)) {
+    for provider in ALL {
+        for_both(|lab| {
+            let created = lab.skep(["create", "probe", "--json", "--provider", provider]).run();
+            if created.code() == 5 {
+                skip(&format!("{provider}: {}", created.errors()));
+                return;
+            }
+            created.ok();
+            lab.skep(["rm", "--discard", "probe"]).run().ok();
+            case(lab, provider);
+        });
+    }
+}
+
+/// `skep run --provider PROVIDER FLAGS -- sh -c SCRIPT`.
+fn run(lab: &Lab, provider: &str, flags: &[&str], script: &str) -> Call {
+    lab.skep(["run", "--provider", provider]).args(flags).args(["--", "sh", "-c", script])
+}
