@@ -19,8 +19,7 @@ fn a_report_says_what_was_found_on_every_provider() {
             assert_eq!(found["reason"].is_string(), !expected, "{provider}, {layer}: {found}");
         }
         // And it is so: asked from inside, by something else than skep.
-        let seen =
-            run(lab, provider, &[], "cat /proc/self/status; ls /sys/class/net").run().ok().text();
+        let seen = run(lab, provider, &[], "cat /proc/self/status").run().ok().text();
         let filtered = seen.contains("Seccomp:\t2\n") && seen.contains("NoNewPrivs:\t1\n");
         assert_eq!(filtered, provider != "subprocess", "{provider}: {seen}");
     });
@@ -63,7 +62,6 @@ fn a_provider_that_cannot_do_what_is_asked_refuses() {
         refused(&["--provider", "oci:/no/such"], "provider_unavailable", "not installed");
         refused(&["--provider", "oci:crun"], "provider_unavailable", "c");
         refused(&["--provider", "nonsense"], "provider_unavailable", "bubblewrap");
-        refused(&["--require", "kernel"], "provider_unavailable", "does not enforce `kernel`");
         assert_eq!(lab.sandboxes().len(), 0);
         assert_eq!(outside::processes_of(&lab.root).len(), 0);
     });
@@ -74,6 +72,10 @@ fn auto_takes_namespaces_and_never_a_plain_process() {
     for_both(|lab| {
         lab.create("s");
         assert_eq!(lab.sandbox("s")["provider"], "namespace");
+        if lab.who.is_root() {
+            // Root can open `/dev/kvm`: listing would boot a guest, which other tests do.
+            return;
+        }
         let listed = lab.skep(["providers", "--json"]).run().ok().json();
         let named = |name: &str| {
             let all = listed.as_array().unwrap().iter();

@@ -65,6 +65,6 @@ fn what_was_done_elsewhere_is_approved_and_undone_the_same_way() {
         lab.skep(["exec", "s", "--", "true"]).run().ok();
         lab.skep(["reject", "s", "text"]).run().ok();
         let seen = lab.exec_script("s", "tail -n 1 text").run().ok().text();
-        assert_eq!(seen, "three\n", "{provider}");
+        assert_eq!(seen, "three", "{provider}");
     });
 }

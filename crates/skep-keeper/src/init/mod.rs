@@ -238,6 +238,8 @@ pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Fa
     let passed = wait_for_go(channel)?;
     let opened = match spec.map {
         IdMap::Range => passed,
+        // Nothing is mounted, so nothing has to be cloned for it.
+        _ if spec.elsewhere() => Vec::new(),
         IdMap::Own { .. } | IdMap::Host => {
             let open = |source| sources::open(source, None);
             spec.sources.iter().map(open).collect::<Result<_, _>>()?
