@@ -7,11 +7,11 @@
 mod audit;
 mod execs;
 mod faults;
-mod names;
-mod origin;
+pub(crate) mod names;
+pub(crate) mod origin;
 mod policy;
 mod publish;
-mod redirect;
+pub(crate) mod redirect;
 mod secrets;
 
 /// A client that knows nothing of proxies: connects, sends a line, prints what comes back.

@@ -5,7 +5,7 @@ use crate::harness::{Lab, for_both};
 use std::path::PathBuf;
 
 /// A directory for settings that name the lab's own name server.
-fn settings(lab: &Lab, server: &NameServer) -> PathBuf {
+pub(crate) fn settings(lab: &Lab, server: &NameServer) -> PathBuf {
     let directory = lab.root.join("config");
     let text = format!("[egress]\nresolvers = [\"{}\"]\n", server.address);
     lab.write(directory.join("skep/config.toml"), text);
@@ -13,7 +13,7 @@ fn settings(lab: &Lab, server: &NameServer) -> PathBuf {
 }
 
 /// Asks for a name in every way a program can.
-const ASK: &str = r#"
+pub(crate) const ASK: &str = r#"
 import socket,struct,sys
 name=sys.argv[1]
 def query(kind): return struct.pack('>HHHHHH',7,256,1,0,0,0)+b''.join(bytes([len(l)])+l.encode() for l in name.split('.'))+b'\0'+struct.pack('>HH',kind,1)

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Answers every connection with HTTP and `text`, and keeps what it was sent.
-pub(super) struct Origin {
-    pub(super) address: SocketAddr,
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Origin {
     /// On a free port of 127.0.0.1. It ends with the test's process.
-    pub(super) fn start(text: &str) -> Self {
+    pub(crate) fn start(text: &str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -27,12 +27,12 @@ impl Origin {
         Self { address, heard }
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
     /// What it was sent, one text per connection.
-    pub(super) fn heard(&self) -> Vec<String> {
+    pub(crate) fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 }
@@ -57,19 +57,19 @@ fn answer(mut connection: TcpStream, log: &Mutex<Vec<String>>, text: &str) {
 }
 
 /// A port of 127.0.0.1 that is free now.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// A name server on the host's loopback that gives one address for every name, and remembers what
 /// it was asked.
-pub(super) struct NameServer {
-    pub(super) address: SocketAddr,
+pub(crate) struct NameServer {
+    pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl NameServer {
-    pub(super) fn start(answer: Ipv4Addr) -> Self {
+    pub(crate) fn start(answer: Ipv4Addr) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = socket.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -86,7 +86,7 @@ impl NameServer {
     }
 
     /// Names it was asked for, in lower case.
-    pub(super) fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
 }
@@ -113,7 +113,7 @@ fn reply_to(query: &[u8], answer: Ipv4Addr) -> (String, Vec<u8>) {
 }
 
 /// Sends back what it is sent, as long as anybody sends.
-pub(super) fn echo() -> SocketAddr {
+pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

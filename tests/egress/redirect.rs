@@ -55,7 +55,7 @@ c=socket.create_connection((\"127.0.0.1\",8099)); k,_=s.accept(); k.sendall(b\"o
 }
 
 /// Everything a program could send that is no allowed connection, each with what it must see.
-const ATTEMPTS: &str = r#"
+pub(crate) const ATTEMPTS: &str = r#"
 import socket,errno
 def t(name, f):
     try: r = f()

@@ -58,7 +58,16 @@ pub fn write(
 fn open_directory(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(project, path.as_path_or_dot(), flags, Mode::empty(), resolve)
+    match openat2(project, path.as_path_or_dot(), flags, Mode::empty(), resolve) {
+        // gVisor's kernel does not have it: name by name comes to the same.
+        Err(Errno::NOSYS) => {
+            let start = rustix::fs::openat(project, ".", flags, Mode::empty())?;
+            path.components().try_fold(start, |at, name| {
+                rustix::fs::openat(&at, name, flags | OFlags::NOFOLLOW, Mode::empty())
+            })
+        }
+        opened => opened,
+    }
 }
 
 fn make_parents(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {

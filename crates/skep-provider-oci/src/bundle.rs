@@ -59,10 +59,13 @@ fn make(spec: &RunSpec, flavour: Flavour, ids: Ids) -> Result<Spec, OciSpecError
         .namespaces(namespaces)
         .masked_paths(paths(MASKED))
         .readonly_paths(paths(READ_ONLY));
+    // gVisor takes a read-only root to mean everything in it. The view is read-only by itself where
+    // it has to be.
+    let readonly = flavour != Flavour::Gvisor;
     SpecBuilder::default()
         .version("1.0.2")
         .hostname(spec.name.as_str())
-        .root(RootBuilder::default().path(ROOT).readonly(true).build()?)
+        .root(RootBuilder::default().path(ROOT).readonly(readonly).build()?)
         .mounts(mounts(flavour)?)
         .process(process(ids)?)
         .linux(linux.build()?)

@@ -52,7 +52,7 @@ impl Kind for Oci {
     }
 
     fn words(&self) -> Vec<String> {
-        ["runc", "crun", "youki"].map(|name| format!("oci:{name}")).into()
+        ["runc", "crun", "youki", "runsc"].map(|name| format!("oci:{name}")).into()
     }
 
     fn serves(&self, word: &str) -> bool {
@@ -70,11 +70,7 @@ impl Kind for Oci {
         Capabilities {
             boundary: if foreign { Boundary::UserSpaceKernel } else { Boundary::SharedKernel },
             layers,
-            networks: if foreign {
-                vec![NetworkMode::None]
-            } else {
-                vec![NetworkMode::None, NetworkMode::Allow]
-            },
+            networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
             images: false,
             unprivileged: true,
@@ -83,7 +79,6 @@ impl Kind for Oci {
     }
 
     fn probe(&self, word: &str) -> Result<(), ProviderError> {
-        runtime::refuse_gvisor(word)?;
         let found = runtime::find(word)?;
         runtime::version(&found)?;
         runtime::refuse_cgroups(&found)?;
@@ -91,13 +86,12 @@ impl Kind for Oci {
     }
 
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
-        runtime::refuse_gvisor(&spec.provider)?;
         let found = runtime::find(&spec.provider)?;
         runtime::refuse_cgroups(&found)?;
         let config = bundle::config(spec, found.flavour)
             .map_err(|error| ProviderError::Invalid(format!("cannot make the bundle: {error}")))?;
         Ok(Vessel::Runtime(Box::new(Runtime {
-            arguments: found.arguments(&spec.id),
+            arguments: found.arguments(&spec.id, spec.policy.network),
             tasks: match found.flavour {
                 Flavour::Gvisor => Tasks::Foreign,
                 Flavour::Plain | Flavour::Crun => Tasks::Host,

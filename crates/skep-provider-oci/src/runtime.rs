@@ -2,7 +2,7 @@
 
 use skep_keeper::vessel::{BUNDLE, RUNTIME_STATE};
 use skep_provider::ProviderError;
-use skep_types::SandboxId;
+use skep_types::{NetworkMode, SandboxId};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -81,7 +81,12 @@ fn remedy(name: &str) -> String {
 
 impl Found {
     /// What it is told, program name excluded.
-    pub fn arguments(&self, id: &SandboxId) -> Vec<String> {
+    pub fn arguments(&self, id: &SandboxId, network: NetworkMode) -> Vec<String> {
+        // "The host's" network is that of the stage: loopback and the doors to skep's proxy.
+        let network = match network {
+            NetworkMode::None => "--network=none",
+            NetworkMode::Allow | NetworkMode::Host => "--network=host",
+        };
         // With one id there is no other to hide the sentry behind.
         let rootless = match rustix::process::geteuid().is_root() {
             true => "--rootless=false",
@@ -97,7 +102,7 @@ impl Found {
                 "--root",
                 RUNTIME_STATE,
                 "--platform=ptrace",
-                "--network=none",
+                network,
                 "--ignore-cgroups",
                 "--file-access=shared",
                 rootless,
@@ -125,19 +130,6 @@ pub fn version(found: &Found) -> Result<String, ProviderError> {
         Some(line) => Ok(line.trim().to_owned()),
         None => Err(failed(format!("`--version` ended with {}", output.status))),
     }
-}
-
-/// A sandbox of gVisor's starts and its kernel answers, but what execs do there has not been seen
-/// through to the end. Until it has, it is refused instead of half working.
-pub fn refuse_gvisor(word: &str) -> Result<(), ProviderError> {
-    if Flavour::of(word) != Flavour::Gvisor {
-        return Ok(());
-    }
-    Err(ProviderError::Missing {
-        what: format!("the provider `{word}`"),
-        reason: "execs under gVisor are not supported yet".into(),
-        remedy: "use `--provider oci:runc`, or leave `--provider` out".into(),
-    })
 }
 
 /// crun refuses a host that has both versions of cgroups, before it has looked at what it is asked.
@@ -180,7 +172,7 @@ mod tests {
     fn gvisor_has_no_network_and_no_cache_of_files() {
         let found = Found { program: "/usr/bin/runsc".into(), flavour: Flavour::Gvisor };
         let id = SandboxId::from_random([7; 10]);
-        let words = found.arguments(&id);
+        let words = found.arguments(&id, NetworkMode::None);
         assert!(words.contains(&"--network=none".to_owned()));
         assert!(words.contains(&"--file-access=shared".to_owned()));
         assert_eq!(words.last(), Some(&id.to_string()));

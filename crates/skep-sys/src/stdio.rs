@@ -1,6 +1,7 @@
 //! The first three descriptors of a new process: pipes, or a terminal of its own.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::io;
@@ -47,7 +48,15 @@ pub fn open_terminal(rows: u16, columns: u16) -> io::Result<(Stdio, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = rustix::pty::openpt(flags)?;
     rustix::pty::unlockpt(&master)?;
-    let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    let terminal = match rustix::pty::ioctl_tiocgptpeer(&master, flags) {
+        // gVisor's kernel does not have it: by name, then.
+        Err(rustix::io::Errno::NOTTY) => {
+            let name = rustix::pty::ptsname(&master, Vec::new())?;
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open(name.as_c_str(), flags, Mode::empty())?
+        }
+        opened => opened?,
+    };
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&master, size)?;
     Ok((Stdio::Terminal(terminal), master))

@@ -1,7 +1,7 @@
 //! What holds of the limits, and what is refused because it does not.
 
 use crate::failure::Failure;
-use crate::vessel::Vessel;
+use crate::vessel::{Tasks, Vessel};
 use skep_confine::cgroup::Group;
 use skep_confine::report::{Fallback, report_limits};
 use skep_provider::RunSpec;
@@ -12,12 +12,20 @@ pub fn report(spec: &RunSpec, vessel: &Vessel, group: Option<&Group>) -> Enforce
     let limits = &spec.policy.limits;
     let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
     let mut report = report_limits(group, limits, fallback);
-    if let Some(machine) = vessel.machine() {
-        let held = format!(
-            "the guest has {} MiB and {} processors",
-            machine.memory_mib, machine.processors
-        );
-        report.on(Layer::Memory, held);
+    if let (Some(machine), Some(_)) = (vessel.machine(), limits.memory) {
+        // The group around it leaves room for what makes the guest; the guest has no more.
+        report.on(Layer::Memory, format!("the guest's own memory, {} MiB", machine.memory_mib));
+    }
+    if let (Some(_), Some(pids)) = (vessel.machine(), limits.pids) {
+        report.on(Layer::Pids, format!("a cgroup of the guest's, {pids} tasks for each exec"));
+    }
+    if vessel.tasks() == Tasks::Foreign && limits.memory.is_some() && group.is_none() {
+        let reason = "no cgroup can be written by this user, and what another kernel hands out is not seen from outside";
+        report.off(Layer::Memory, "nothing", reason);
+    }
+    if vessel.tasks() == Tasks::Foreign && limits.pids.is_some() {
+        let reason = "the processes inside are another kernel's, which the host does not count";
+        report.off(Layer::Pids, "the runtime's own tasks are counted", reason);
     }
     let counted = match spec.policy.system {
         SystemView::Ro => "the upper",

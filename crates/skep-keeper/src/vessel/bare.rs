@@ -12,6 +12,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use skep_confine::usage::family_of;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long ending may take: what is stuck in the kernel does not die, and cannot run either.
@@ -41,11 +42,18 @@ pub fn workspace(
         .step(|| format!("open the workspace `{}`", place.display()))
 }
 
-/// Signals every descendant of this process.
-///
+/// Signals every descendant of this process. Before they are killed they are stopped: what is killed
+/// one by one could make others meanwhile.
+pub fn signal_family(signal: Signal) {
+    if signal == Signal::KILL {
+        stop_family(Instant::now() + PATIENCE);
+    }
+    signal_each(signal);
+}
+
 /// A number may come to mean another process between looking and signalling: so the handle is
 /// opened first, and its parent looked at again through the same number.
-pub fn signal_family(signal: Signal) {
+fn signal_each(signal: Signal) {
     for pid in descendants() {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         if family_of(getpid()).contains(&pid) {
@@ -54,24 +62,28 @@ pub fn signal_family(signal: Signal) {
     }
 }
 
+/// Until nobody is found who was not there the time before: who was, has been stopped.
+fn stop_family(deadline: Instant) {
+    let mut known = BTreeSet::new();
+    loop {
+        let family: BTreeSet<i32> =
+            descendants().into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        if family.is_subset(&known) || Instant::now() > deadline {
+            return;
+        }
+        known = family;
+        signal_each(Signal::STOP);
+    }
+}
+
 fn descendants() -> Vec<Pid> {
     let own = getpid();
     family_of(own).into_iter().filter(|pid| *pid != own).collect()
 }
 
-/// Ends every descendant. First all are stopped, so that none goes on making others; when no new
-/// one is found, all are killed.
+/// Ends every descendant, and waits until none is left.
 pub fn end_family() {
     let deadline = Instant::now() + PATIENCE;
-    let mut known = 0;
-    loop {
-        let family = descendants().len();
-        if family <= known || Instant::now() > deadline {
-            break;
-        }
-        known = family;
-        signal_family(Signal::STOP);
-    }
     while Instant::now() < deadline {
         while let Ok(Some(_)) = skep_sys::process::wait_any() {}
         if descendants().is_empty() {
