@@ -5,6 +5,7 @@
 //! a name server of the test that remembers what it was asked.
 
 mod audit;
+mod clients;
 mod execs;
 mod faults;
 pub(crate) mod names;
@@ -13,6 +14,7 @@ mod policy;
 mod publish;
 pub(crate) mod redirect;
 mod secrets;
+mod world;
 
 /// A client that knows nothing of proxies: connects, sends a line, prints what comes back.
 pub(crate) const RAW: &str = "import socket,sys

@@ -36,4 +36,4 @@ pub(crate) use skip::{long, skip};
 pub(crate) use terminal::Terminal;
 pub(crate) use tree::{Kind, Node, Tree};
 pub(crate) use wait::{wait_for, wait_for_empty};
-pub(crate) use who::Who;
+pub(crate) use who::{Who, running_as_root};
