@@ -76,9 +76,18 @@ fn net_test_proves_both_verdicts_from_inside() {
         lab.skep(["create", "s", "--allow", &rule]).run().ok();
         let ran = lab.skep(["net", "test", "s", &rule, "denied.example", "--json"]).run().exits(1);
         let probes = ran.json();
-        assert_eq!(probes[0]["reached"], true, "{probes}");
-        assert_eq!(probes[1]["allowed"], false, "{probes}");
-        assert!(probes[1]["hint"].as_str().unwrap().contains("denied.example"), "{probes}");
+        // Each by the proxy and by a connection that knows nothing of it.
+        for at in 0..2 {
+            assert_eq!(probes[at]["reached"], true, "{probes}");
+            assert_eq!(probes[at]["allowed"], true, "{probes}");
+            assert_eq!(probes[at + 2]["reached"], false, "{probes}");
+            assert_eq!(probes[at + 2]["allowed"], false, "{probes}");
+        }
+        let how = |at: usize| probes[at]["how"].as_str().unwrap().to_owned();
+        assert!(how(0).contains("CONNECT") && how(1).contains("plain"), "{probes}");
+        assert!(probes[2]["hint"].as_str().unwrap().contains("denied.example"), "{probes}");
+        let heard: Vec<_> = origin.heard().into_iter().filter(|text| !text.is_empty()).collect();
+        assert_eq!(heard.len(), 1, "only the plain connection says something: {heard:?}");
         lab.skep(["net", "test", "s", &rule]).run().ok();
     });
 }

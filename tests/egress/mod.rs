@@ -4,6 +4,7 @@
 //! sandbox may reach there is an address and a port that a rule names literally. Names lead there by
 //! a name server of the test that remembers what it was asked.
 
+mod attacks;
 mod audit;
 mod clients;
 mod execs;
@@ -12,6 +13,7 @@ pub(crate) mod names;
 pub(crate) mod origin;
 mod policy;
 mod publish;
+mod raw;
 pub(crate) mod redirect;
 mod secrets;
 mod world;

@@ -24,6 +24,8 @@ fn net_8_texts_that_are_no_rule_are_refused_and_nothing_is_made() {
             "localhost:80",
             "10.0.0.0/8",
             "127.0.0.1",
+            "0.0.0.0:80",
+            "[::]:80",
             "@nothing",
             "a..test",
             "a.test\n",
@@ -157,5 +159,46 @@ except OSError: print('cut', flush=True)";
             lab.skep(["exec", "s", "--", "/usr/bin/python3", "-c", RAW, "127.0.0.1", &port]);
         assert_ne!(tried.run().code(), 0);
         lab.skep(["net", "deny", "s", &rule]).run().exits(3);
+    });
+}
+
+#[test]
+fn presets_of_the_users_own() {
+    for_both(|lab| {
+        let origin = Origin::start("origin");
+        let port = origin.port().to_string();
+        let directory = lab.root.join("config");
+        let config = directory.join("skep/config.toml");
+        let mine = format!("[egress.presets]\nmine = [\"127.0.0.1:{port}\", \"a.example\"]\n");
+        let skep = |words: &[&str]| lab.skep(words).env("XDG_CONFIG_HOME", &directory);
+        let fetch = ["--", "/usr/bin/python3", "-c", RAW, "127.0.0.1", port.as_str()];
+        lab.write(&config, &mine);
+        assert!(
+            skep(&["run", "--allow", "@mine"]).args(fetch).run().ok().text().contains("origin")
+        );
+        // In the file itself, and in a sandbox that runs; the sandbox has the rules, not the name.
+        lab.write(
+            &config,
+            format!("[sandbox]\nnetwork = \"allow\"\n[egress]\nallow = [\"@mine\"]\n{mine}"),
+        );
+        assert!(skep(&["run"]).args(fetch).run().ok().text().contains("origin"));
+        lab.write(&config, &mine);
+        skep(&["create", "s", "--allow", "b.example"]).run().ok();
+        let changed = skep(&["net", "allow", "s", "@mine", "--json"]).run().ok().json();
+        assert_eq!(changed["allow"][1], format!("127.0.0.1:{port}").as_str(), "{changed}");
+        assert!(skep(&["exec", "s"]).args(fetch).run().ok().text().contains("origin"));
+        let changed = skep(&["net", "deny", "s", "@mine", "--json"]).run().ok().json();
+        assert_eq!(changed["allow"], serde_json::json!(["b.example"]));
+        // A name that is built in or unknown, a rule that is none, and a project's file are refused.
+        skep(&["run", "--allow", "@other", "--", "true"]).run().exits(2);
+        for bad in
+            ["github = [\"a.example\"]", "mine = [\"*\"]", "\"M x\" = []", "mine = [\"@mine\"]"]
+        {
+            lab.write(&config, format!("[egress.presets]\n{bad}\n"));
+            assert_eq!(skep(&["run", "--", "true"]).run().code(), 2, "{bad}");
+        }
+        lab.write(&config, "");
+        lab.write("skep.toml", &mine);
+        skep(&["run", "--", "true"]).run().exits(2);
     });
 }

@@ -1,5 +1,6 @@
 //! Secrets: read at every start, in nobody's files, and inside only what was meant.
 
+use super::world::in_world;
 use crate::harness::{Lab, for_both, outside};
 use std::fs;
 
@@ -80,5 +81,54 @@ fn a_plain_secret_is_inside_and_named_as_such() {
         let typed = lab.skep(["create", "t", "--secret-env", &format!("X={VALUE}")]).run().exits(2);
         assert!(typed.errors().contains("never typed"), "{}", typed.describe());
         lab.skep(["create", "t", "--secret", "KEY@api.example"]).env("KEY", VALUE).run().exits(2);
+    });
+}
+
+#[test]
+fn a_secret_reaches_its_host_in_tls_and_nobody_else() {
+    in_world(&[], |world| {
+        let ca = world.place.join("ca.pem");
+        world.settings(&format!("extra_ca = [\"{}\"]\nsecret_bodies = [\"BODY\"]\n", ca.display()));
+        let body = "sk-body-1234567890abcdef";
+        // As agents, git, pip and npm send it: in a header, in a query, in `Basic`, in a body.
+        let script = r#"ask() { curl -sS --noproxy '*' "$@" 2>&1 | tr '\n' ' '; echo; }
+for url in https://origin.test/echo http://origin.test/echo https://other.test/echo; do
+ask -H "Authorization: Bearer $KEY" -u "user:$KEY" "$url?key=$KEY" -d "{\"key\":\"$KEY\",\"body\":\"$BODY\"}"
+ask -x $HTTP_PROXY --noproxy none -H "X-Api-Key: $KEY" $url
+done"#;
+        let call = world.skep(["run", "--keep", "--name", "s", "--allow", "origin.test"]);
+        let call = call.args(["--allow", "other.test", "--secret", "KEY@origin.test"]);
+        let call = call.args(["--secret", "BODY@origin.test", "--", "sh", "-c", script]);
+        let ran = call.env("KEY", VALUE).env("BODY", body).run().ok();
+        let requests = world.requests();
+        assert_eq!(requests.len(), 6, "{}", ran.describe());
+        let basic = {
+            // `user:VALUE` in base64, by another program than the one that made it.
+            let mut encode = std::process::Command::new("base64");
+            let mut child = encode
+                .arg("-w0")
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let text = format!("user:{VALUE}");
+            std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+            String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+        };
+        for request in &requests {
+            let text = request.to_string();
+            let meant = request["scheme"] == "https" && request["host"] == "origin.test";
+            assert_eq!(text.contains(VALUE) || text.contains(&basic), meant, "{request}");
+            assert_eq!(
+                text.contains(body),
+                meant && request["line"].as_str().unwrap().contains("POST"),
+                "{request}"
+            );
+            // A secret that is not for bodies stays out of them.
+            assert!(!request["body"].as_str().unwrap().contains(VALUE), "{request}");
+        }
+        let first = requests[0]["line"].as_str().unwrap();
+        assert!(first.contains(&format!("key={VALUE}")), "{first}");
+        world.skep(["stop", "s"]).run();
     });
 }

@@ -109,6 +109,11 @@ impl<'a> World<'a> {
         self.skep(["run"]).args(flags).args(["--", "sh", "-c", script])
     }
 
+    /// A process in it that is no sandbox's.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What has been heard so far.
     pub(super) fn heard(&self) -> Value {
         let mut talk = self.talk.borrow_mut();

@@ -11,6 +11,11 @@
 //!    a quarter of a second if nothing could: long enough to answer a web client properly.
 //!
 //! TLS is then judged by its server name, HTTP request by request.
+//!
+//! Text without a line end could become a request line. Where raw bytes are allowed it is held back
+//! for a quarter of a second at most, because there are protocols that wait for an answer to half a
+//! line; then it passes, but what follows is looked at before it does ([`crate::watched`]): if it
+//! turns out to be TLS or HTTP after all, the connection ends. So typing slowly opens nothing.
 
 use crate::audit::Subject;
 use crate::client::Client;
@@ -21,11 +26,13 @@ use crate::http::{self, Origin};
 use crate::judge::{Denial, Destination, Grant};
 use crate::opened;
 use crate::tunnel::{self, Counts};
+use crate::watched::Watched;
 use skep_policy::egress::{Name, Protocol, reason};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -69,8 +76,14 @@ pub(crate) async fn serve(
         Err(_) if gateway.could_allow(&destination).is_err() => patience = SHORT,
         Err(_) => {}
     }
+    if raw.is_ok() {
+        patience = SHORT;
+    }
     let kind = timeout(patience, first_bytes(&mut client)).await;
     match (kind, raw) {
+        (Err(_), Ok(grant)) if !client.seen().is_empty() => {
+            pass_watched(&gateway, &ticket, client, &grant, dialled).await;
+        }
         (Ok(Some(FirstBytes::Tls)), _) => {
             serve_tls(gateway, ticket, client, destination, dialled).await;
         }
@@ -181,6 +194,40 @@ async fn pass(
     grant: &Grant,
     dialled: Dialled,
 ) {
+    let Some((subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
+        return client.reset();
+    };
+    let (reason, bytes) = copy(gateway, ticket, client, outside).await;
+    gateway.allow(&subject, &grant.rule, reason, bytes);
+}
+
+/// The same for bytes of which it cannot be said yet what they are.
+async fn pass_watched(
+    gateway: &Arc<Gateway>,
+    ticket: &Ticket,
+    client: Client,
+    grant: &Grant,
+    dialled: Dialled,
+) {
+    let Some((subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
+        return client.reset();
+    };
+    let (watched, changed) = Watched::new(client);
+    let (reason, bytes) = copy(gateway, ticket, watched, outside).await;
+    if changed.load(Ordering::Relaxed) {
+        gateway.deny(&subject, reason::PROTOCOL_NOT_ALLOWED);
+    } else {
+        gateway.allow(&subject, &grant.rule, reason, bytes);
+    }
+}
+
+/// The other side, and what the log calls it; a failure is in the log already.
+async fn reach(
+    gateway: &Arc<Gateway>,
+    ticket: &Ticket,
+    grant: &Grant,
+    dialled: Dialled,
+) -> Option<(Subject, TcpStream)> {
     let proto = match grant.protocol {
         Protocol::Tcp => "tcp",
         Protocol::Tls => "tls",
@@ -199,19 +246,29 @@ async fn pass(
             Ok(found) => found,
             Err(denial) => {
                 gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
-                return client.reset();
+                return None;
             }
         },
     };
     subject.ip = Some(address);
     ticket.set_purpose(grant.purpose(address));
+    Some((subject, outside))
+}
+
+/// Copies until the end: how it ended, and how much there was.
+async fn copy(
+    gateway: &Gateway,
+    ticket: &Ticket,
+    inside: impl AsyncRead + AsyncWrite + Unpin,
+    outside: TcpStream,
+) -> (Option<&'static str>, (u64, u64)) {
     let counts = Counts::default();
     let idle = Duration::from_secs(gateway.limits.idle_seconds);
     let reason = tokio::select! {
-        () = tunnel::run(client, outside, &counts, idle) => None,
+        () = tunnel::run(inside, outside, &counts, idle) => None,
         () = ticket.cut() => Some(reason::NARROWED),
     };
-    gateway.allow(&subject, &grant.rule, reason, counts.both());
+    (reason, counts.both())
 }
 
 fn subject(

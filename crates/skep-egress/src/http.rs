@@ -12,7 +12,7 @@ use crate::gateway::{Gateway, Ticket};
 use crate::judge::{Denial, Destination, Grant};
 use crate::upstream::Upstream;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{CONTENT_TYPE, HOST, SERVER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -51,6 +51,8 @@ where
     let service = service_fn(move |request| session.clone().answer(request));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        // Who has said all there is to say may still want to hear the answer.
+        .half_close(true)
         .header_read_timeout(gateway.head_patience())
         .serve_connection(TokioIo::new(gate), service)
         .with_upgrades();
@@ -217,5 +219,7 @@ pub(crate) fn refusal(host: &str, port: u16, denial: &Denial) -> Response<Body> 
     *response.status_mut() = status;
     let json = hyper::header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
+    // Tells our no from a host's.
+    response.headers_mut().insert(SERVER, hyper::header::HeaderValue::from_static("skep"));
     response
 }

@@ -59,6 +59,7 @@ mod secrets;
 mod serve;
 mod tunnel;
 mod upstream;
+mod watched;
 
 pub use audit::Clock;
 pub use gateway::GatewayError;

@@ -64,6 +64,11 @@ impl Engine {
         let sandbox = self.load(id)?;
         let _lock = self.lock_sandbox(&sandbox)?;
         let sandbox = self.load(id)?;
+        let own = self.settings(None, None)?.0.egress_presets;
+        let change = &EgressChange {
+            allow: skep_policy::with_own_presets(&change.allow, &own),
+            deny: skep_policy::with_own_presets(&change.deny, &own),
+        };
         let rules = changed_rules(&sandbox.policy.egress.allow, change)?;
         let running = self.is_running(&sandbox);
         let network = match sandbox.policy.network {

@@ -194,6 +194,11 @@ pub struct EgressSection {
     pub resolvers: Option<Vec<SocketAddr>>,
     /// Files with certificates of authorities that servers may have.
     pub extra_ca: Option<Vec<ByteString>>,
+    /// Presets of the user's own: rules by name, without the `@`.
+    #[serde(deserialize_with = "values::presets")]
+    pub presets: BTreeMap<String, Vec<String>>,
+    /// Names of secrets that are put into bodies too.
+    pub secret_bodies: Option<Vec<String>>,
     /// Secrets put in at the edge. Not for files: filled from the command line.
     #[serde(skip)]
     pub secrets: Option<Vec<Secret>>,

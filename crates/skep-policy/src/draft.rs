@@ -5,6 +5,7 @@ use crate::config::{
 };
 use crate::environment::EnvironmentTable;
 use crate::origins::{Origin, Origins};
+use crate::outward::with_own_presets;
 use crate::settings::Settings;
 use skep_types::{ByteString, Layer, Mount, RelPath};
 use std::collections::BTreeSet;
@@ -88,7 +89,10 @@ impl Draft {
     pub(crate) fn apply_egress(&mut self, from: &EgressSection, origin: &Origin, lists: Lists) {
         let to = &mut self.settings.policy.egress;
         let mut layer = Overlay { origins: &mut self.origins, origin };
-        layer.list("egress.allow", &mut to.allow, &from.allow, lists);
+        let own = &self.settings.egress_presets;
+        let allow = from.allow.as_ref().map(|rules| with_own_presets(rules, own));
+        layer.list("egress.allow", &mut to.allow, &allow, lists);
+        layer.list("egress.secret_bodies", &mut to.secret_bodies, &from.secret_bodies, lists);
         layer.list("egress.extra_ca", &mut to.extra_ca, &from.extra_ca, lists);
         // Servers are asked in order, so one list is not added to another.
         layer.list("egress.resolvers", &mut to.resolvers, &from.resolvers, Lists::Narrow);

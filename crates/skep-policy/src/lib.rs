@@ -92,7 +92,7 @@ pub use narrowing::widenings;
 pub use origins::{Origin, Origins, SettingRow};
 pub use outward::{
     OutwardError, canonical_rules, parse_plain_secret, parse_published_port, parse_secret,
-    unreachable_secret,
+    unreachable_secret, with_own_presets,
 };
 pub use pattern::PatternError;
 pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};

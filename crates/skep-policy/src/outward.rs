@@ -24,9 +24,37 @@ pub struct OutwardError {
     pub reason: String,
 }
 
-/// Rules and presets in their canonical form; an error names the first that is none.
+/// Rules and presets in their canonical form; an error names the first that is none. A preset that is
+/// not built in may be the user's own, and stays as it is until [`with_own_presets`].
 pub fn canonical_rules<T: AsRef<str>>(texts: &[T]) -> Result<Vec<String>, RuleError> {
-    Ok(RuleSet::parse(texts)?.labels())
+    let mut found: Vec<String> = Vec::new();
+    for text in texts {
+        let text = text.as_ref();
+        let labels = match text.starts_with('@') && RuleSet::parse(&[text]).is_err() {
+            true => vec![text.to_owned()],
+            false => RuleSet::parse(&[text])?.labels(),
+        };
+        for label in labels {
+            if !found.contains(&label) {
+                found.push(label);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The list with the rules of the user's own presets in place of their names.
+pub fn with_own_presets(texts: &[String], own: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for text in texts {
+        let rules = text.strip_prefix('@').and_then(|name| own.get(name));
+        for rule in rules.map_or(std::slice::from_ref(text), Vec::as_slice) {
+            if !found.contains(rule) {
+                found.push(rule.clone());
+            }
+        }
+    }
+    found
 }
 
 /// Reads `NAME[=SOURCE][@HOST]…`.

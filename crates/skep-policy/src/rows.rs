@@ -96,6 +96,9 @@ impl Settings {
         rows.items("egress.hosts", &hosts);
         rows.items("egress.resolvers", &policy.egress.resolvers);
         rows.items("egress.extra_ca", &policy.egress.extra_ca);
+        let presets: Vec<String> = self.egress_presets.keys().cloned().collect();
+        rows.items("egress.presets", &presets);
+        rows.items("egress.secret_bodies", &policy.egress.secret_bodies);
         rows.items("changes.allow", &policy.allow_changes);
         rows.items("changes.deny", &policy.deny_changes);
     }

@@ -7,6 +7,7 @@
 use crate::acceptance::AcceptanceRules;
 use crate::config::{ConfigDocument, GcSection, QuotaSection, StoreSection};
 use crate::draft::{Draft, Lists};
+use crate::egress::{RuleError, RuleSet};
 use crate::hidden::{HideError, HideRules};
 use crate::limits::{HostFacts, LimitError, Widening, default_limits, share, validate};
 use crate::narrowing::widenings;
@@ -14,6 +15,7 @@ use crate::origins::{Origin, Origins};
 use crate::pattern::PatternError;
 use crate::profiles::{DEFAULT_PROFILE, all_profiles, lineage};
 use skep_types::{ByteSize, Policy};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Why there are no settings.
@@ -39,6 +41,12 @@ pub enum SettingsError {
     /// A setting of the project's that widens.
     #[error("the project's `skep.toml` may only narrow: {}", join(.0))]
     Widens(Vec<Widening>),
+    /// A rule that is none.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// A user's preset with a built-in name.
+    #[error("preset `@{0}` is built in and cannot be redefined; give yours another name")]
+    PresetRedefined(String),
     /// A limit that is none.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -70,6 +78,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Wall clock of execs over the API that name none.
     pub api_timeout: Option<Duration>,
+    /// Presets of the user's own, by name without the `@`.
+    pub egress_presets: BTreeMap<String, Vec<String>>,
     /// An upper larger than this is remarked upon.
     pub warn_upper_size: ByteSize,
     /// How many approvals can be undone.
@@ -202,6 +212,7 @@ impl Settings {
         Self {
             policy: Policy { limits: default_limits(host), ..Policy::default() },
             api_timeout: Some(Duration::from_secs(3_600)),
+            egress_presets: BTreeMap::new(),
             warn_upper_size: ByteSize(5 * GIB),
             undo_keep: 50,
             undo_age: 30 * DAY,
@@ -227,6 +238,7 @@ impl Settings {
     /// 5. variables, then the command line, which are the user speaking and may widen again.
     pub fn resolve(sources: &Sources<'_>) -> Result<(Self, Origins), SettingsError> {
         let mut draft = Draft::new(Self::builtin(&sources.host));
+        own_presets(&mut draft, sources)?;
         apply_profile(&mut draft, sources)?;
         if let Some(system) = sources.system {
             draft.apply(system, &Origin::System, Lists::Extend);
@@ -243,12 +255,31 @@ impl Settings {
         if let Some(typed) = sources.command_line {
             draft.apply(typed, &Origin::CommandLine, Lists::Extend);
         }
-        let Draft { settings, origins } = draft;
+        let Draft { mut settings, origins } = draft;
+        RuleSet::parse(&settings.policy.egress.allow)?;
+        let egress = &mut settings.policy.egress;
+        for secret in &mut egress.secrets {
+            secret.in_body |= egress.secret_bodies.contains(&secret.name);
+        }
         validate(&settings.policy.limits)?;
         HideRules::of(&settings.policy)?;
         AcceptanceRules::of(&settings.policy)?;
         Ok((settings, origins))
     }
+}
+
+/// Presets come first: profiles and every other source may name them.
+fn own_presets(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), SettingsError> {
+    for (source, origin) in [(sources.system, Origin::System), (sources.user, Origin::User)] {
+        for (name, rules) in source.iter().flat_map(|document| &document.egress.presets) {
+            if RuleSet::parse(&[format!("@{name}")]).is_ok() {
+                return Err(SettingsError::PresetRedefined(name.clone()));
+            }
+            draft.settings.egress_presets.insert(name.clone(), rules.clone());
+            draft.origins.add_item("egress.presets", name.clone(), &origin);
+        }
+    }
+    Ok(())
 }
 
 fn apply_profile(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), SettingsError> {
@@ -326,6 +357,8 @@ fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
         (!egress.hosts.is_empty(), "egress.hosts"),
         (egress.resolvers.is_some(), "egress.resolvers"),
         (egress.extra_ca.is_some(), "egress.extra_ca"),
+        (!egress.presets.is_empty(), "egress.presets"),
+        (egress.secret_bodies.is_some(), "egress.secret_bodies"),
         (undo.keep.is_some(), "undo.keep"),
         (undo.age.is_some(), "undo.age"),
         (*gc != GcSection::default(), "gc"),

@@ -22,6 +22,9 @@ pub struct EgressPolicy {
     pub extra_ca: Vec<ByteString>,
     /// Secrets put in at the edge; the inside has placeholders.
     pub secrets: Vec<Secret>,
+    /// Names of secrets that are put into bodies of requests too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secret_bodies: Vec<String>,
     /// Secrets whose plain value the inside has, because the user insisted.
     pub secret_env: Vec<PlainSecret>,
     /// Ports of the host's loopback that lead inside.

@@ -168,7 +168,7 @@ pub(crate) fn probes(style: Style, probes: &[EgressProbe]) -> String {
             (false, Some(false)) => style.red("denied"),
             (false, None) => style.red("no answer"),
         };
-        let _ = writeln!(text, "{what}: {verdict}");
+        let _ = writeln!(text, "{what}: {verdict} ({})", visible_text(probe.how.as_bytes()));
         for detail in [&probe.reason, &probe.hint].into_iter().flatten() {
             let _ = writeln!(text, "  {}", visible_text(detail.as_bytes()));
         }

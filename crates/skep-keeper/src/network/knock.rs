@@ -1,7 +1,8 @@
 //! Whether a host can be reached, tried from inside by a process that wears what an exec wears.
 //!
-//! It asks the proxy for a connection as any program may, so the verdict is the proxy's own, with
-//! its reason. A connection that is given is closed at once; nothing is sent to the host.
+//! Twice. First it asks the proxy for a connection as any program may, so the verdict is the proxy's
+//! own, with its reason; nothing is sent to the host. Then it connects like a program that knows
+//! nothing of proxies ([`super::direct`]), which shows that such programs get the same verdict.
 
 use crate::confinement::Confinement;
 use rustix::fd::OwnedFd;
@@ -34,8 +35,10 @@ pub fn start(
         if worn.is_err() {
             return 1;
         }
-        let found: Vec<EgressProbe> =
-            targets.iter().map(|(host, port)| knock(host, *port, proxy)).collect();
+        let both = |(host, port): &(String, u16)| {
+            [knock(host, *port, proxy), super::direct::knock(host, *port)]
+        };
+        let found: Vec<EgressProbe> = targets.iter().flat_map(both).collect();
         let written = std::fs::File::from(answer).write_all(&crate::protocol::to_json(&found));
         i32::from(written.is_err())
     });

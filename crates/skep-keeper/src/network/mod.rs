@@ -7,12 +7,13 @@
 //!
 //! - [`inside`] is what init does in the namespace: addresses, routes, sockets.
 //! - [`config`] and [`process`] are the egress process, as the keeper sees it.
-//! - [`knock`] tries from inside whether a host can be reached.
+//! - [`knock`] and [`direct`] try from inside whether a host can be reached.
 //! - [`place`] is the namespace, for those outside who have something to do in it.
 //! - [`publish`] lets the host in, through ports that were named.
 //! - [`rules`] is what the keeper has `nft` do there.
 
 pub mod config;
+pub mod direct;
 pub mod inside;
 pub mod knock;
 pub mod place;

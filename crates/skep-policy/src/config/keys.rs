@@ -39,6 +39,8 @@ pub const KEYS: &[&str] = &[
     "egress.hosts",
     "egress.resolvers",
     "egress.extra_ca",
+    "egress.presets",
+    "egress.secret_bodies",
     "warn.upper_size",
     "undo.keep",
     "undo.age",

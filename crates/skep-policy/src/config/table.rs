@@ -116,6 +116,8 @@ pub const TABLE: &[Setting] = &[
     row("egress.hosts", TextsByName, "", Never, "Addresses of names, instead of asking a name server."),
     row("egress.resolvers", Texts, "[]", Never, "Name servers to ask, instead of the host's."),
     row("egress.extra_ca", Texts, "[]", Never, "Files with certificates of authorities that servers may have."),
+    row("egress.presets", TextsByName, "", Never, "Presets of your own: lists of rules, written `@name` where a rule is."),
+    row("egress.secret_bodies", Texts, "[]", Never, "Names of secrets that are put into bodies of requests too, not only into heads."),
     row("warn.upper_size", Size, "\"5G\"", Narrow, "More changed files than this are remarked upon."),
     row("undo.keep", Count, "50", Never, "The newest approvals of a project that can be undone, however old."),
     row("undo.age", Time, "\"30d\"", Never, "Approvals younger than this can be undone."),

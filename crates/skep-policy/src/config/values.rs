@@ -2,7 +2,7 @@
 //! `"none"` to lift a limit.
 
 use super::Mentioned;
-use crate::egress::Name;
+use crate::egress::{Name, RuleSet};
 use serde::de::{self, Deserialize, Deserializer};
 use skep_types::{ByteSize, ByteString, RelPath, parse_duration};
 use std::collections::BTreeMap;
@@ -135,10 +135,27 @@ fn positive<E: de::Error>(value: i64) -> Result<u64, E> {
         .ok_or_else(|| E::custom(format!("`{value}` is not greater than zero")))
 }
 
-/// Allow rules, in their canonical form.
+/// Allow rules, in their canonical form. Presets may be the user's own, which are known later.
 pub(super) fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Vec<String>>, D::Error> {
     let texts = Vec::<String>::deserialize(input)?;
     crate::outward::canonical_rules(&texts).map(Some).map_err(de::Error::custom)
+}
+
+/// `[egress.presets]`: a name, and its rules in their canonical form.
+pub(super) fn presets<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
+    let given = BTreeMap::<String, Vec<String>>::deserialize(input)?;
+    let entry = |(name, rules): (String, Vec<String>)| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(plain) {
+            let reason = format!("`{name}` is no name of a preset: lower case, digits and `-`");
+            return Err(de::Error::custom(reason));
+        }
+        let rules = RuleSet::parse(&rules).map_err(de::Error::custom)?.labels();
+        Ok((name, rules))
+    };
+    given.into_iter().map(entry).collect()
 }
 
 #[derive(serde::Deserialize)]

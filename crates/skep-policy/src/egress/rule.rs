@@ -271,6 +271,10 @@ fn parse_target(host: &str) -> Result<Target, String> {
         return Err("`*` may stand only for everything below a name, as in `*.example.org`".into());
     }
     match Host::parse(host).map_err(|error: HostError| error.to_string())? {
+        // Dialling it would mean the host's loopback.
+        Host::Address(address) if address.is_unspecified() => {
+            Err("it is nobody's address; the host's loopback is `127.0.0.1:PORT`".into())
+        }
         Host::Address(address) => Ok(Target::Address(address)),
         Host::Name(name)
             if name.as_str() == "localhost" || name.as_str().ends_with(".localhost") =>

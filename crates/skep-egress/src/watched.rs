@@ -1,0 +1,99 @@
+//! Bytes that pass before it is certain what they are, and stop if they become what must be judged.
+
+use crate::first_bytes::{FirstBytes, classify};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Reads from the inside what may pass. Nothing is given out that makes TLS or a request of HTTP of
+/// what was given out before: reading fails then.
+pub(crate) struct Watched<S> {
+    inner: S,
+    /// All bytes so far; `None` once they are something else for good.
+    line: Option<Vec<u8>>,
+    changed: Arc<AtomicBool>,
+}
+
+impl<S> Watched<S> {
+    /// The flag tells afterwards whether it ended for that reason.
+    pub(crate) fn new(inner: S) -> (Self, Arc<AtomicBool>) {
+        let changed = Arc::new(AtomicBool::new(false));
+        (Self { inner, line: Some(Vec::new()), changed: changed.clone() }, changed)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let watched = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut watched.inner).poll_read(context, buffer))?;
+        let Some(line) = &mut watched.line else { return Poll::Ready(Ok(())) };
+        line.extend_from_slice(&buffer.filled()[before..]);
+        match classify(line) {
+            FirstBytes::NeedMore => {}
+            FirstBytes::Other => watched.line = None,
+            FirstBytes::Tls | FirstBytes::Http1 | FirstBytes::Http2 => {
+                buffer.set_filled(before);
+                watched.changed.store(true, Ordering::Relaxed);
+                return Poll::Ready(Err(io::ErrorKind::PermissionDenied.into()));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// What passes of pieces that come one after the other, and whether it was ended.
+    async fn through(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
+        let (mut from, to) = tokio::io::duplex(4096);
+        let (mut watched, changed) = Watched::new(to);
+        let mut passed = Vec::new();
+        for piece in pieces {
+            from.write_all(piece).await.unwrap();
+            let mut buffer = [0; 4096];
+            match watched.read(&mut buffer).await {
+                Ok(count) => passed.extend_from_slice(&buffer[..count]),
+                Err(_) => break,
+            }
+        }
+        (passed, changed.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn half_a_request_passes_and_its_end_does_not() {
+        let slow: [&[u8]; 3] = [b"GET /", b" HTTP/1.1\r\nHost: other.test\r\n", b"\r\n"];
+        assert_eq!(through(&slow).await, (b"GET /".to_vec(), true));
+        assert_eq!(through(&[b"\x16", b"\x03\x01\x02"]).await, (b"\x16".to_vec(), true));
+        let raw: [&[u8]; 4] = [b"hel", b"lo\n", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"];
+        assert_eq!(through(&raw).await, (raw.concat(), false));
+    }
+}
