@@ -46,13 +46,30 @@ impl Engine {
     pub(crate) fn egress_view(&self, id: &SandboxId) -> Result<EgressView, Problem> {
         let sandbox = self.load(id)?;
         let directory = self.layout().sandbox(&sandbox.id);
-        let death = std::fs::read(directory.join(EgressDeath::FILE)).ok();
         Ok(EgressView {
             network: sandbox.policy.network,
             allow: sandbox.policy.egress.allow.clone(),
             entries: read_log(&directory.join(LOG))?,
-            death: death.and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+            death: self.egress_death(&sandbox)?,
         })
+    }
+
+    /// How the egress process last died, if it did. The first to see it tells it by an event: the
+    /// keeper, which saw it happen, knows nothing of the store.
+    pub(crate) fn egress_death(&self, sandbox: &Sandbox) -> Result<Option<EgressDeath>, Problem> {
+        if sandbox.policy.network != NetworkMode::Allow {
+            return Ok(None);
+        }
+        let directory = self.layout().sandbox(&sandbox.id);
+        let Ok(bytes) = std::fs::read(directory.join(EgressDeath::FILE)) else { return Ok(None) };
+        // It may be half written; whoever looks next sees the whole.
+        let Ok(death) = serde_json::from_slice::<EgressDeath>(&bytes) else { return Ok(None) };
+        if std::fs::File::create_new(directory.join(death.told())).is_ok() {
+            let data = json!({ "why": death.why, "deaths": death.deaths, "again": death.again });
+            let event = self.event("egress.died", &sandbox.id, None, data);
+            self.store.append_events(&[event]).or_problem()?;
+        }
+        Ok(Some(death))
     }
 
     /// Takes rules away and adds some, in the running sandbox and in its policy.

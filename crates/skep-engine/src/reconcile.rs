@@ -27,6 +27,7 @@ impl Engine {
         };
         let alive = sandbox.keeper.as_ref().is_some_and(|keeper| provider.is_alive(keeper));
         if alive {
+            self.egress_death(sandbox)?;
             return self.wake_forgotten(sandbox);
         }
         if sandbox.state == SandboxState::Creating {

@@ -97,9 +97,29 @@ pub struct EgressDeath {
     pub restarts: u32,
     /// Whether it was started again this time too; if not, everything is refused.
     pub again: bool,
+    /// How often it has died since the sandbox was started.
+    #[serde(default)]
+    pub deaths: u64,
 }
 
 impl EgressDeath {
     /// Its name in the sandbox's directory.
     pub const FILE: &str = "egress-death.json";
+
+    /// What the names of all files about it begin with.
+    pub const PREFIX: &str = "egress-death.";
+
+    /// A file that is there once an event tells of this death.
+    pub fn told(&self) -> String {
+        format!("{}{}.told", Self::PREFIX, self.deaths)
+    }
+
+    /// One sentence for people.
+    pub fn sentence(&self) -> String {
+        let then = match self.again {
+            true => "it was started again",
+            false => "everything is refused until the sandbox is started anew",
+        };
+        format!("the egress process died ({}); {then}", self.why)
+    }
 }

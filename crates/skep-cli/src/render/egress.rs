@@ -87,10 +87,9 @@ pub(crate) fn after_run(style: Style, view: &EgressView) -> Option<String> {
     let denied = denied(view);
     let mut text = String::new();
     if let Some(death) = &view.death {
-        let then = if death.again { "it was started again" } else { "everything was refused then" };
-        let why = visible_text(death.why.as_bytes());
-        let _ =
-            writeln!(text, "{} the egress process died ({why}); {then}", style.yellow("network:"));
+        let sentence = death.sentence();
+        let sentence = visible_text(sentence.as_bytes());
+        let _ = writeln!(text, "{} {sentence}", style.yellow("network:"));
     }
     if denied.is_empty() {
         return Some(text).filter(|text| !text.is_empty());

@@ -25,6 +25,7 @@ pub(super) struct EgressState {
     /// What it was asked for and has not answered yet, in order.
     asked: VecDeque<Asked>,
     restarts: u32,
+    deaths: u64,
     died_at: Option<Instant>,
     restart_at: Option<Instant>,
     /// By when it must have answered.
@@ -131,6 +132,7 @@ impl Keeper<'_> {
             state.restarts = 0;
         }
         state.died_at = Some(now);
+        state.deaths += 1;
         let again = state.restarts < MOST_RESTARTS;
         if again {
             state.restart_at = Some(now + FIRST_PAUSE * 2u32.pow(state.restarts));
@@ -139,7 +141,12 @@ impl Keeper<'_> {
             state.restart_at = None;
             egress.close();
         }
-        let death = EgressDeath { why: why.to_owned(), restarts: state.restarts, again };
+        let death = EgressDeath {
+            why: why.to_owned(),
+            restarts: state.restarts,
+            again,
+            deaths: state.deaths,
+        };
         let asked = std::mem::take(&mut state.asked);
         self.record_egress_death(&death);
         for asked in asked {
@@ -150,7 +157,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// For whoever asks later: `skep show` and `skep net` say it.
+    /// For whoever asks later: `skep show` and `skep net` say it, and an event tells it.
     fn record_egress_death(&self, death: &EgressDeath) {
         let path = self.spec.directory.join(EgressDeath::FILE);
         let _ = std::fs::write(path, crate::protocol::to_json(death));

@@ -80,8 +80,7 @@ impl Egress {
         let config = config::egress_config(spec)?;
         let literals = host_loopback(&config.rules)?;
         rules::load(&place, &rules::ruleset(&doors, &literals))?;
-        // Of an earlier life of the sandbox.
-        let _ = std::fs::remove_file(spec.directory.join(EgressDeath::FILE));
+        forget_deaths(&spec.directory);
         let (directory, opens_tls) = (spec.directory.clone(), !config.secrets.is_empty());
         let mut egress =
             Self { doors, config, opens_tls, place, sockets, diagnosis, directory, running: None };
@@ -248,6 +247,15 @@ impl Egress {
     fn wait_for_word(&self, deadline: Instant) -> Result<(), Failure> {
         let control = self.control().ok_or_else(|| Failure::invalid("no egress process runs"))?;
         wait_on(control, PollFlags::IN, deadline).step(|| "wait for the egress process".into())
+    }
+}
+
+/// Of an earlier life of the sandbox.
+fn forget_deaths(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(EgressDeath::PREFIX.as_bytes()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
