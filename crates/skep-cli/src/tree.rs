@@ -139,7 +139,7 @@ static ENTRIES: &[Entry] = &[
         .usage("skep net [OPTIONS] [NAME]\n       skep net <COMMAND> [OPTIONS] [NAME] ..."),
     entry::<c::doctor::Doctor>("doctor", "Probe what works on this machine"),
     entry::<c::providers::Providers>("providers", "List where sandboxes can run"),
-    entry::<c::image::Image>("image", "What machines are made from"),
+    entry::<c::image::Image>("image", "What machines and containers are made from"),
     entry::<c::gc::Gc>("gc", "Clean up"),
     entry::<c::events::Events>("events", "Print what happened"),
     entry::<c::config::Config>("config", "Print the settings in force"),
