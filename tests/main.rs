@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![allow(missing_docs)]
 
+mod docker;
 mod egress;
 mod foundation;
 mod harness;

@@ -32,6 +32,8 @@ pub(crate) struct Lab {
     pub(crate) who: Who,
     /// What must never be seen inside or in an artefact.
     pub(crate) canary: Canary,
+    /// Variables of every call besides the usual ones.
+    pub(crate) variables: Vec<(String, String)>,
     home_before: Tree,
     network_before: Vec<String>,
 }
@@ -74,8 +76,18 @@ impl Lab {
         place_binary(&binary);
         let home_before = Tree::default();
         let network_before = outside::network();
-        let mut lab =
-            Self { root, project, home, state, binary, who, canary, home_before, network_before };
+        let mut lab = Self {
+            root,
+            project,
+            home,
+            state,
+            binary,
+            who,
+            canary,
+            variables: Vec::new(),
+            home_before,
+            network_before,
+        };
         // The caller owns the place: staging beside the project needs a writable parent.
         who.own(&lab.root);
         lab.own_below(&lab.project);
@@ -108,6 +120,7 @@ impl Lab {
         for name in canary::VARIABLES {
             command.env(name, &self.canary.text);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 
     /// `skep run -- sh -c SCRIPT` in the project.

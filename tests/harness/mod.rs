@@ -17,6 +17,7 @@
 pub(crate) mod attack;
 mod call;
 mod canary;
+mod docker;
 mod fuse;
 mod lab;
 pub(crate) mod outside;
@@ -30,6 +31,7 @@ mod who;
 
 pub(crate) use call::{Call, Ran};
 pub(crate) use canary::Canary;
+pub(crate) use docker::Docker;
 pub(crate) use lab::{Lab, entries, for_both, for_each};
 pub(crate) use server::{Reply, Server, TOKEN};
 pub(crate) use skip::{long, skip};

@@ -65,6 +65,9 @@ pub fn main(line: Vec<OsString>) -> u8 {
     if let Some(code) = wiring::init(&line) {
         return code;
     }
+    if let Some(code) = wiring::attendant(&line) {
+        return code;
+    }
     if line.get(1).is_some_and(|word| word == skep_types::EGRESS_WORD) {
         return egress::main(&line[2..]);
     }

@@ -8,12 +8,13 @@ use skep_engine::{Engine, EngineConfig, Layout};
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
 use skep_provider::Provider;
+use skep_provider_docker::Docker;
 use skep_provider_microvm::{Emulation, Microvm, Surroundings};
 use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
 use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Opens the engine in this process, or the way to a server.
 pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
@@ -84,12 +85,14 @@ fn providers(
         layout.root().to_owned(),
         Box::new(move || surroundings(&settings.0, &settings.1)),
     );
+    let docker = Docker::new(layout.root().to_owned(), this_program, docker_host);
     let driver = forced_driver()?;
     Ok(vec![
         Box::new(Kept::new(namespace).force_driver(driver)),
         Box::new(Kept::new(Bubblewrap::new(this_program)).force_driver(driver)),
         Box::new(Kept::new(Oci::new(this_program)).force_driver(driver)),
         Box::new(Kept::new(microvm).force_driver(driver)),
+        Box::new(Kept::new(docker).force_driver(driver)),
         Box::new(Kept::new(Subprocess).force_driver(driver)),
     ])
 }
@@ -99,12 +102,25 @@ fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into())
 }
 
+/// Which Docker engine is meant. Asked only where one is.
+fn docker_host() -> Option<String> {
+    std::env::var("DOCKER_HOST").ok()
+}
+
 /// Process 1 of a sandbox, executed by somebody else than the keeper. `None` for any other command.
 pub(crate) fn init(line: &[std::ffi::OsString]) -> Option<u8> {
-    if line.len() != 2 || line[1] != skep_keeper::vessel::INIT_COMMAND {
-        return None;
-    }
-    Some(u8::try_from(skep_keeper::run_executed()).unwrap_or(125))
+    let door = match line {
+        [_, word] if word == skep_keeper::vessel::INIT_COMMAND => None,
+        [_, word, door] if word == skep_keeper::vessel::INIT_COMMAND => Some(Path::new(door)),
+        _ => return None,
+    };
+    Some(u8::try_from(skep_keeper::run_executed(door)).unwrap_or(125))
+}
+
+/// The process beside a container that has it made and removed. `None` for any other command.
+pub(crate) fn attendant(line: &[std::ffi::OsString]) -> Option<u8> {
+    let wanted = line.len() == 2 && line[1] == skep_provider_docker::ATTENDANT_COMMAND;
+    wanted.then(skep_provider_docker::attend)
 }
 
 /// What the microvm provider asks when a machine is wanted. A settings file that cannot be read

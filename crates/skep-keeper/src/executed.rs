@@ -1,5 +1,5 @@
 //! Init as a program: executed by bubblewrap or by an OCI runtime, with the channel as its
-//! standard input.
+//! standard input; or by an engine, which hands nothing on: then init knocks at a door.
 
 use crate::channel::{Channel, from_file};
 use crate::init::{self, InitSpec};
@@ -8,12 +8,13 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::io;
+use std::path::Path;
 
 /// The life of an executed init. Returns its exit code.
-pub fn run_executed() -> i32 {
+pub fn run_executed(door: Option<&Path>) -> i32 {
     // Whoever executed us may hand on what is said there. Number 3 may be the channel.
     let said = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 4);
-    run().unwrap_or_else(|error| {
+    run(door).unwrap_or_else(|error| {
         if let Ok(said) = said {
             let _ = rustix::io::write(said, format!("init: {error}\n").as_bytes());
         }
@@ -21,8 +22,8 @@ pub fn run_executed() -> i32 {
     })
 }
 
-fn run() -> io::Result<i32> {
-    let channel = take_channel()?;
+fn run(door: Option<&Path>) -> io::Result<i32> {
+    let channel = take_channel(door)?;
     skep_sys::memory::wipe_environment();
     skep_sys::signal::reset_all();
     // Another kernel may know no such handle, or may not let it out.
@@ -41,15 +42,16 @@ fn run() -> io::Result<i32> {
 }
 
 /// The channel, moved away from the standard descriptors, which lead nowhere from here on.
-fn take_channel() -> io::Result<Channel> {
+fn take_channel(door: Option<&Path>) -> io::Result<Channel> {
     let is_channel = |descriptor: BorrowedFd<'_>| {
         use rustix::net::{SocketType, sockopt::socket_type};
         socket_type(descriptor).is_ok_and(|kind| kind == SocketType::SEQPACKET)
     };
     let input = rustix::stdio::stdin();
-    let channel: OwnedFd = match is_channel(input) {
-        true => rustix::io::fcntl_dupfd_cloexec(input, 4)?,
-        false => skep_sys::process::inherited(3)
+    let channel: OwnedFd = match (door, is_channel(input)) {
+        (Some(door), _) => knock(door)?,
+        (None, true) => rustix::io::fcntl_dupfd_cloexec(input, 4)?,
+        (None, false) => skep_sys::process::inherited(3)
             .ok()
             .filter(|inherited| is_channel(inherited.as_fd()))
             .ok_or_else(|| io::Error::other("no channel to a keeper was handed on"))?,
@@ -59,4 +61,14 @@ fn take_channel() -> io::Result<Channel> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(Channel::from(channel))
+}
+
+/// A new channel to the keeper that waits behind a socket.
+fn knock(door: &Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(door)?)?;
+    // Away from the standard descriptors, which may not be open here.
+    Ok(rustix::io::fcntl_dupfd_cloexec(&socket, 4)?)
 }

@@ -57,9 +57,7 @@ impl Engine {
         let socket = socket_of(address)?;
         let runtime = runtime()?;
         let docker = runtime.block_on(open(&socket))?;
-        let version = runtime
-            .block_on(docker.version())
-            .asked(|| "tell its version".into())?;
+        let version = runtime.block_on(docker.version()).asked(|| "tell its version".into())?;
         let own = rustix::system::uname().release().to_string_lossy().into_owned();
         let kernel = version.kernel_version.unwrap_or_default();
         if kernel != own {
@@ -86,10 +84,8 @@ pub(crate) fn runtime() -> Result<Runtime, DockerError> {
 
 /// A client that speaks the engine's own version of the API.
 pub(crate) async fn open(socket: &Path) -> Result<Docker, DockerError> {
-    let absent = |reason: String| DockerError::Absent {
-        socket: socket.display().to_string(),
-        reason,
-    };
+    let absent =
+        |reason: String| DockerError::Absent { socket: socket.display().to_string(), reason };
     let path = socket.to_str().ok_or_else(|| absent("its name is no text".into()))?;
     let docker = Docker::connect_with_unix(path, PATIENCE, API_DEFAULT_VERSION)
         .map_err(|_| absent("there is no such socket".into()))?;

@@ -123,10 +123,9 @@ impl Engine {
         })
         .map_err(|reason| refused(format!("load `{}`", source.display()), reason))?;
         match told.is_empty() {
-            true => Err(refused(
-                format!("load `{}`", source.display()),
-                "it holds no image".into(),
-            )),
+            true => {
+                Err(refused(format!("load `{}`", source.display()), "it holds no image".into()))
+            }
             false => Ok(told),
         }
     }
@@ -216,7 +215,8 @@ fn archive_of(source: &Path) -> Result<File, DockerError> {
 
 /// A file without a name, gone when it is closed.
 fn tempfile_in_memory() -> io::Result<File> {
-    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    let flags =
+        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     Ok(File::from(rustix::fs::open("/var/tmp", flags, mode)?))
 }

@@ -1,8 +1,249 @@
-//! x
-#![allow(missing_docs)]
+//! Sandboxes in containers of a Docker engine on this host, and the engine's images.
+//!
+//! The engine makes the container; everything in it is skep's. The container's process is init
+//! (`skep __init`), which knocks at a socket that is mounted into the container and from there on
+//! does what it does everywhere: execs, terminals, signals, limits, the report. Commands never go
+//! through the engine, so a restart of it ends nothing, and their semantics are the keeper's.
+//!
+//! - [`Docker`] is the provider's [`Kind`].
+//! - `container` makes the request from a policy, as data: read-only root, no capabilities, no
+//!   network, limits, and the workspace as an overlay volume whose upper is ours.
+//! - `host_view` is the image for sandboxes without one: empty directories, at which the host's
+//!   are mounted read-only.
+//! - [`attend`] is the process beside each container (`skep __docker`). It talks to the engine, so
+//!   that the keeper needs no async runtime, and removes the container when the keeper is gone.
+//! - [`Engine`] is the way to the engine for short questions, and has the images. Its runtime has
+//!   no threads: whoever asks may fork a keeper afterwards.
+//!
+//! ```no_run
+//! use skep_keeper::kept::Kept;
+//! use skep_provider::Provider;
+//! let skep = || "/usr/bin/skep".into();
+//! let provider = Kept::new(skep_provider_docker::Docker::new("/state".into(), skep, || None));
+//! assert_eq!(provider.name(), "docker");
+//! ```
+//!
+//! What is deliberately not here: engines of other hosts (a sandbox's files are on this one), the
+//! engine's own `exec`, networks of the engine (the only way out of a sandbox is skep's).
+
+mod attendant;
+mod container;
 mod engine;
 mod error;
+mod host_view;
 mod images;
-pub use engine::{Engine, socket_of};
+mod record;
+
+pub use attendant::{ATTENDANT_COMMAND, attend};
+pub use engine::{DEFAULT_SOCKET, Engine, socket_of};
 pub use error::DockerError;
 pub use images::Image;
+
+use attendant::Order;
+use container::{HOME_LABEL, Parts, SANDBOX_LABEL};
+use error::{Asked, At};
+use record::Record;
+use skep_keeper::kept::Kind;
+use skep_keeper::vessel::{Attended, DOOR, NO_RESOLV_CONF, Vessel, hosts_file, system_entries};
+use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
+use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
+use skep_types::{NetworkMode, SandboxId, WorkspaceDriver};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// Runs sandboxes in containers of a Docker engine.
+#[derive(Debug)]
+pub struct Docker {
+    state_dir: PathBuf,
+    skep: fn() -> PathBuf,
+    host: fn() -> Option<String>,
+}
+
+impl Docker {
+    /// `skep` is this program; `host` is what `DOCKER_HOST` says. Both are asked when they are
+    /// needed.
+    pub fn new(state_dir: PathBuf, skep: fn() -> PathBuf, host: fn() -> Option<String>) -> Self {
+        Self { state_dir, skep, host }
+    }
+
+    fn engine(&self) -> Result<Engine, DockerError> {
+        Engine::connect((self.host)().as_deref())
+    }
+
+    /// Everything on disk that the container is given, and the order for its attendant.
+    fn order(&self, spec: &RunSpec) -> Result<Order, DockerError> {
+        let engine = self.engine()?;
+        self.remove_orphans(&engine)?;
+        let door = prepare_door(spec)?;
+        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let system = system_entries();
+        let image = host_view::ensure(&engine, &system)?;
+        let covered = match ids.0 {
+            0 => host_view::only_for_root(Path::new("/etc")),
+            _ => Vec::new(),
+        };
+        let (program, program_files) = container::plain_program(&(self.skep)());
+        let body = container::body(&Parts {
+            spec,
+            image: &image,
+            system: &system,
+            covered: &covered,
+            program: &program,
+            program_files: &program_files,
+            ids,
+            home: &self.state_dir,
+            door: &door,
+        })?;
+        Ok(Order {
+            socket: engine.socket.clone(),
+            engine: engine.version.clone(),
+            directory: spec.directory.clone(),
+            name: format!("skep-{}", spec.id),
+            body,
+        })
+    }
+
+    /// Containers of this state directory whose sandbox is not there any more. Others are nobody's
+    /// business here.
+    fn remove_orphans(&self, engine: &Engine) -> Result<(), DockerError> {
+        use bollard::query_parameters::ListContainersOptionsBuilder;
+        let own = format!("{HOME_LABEL}={}", self.state_dir.display());
+        let filters = HashMap::from([("label".to_owned(), vec![own])]);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let listed = engine
+            .wait(engine.docker.list_containers(Some(options)))
+            .asked(|| "list containers".into())?;
+        for container in listed {
+            let sandbox = container.labels.as_ref().and_then(|labels| labels.get(SANDBOX_LABEL));
+            let sandbox = sandbox.and_then(|id| id.parse::<SandboxId>().ok());
+            let orphaned = sandbox
+                .is_some_and(|id| !self.state_dir.join("sandboxes").join(id.as_str()).exists());
+            if let (true, Some(id)) = (orphaned, container.id) {
+                engine.wait(attendant::remove(&engine.docker, &id))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The directory at which init knocks, with the small files that the container is given: they are
+/// skep's, whatever the host says.
+fn prepare_door(spec: &RunSpec) -> Result<PathBuf, DockerError> {
+    let door = spec.directory.join(DOOR);
+    let step = || format!("prepare `{}`", door.display());
+    match std::fs::remove_dir_all(&door) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).at(step);
+        }
+        _ => {}
+    }
+    std::fs::create_dir_all(door.join("nothing")).at(step)?;
+    let files = [
+        ("empty", String::new()),
+        ("hosts", hosts_file(spec.name.as_str())),
+        ("resolv.conf", NO_RESOLV_CONF.to_owned()),
+    ];
+    for (name, content) in files {
+        std::fs::write(door.join(name), content).at(step)?;
+    }
+    for (link, lower) in container::lower_links(spec, &door) {
+        std::os::unix::fs::symlink(lower, link).at(step)?;
+    }
+    Ok(door)
+}
+
+/// What cannot be had is refused before anything is made.
+fn refuse(spec: &RunSpec) -> Result<(), ProviderError> {
+    let missing = |what: &str, reason: &str| {
+        Err(ProviderError::Missing {
+            what: what.to_owned(),
+            reason: reason.to_owned(),
+            remedy: "use `--provider namespace`".into(),
+        })
+    };
+    if spec.policy.scope.iter().any(|part| !part.is_root()) {
+        return missing("`--scope`", "the workspace is mounted by the Docker engine, as a whole");
+    }
+    let project = rustix::fs::lstat(&spec.project).map_err(|error| ProviderError::Setup {
+        operation: format!("look at `{}`", spec.project.display()),
+        source: error.into(),
+    })?;
+    if (project.st_dev, project.st_ino) != spec.root_identity {
+        return Err(ProviderError::Invalid(format!(
+            "`{}` is another directory than when the sandbox was created",
+            spec.project.display()
+        )));
+    }
+    Ok(())
+}
+
+impl Kind for Docker {
+    fn name(&self) -> &'static str {
+        "docker"
+    }
+
+    fn capabilities(&self, _: &str) -> Capabilities {
+        Capabilities {
+            boundary: Boundary::SharedKernel,
+            layers: SHARED_KERNEL_LAYERS.to_vec(),
+            networks: vec![NetworkMode::None],
+            system_cow: false,
+            images: false,
+            unprivileged: true,
+            selection: Selection::Named,
+        }
+    }
+
+    fn probe(&self, _: &str) -> Result<(), ProviderError> {
+        let engine = self.engine()?;
+        host_view::ensure(&engine, &system_entries())?;
+        Ok(())
+    }
+
+    /// The engine mounts as root: what root's overlay leaves in a user's work directory the user
+    /// could not remove.
+    fn can_use(&self, driver: WorkspaceDriver) -> bool {
+        match driver {
+            WorkspaceDriver::OverlayUserns => rustix::process::geteuid().is_root(),
+            WorkspaceDriver::Copy => true,
+            WorkspaceDriver::OverlayRoot | WorkspaceDriver::FuseOverlayfs => false,
+        }
+    }
+
+    fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
+        refuse(spec)?;
+        let order = self.order(spec)?;
+        let mut line = serde_json::to_vec(&order)
+            .map_err(|error| ProviderError::Invalid(format!("cannot make the order: {error}")))?;
+        line.push(b'\n');
+        Ok(Vessel::Attended(Box::new(Attended {
+            skep: (self.skep)(),
+            command: ATTENDANT_COMMAND.to_owned(),
+            order: line,
+        })))
+    }
+
+    /// An engine that does not answer is asked another time: what it holds has no processes left.
+    fn clear(&self, _: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
+        let Some(record) = Record::read(directory) else { return Ok(()) };
+        let address = format!("unix://{}", record.socket.display());
+        let engine = match Engine::connect(Some(&address)) {
+            Ok(engine) => engine,
+            Err(DockerError::Absent { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        engine.wait(attendant::remove(&engine.docker, &record.container))?;
+        Record::remove(directory);
+        Ok(())
+    }
+
+    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+        let Some(record) = Record::read(&spec.directory) else { return BTreeMap::new() };
+        BTreeMap::from([
+            ("container".to_owned(), record.container),
+            ("image".to_owned(), record.image),
+            ("engine".to_owned(), format!("Docker {}", record.engine)),
+            ("socket".to_owned(), record.socket.display().to_string()),
+        ])
+    }
+}

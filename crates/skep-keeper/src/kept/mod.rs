@@ -58,6 +58,12 @@ pub trait Kind {
     fn findings(&self) -> Vec<Finding> {
         Vec::new()
     }
+    /// Takes away what a sandbox has left besides its cgroup and its socket. Nobody holds it any
+    /// more. Succeeds if nothing is there.
+    fn clear(&self, id: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
+        let _ = (id, directory);
+        Ok(())
+    }
     /// What there is to know of a running sandbox.
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
         let _ = spec;
@@ -159,6 +165,7 @@ impl<K: Kind> Provider for Kept<K> {
             Err(ProviderError::NotRunning(_)) => {
                 // What its cgroup still holds would keep the new one from being made.
                 let _ = clear_leftovers(&spec.id, &spec.directory);
+                self.kind.clear(&spec.id, &spec.directory)?;
             }
             Err(error) => return Err(error),
             Ok(_) => {
@@ -273,7 +280,8 @@ impl<K: Kind> Provider for Kept<K> {
         if let Some(process) = process {
             end_process(&process).map_err(failed)?;
         }
-        clear_leftovers(id, directory).map_err(failed)
+        clear_leftovers(id, directory).map_err(failed)?;
+        self.kind.clear(id, directory)
     }
 
     fn is_alive(&self, keeper: &KeeperIdentity) -> bool {

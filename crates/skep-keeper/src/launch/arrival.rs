@@ -8,7 +8,7 @@ use crate::network::place::Place;
 use crate::network::process::Egress;
 use crate::network::publish::{Publisher, Taken};
 use crate::protocol::{FromInit, ToInit};
-use crate::vessel::{self, Held, Runtime, Vessel};
+use crate::vessel::{self, Door, Held, Runtime, Vessel};
 use crate::view::fuse::{self, Served, Server};
 use crate::view::outside;
 use crate::view::sources;
@@ -38,6 +38,41 @@ pub struct Way {
     namespace: Option<OwnedFd>,
     /// Whether init is executed at once and waits for its plan.
     sends_plan: bool,
+    /// Where it knocks, if the channel could not be handed on.
+    door: Option<Door>,
+    /// What our child lives by.
+    pub life: Option<OwnedFd>,
+}
+
+impl Way {
+    /// The channel to an init that has to knock, and with it init itself.
+    pub fn welcome(
+        &mut self,
+        held: &mut Held,
+        plan: &InitSpec<'_>,
+    ) -> Result<Option<Channel>, Failure> {
+        let Some(door) = self.door.take() else { return Ok(None) };
+        match door.welcome(held) {
+            Ok(channel) => Ok(Some(channel)),
+            Err(failure) => {
+                // It says what went wrong before it ends, and it ends when it is told to.
+                held.kill();
+                held.wait();
+                match self.said.as_ref().map(vessel::said).filter(|said| !said.is_empty()) {
+                    Some(said) => Err(not_started(plan, &said)),
+                    None => Err(failure),
+                }
+            }
+        }
+    }
+}
+
+fn not_started(plan: &InitSpec<'_>, said: &str) -> Failure {
+    Failure::missing(
+        format!("the provider `{}`", plan.run.provider),
+        format!("it did not start the sandbox: {said}"),
+        "see `skep providers` for what works here",
+    )
 }
 
 /// Begins it: our child is init itself, or whoever will execute it.
@@ -81,7 +116,13 @@ pub fn begin(
             };
             let child = vessel::start_bubblewrap(&order, namespace.as_ref())
                 .step(|| "start bwrap".into())?;
-            let way = Way { said: Some(said), gate: Some(opener), namespace, sends_plan: true };
+            let way = Way {
+                said: Some(said),
+                gate: Some(opener),
+                namespace,
+                sends_plan: true,
+                ..Way::default()
+            };
             Ok((child, way))
         }
         Vessel::Runtime(runtime) => {
@@ -89,6 +130,14 @@ pub fn begin(
             let copy = said.try_clone().step(|| "make room for messages".into())?;
             let child = clone_stage(runtime, plan, channel, copy)?;
             Ok((child, Way { said: Some(said), ..Way::default() }))
+        }
+        Vessel::Attended(attended) => {
+            let door = Some(Door::open(&plan.run.directory)?);
+            let said = words()?;
+            let (child, life) = vessel::start_attended(attended, &said)
+                .step(|| "start the container's attendant".into())?;
+            let (said, life) = (Some(said), Some(life));
+            Ok((child, Way { said, life, door, sends_plan: true, ..Way::default() }))
         }
     }
 }
@@ -183,7 +232,7 @@ impl<'a> Arrival<'a> {
             Vessel::Namespaces | Vessel::Machine(_) | Vessel::Runtime(_) => {
                 self.found_place(child.pid)
             }
-            Vessel::Bubblewrap { .. } | Vessel::Bare { .. } => Ok(()),
+            Vessel::Bubblewrap { .. } | Vessel::Bare { .. } | Vessel::Attended(_) => Ok(()),
         }
     }
 
@@ -304,11 +353,7 @@ impl<'a> Arrival<'a> {
         if said.is_empty() {
             return Failure::invalid(format!("cannot wait for init: {error}"));
         }
-        Failure::missing(
-            format!("the provider `{}`", self.plan.run.provider),
-            format!("it did not start the sandbox: {said}"),
-            "see `skep providers` for what works here",
-        )
+        not_started(self.plan, &said)
     }
 }
 

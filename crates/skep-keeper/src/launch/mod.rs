@@ -135,10 +135,15 @@ fn bring_up<'a>(
     let files = vessel.machine().map(MachineFiles::open).transpose()?;
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     owners::give_upper_to_inside(spec, plan.map)?;
-    let (child, way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
-    undo.init = Some(Held::new(child));
+    let (child, mut way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
+    undo.init = Some(match way.life.take() {
+        None => Held::new(child),
+        Some(life) => Held::attended(child, life),
+    });
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
-    let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
+    let init = undo.init.as_mut().ok_or_else(|| Failure::invalid("init is missing"))?;
+    let ours = way.welcome(init, &plan)?.unwrap_or(ours);
+    let init = &*init;
     let mut arrival = Arrival::new(&plan, &ours, way, published);
     arrival.look_for_place(vessel, init)?;
     let strict = must_join_first(spec);
@@ -189,7 +194,7 @@ impl Undo<'_> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        if let Some(init) = self.init.take() {
+        if let Some(mut init) = self.init.take() {
             init.kill();
             init.wait();
         }

@@ -105,6 +105,8 @@ fn map_for(spec: &RunSpec, vessel: &Vessel) -> IdMap {
     let policy = &spec.policy;
     match vessel {
         Vessel::Bare { mounts } if uid.is_root() || !mounts => IdMap::Host,
+        // Containers of an engine have the host's ids.
+        Vessel::Attended(_) => IdMap::Host,
         Vessel::Namespaces | Vessel::Machine(_) => map(policy.user, policy.system),
         // Only the keeper itself maps subordinate ids, which a system to be changed asks for.
         Vessel::Bubblewrap { .. } | Vessel::Bare { .. } => map(policy.user, SystemView::Ro),
@@ -156,5 +158,6 @@ fn manner_of(vessel: &Vessel) -> Manner {
             Tasks::Host => Outlet::Open,
             Tasks::Foreign => Outlet::Closed,
         }),
+        Vessel::Attended(_) => Manner::Contained(Outlet::Open),
     }
 }

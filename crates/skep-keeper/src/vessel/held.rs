@@ -1,7 +1,7 @@
 //! The process that is init, and the one through which it came to be.
 
 use crate::failure::Failure;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use skep_sys::process::{Child, wait_for, wait_for_handle};
@@ -15,12 +15,28 @@ pub struct Held {
     pub pidfd: OwnedFd,
     /// The child of ours that it came through; without one, init itself is the child.
     launcher: Option<Child>,
+    /// What our child lives by, if it has to take something away before it ends.
+    life: Option<OwnedFd>,
+    /// Whether it does.
+    leaves: bool,
+}
+
+/// How long our child may take to take things away: less than the keeper is given.
+const LEAVING: Timespec = Timespec { tv_sec: 8, tv_nsec: 0 };
+
+fn ends_within(process: &OwnedFd, patience: Timespec) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).is_ok_and(|ended| ended > 0)
 }
 
 impl Held {
     /// A child of ours: init itself, or what will bring it about.
     pub fn new(child: Child) -> Self {
-        Self { pid: child.pid, pidfd: child.pidfd, launcher: None }
+        Self { pid: child.pid, pidfd: child.pidfd, launcher: None, life: None, leaves: false }
+    }
+
+    /// The same, living by a pipe: it ends by itself when that is closed.
+    pub fn attended(child: Child, life: OwnedFd) -> Self {
+        Self { life: Some(life), leaves: true, ..Self::new(child) }
     }
 
     /// Init has shown itself behind our child.
@@ -34,7 +50,14 @@ impl Held {
     }
 
     /// Ends it, and with it everything inside.
-    pub fn kill(&self) {
+    pub fn kill(&mut self) {
+        if self.life.take().is_some() {
+            // The one that lives by it goes on until it has taken everything away.
+            if self.launcher.is_some() {
+                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+            }
+            return;
+        }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         if let Some(launcher) = &self.launcher {
             let _ = pidfd_send_signal(&launcher.pidfd, Signal::KILL);
@@ -44,10 +67,15 @@ impl Held {
     /// Waits until it is gone. What follows it into death is gone with it.
     pub fn wait(&self) {
         match &self.launcher {
+            None if self.leaves && !ends_within(&self.pidfd, LEAVING) => {}
             None => {
                 let _ = wait_for_handle(&self.pidfd);
             }
             Some(launcher) => {
+                if self.leaves && !ends_within(&launcher.pidfd, LEAVING) {
+                    // It goes on by itself; what it could not take away yet is still known.
+                    return;
+                }
                 let _ = wait_for(launcher);
                 let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None);
             }

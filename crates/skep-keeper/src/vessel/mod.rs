@@ -5,11 +5,17 @@
 //! the keeper. In every other vessel but the bare one it is `skep __init`, executed by somebody else (bubblewrap, an OCI runtime): it
 //! finds the channel to the keeper as its standard input and gets its orders through it.
 
+mod attended;
 mod bare;
 mod bubblewrap;
 mod held;
 mod stage;
 
+pub use crate::network::{NO_RESOLV_CONF, hosts_file};
+pub use crate::view::plan::{MASKED, MaskKind, SystemEntry};
+pub use crate::view::sources::{exists, system_entries};
+pub use attended::{Attended, DOOR, DOOR_SOCKET};
+pub(crate) use attended::{Door, start as start_attended};
 pub(crate) use bare::{end_family, signal_family, workspace as bare_workspace};
 pub(crate) use bubblewrap::{
     Order as BubblewrapOrder, open_gate, ranged_namespace, said, start as start_bubblewrap,
@@ -54,6 +60,8 @@ pub enum Vessel {
     },
     /// A container of an OCI runtime, which runs inside namespaces of the keeper's.
     Runtime(Box<Runtime>),
+    /// A container that an engine outside makes.
+    Attended(Box<Attended>),
 }
 
 /// An OCI runtime and what it is told.
@@ -85,9 +93,11 @@ impl Vessel {
     pub fn tasks(&self) -> Tasks {
         match self {
             Self::Runtime(runtime) => runtime.tasks,
-            Self::Namespaces | Self::Machine(_) | Self::Bubblewrap { .. } | Self::Bare { .. } => {
-                Tasks::Host
-            }
+            Self::Namespaces
+            | Self::Machine(_)
+            | Self::Bubblewrap { .. }
+            | Self::Bare { .. }
+            | Self::Attended(_) => Tasks::Host,
         }
     }
 
@@ -112,7 +122,7 @@ impl Vessel {
         match self {
             Self::Namespaces | Self::Bubblewrap { .. } => true,
             Self::Runtime(runtime) => runtime.tasks == Tasks::Host,
-            Self::Machine(_) | Self::Bare { .. } => false,
+            Self::Machine(_) | Self::Bare { .. } | Self::Attended(_) => false,
         }
     }
 

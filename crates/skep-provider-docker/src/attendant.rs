@@ -1,0 +1,159 @@
+//! The process beside a container: has it made, and has it removed when it is over.
+//!
+//! It is started by the keeper with its order as the first line of a pipe, and lives until that
+//! pipe ends or the container does. It talks to the engine; the keeper never does.
+
+use crate::engine;
+use crate::error::{Asked, At, DockerError, status};
+use crate::record::Record;
+use bollard::Docker;
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::net::unix::pipe::Receiver;
+
+/// The hidden command that is this process.
+pub const ATTENDANT_COMMAND: &str = "__docker";
+
+/// How often and how long the engine is asked whether a container is gone.
+const GONE_PAUSE: Duration = Duration::from_millis(20);
+const GONE_TRIES: u32 = 500;
+
+/// Between two attempts to hear from an engine that does not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What is to be made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// Where the engine listens.
+    pub socket: PathBuf,
+    /// Its version.
+    pub engine: String,
+    /// The sandbox's directory.
+    pub directory: PathBuf,
+    /// The container's name.
+    pub name: String,
+    /// The container.
+    pub body: ContainerCreateBody,
+}
+
+/// The life of the attendant. Returns its exit code.
+pub fn attend() -> u8 {
+    match attended() {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ =
+                rustix::io::write(rustix::stdio::stderr(), skep_types::chain(&error).as_bytes());
+            1
+        }
+    }
+}
+
+fn attended() -> Result<(), DockerError> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).at(|| "read the order".into())?;
+    let order: Order =
+        serde_json::from_str(&line).map_err(io::Error::other).at(|| "read the order".into())?;
+    let runtime = engine::runtime()?;
+    runtime.block_on(async {
+        let life = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from);
+        let life = life.and_then(Receiver::from_owned_fd);
+        let life = life.at(|| "watch the keeper".into())?;
+        run(&order, &life).await
+    })
+}
+
+async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
+    let docker = engine::open(&order.socket).await?;
+    let container = create(&docker, order).await?;
+    let record = Record {
+        container: container.clone(),
+        image: order.body.image.clone().unwrap_or_default(),
+        engine: order.engine.clone(),
+        socket: order.socket.clone(),
+    };
+    let lived = match record.write(&order.directory) {
+        Ok(()) => live(&docker, &container, life).await,
+        Err(error) => Err(error),
+    };
+    let removed = remove(&docker, &container).await;
+    if removed.is_ok() {
+        Record::remove(&order.directory);
+    }
+    lived.and(removed)
+}
+
+/// Makes it. One of the same name is what a crash left of this very sandbox: nobody holds it.
+async fn create(docker: &Docker, order: &Order) -> Result<String, DockerError> {
+    let options = || CreateContainerOptionsBuilder::default().name(&order.name).build();
+    let made = docker.create_container(Some(options()), order.body.clone()).await;
+    let made = match made {
+        Err(error) if status(&error) == Some(409) => {
+            remove(docker, &order.name).await?;
+            docker.create_container(Some(options()), order.body.clone()).await
+        }
+        made => made,
+    };
+    made.map(|made| made.id).asked(|| "make a container".into())
+}
+
+/// Until the container has ended, or nobody needs it any more.
+async fn live(docker: &Docker, container: &str, life: &Receiver) -> Result<(), DockerError> {
+    docker.start_container(container, None).await.asked(|| "start a container".into())?;
+    let nobody = pin!(unneeded(life));
+    let over = pin!(ended(docker, container));
+    match select(nobody, over).await {
+        Either::Left(_) | Either::Right(_) => Ok(()),
+    }
+}
+
+/// The keeper's end of the pipe is closed, by it or by its death.
+async fn unneeded(life: &Receiver) {
+    let mut buffer = [0; 64];
+    loop {
+        if life.readable().await.is_err() {
+            return;
+        }
+        match life.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The engine says that it has ended. One that does not answer says nothing of the container,
+/// whose commands do not go through it.
+async fn ended(docker: &Docker, container: &str) {
+    loop {
+        let mut answers = pin!(docker.wait_container(container, None));
+        match answers.next().await {
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
+            Some(Err(error)) if status(&error) == Some(404) => return,
+            Some(Err(_)) | None => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+/// Removes a container with everything that is only its own, and sees it gone.
+pub(crate) async fn remove(docker: &Docker, container: &str) -> Result<(), DockerError> {
+    let operation = || format!("remove the container `{container}`");
+    let options = || RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+    for _ in 0..GONE_TRIES {
+        match docker.remove_container(container, Some(options())).await {
+            Ok(()) => return Ok(()),
+            Err(error) if status(&error) == Some(404) => return Ok(()),
+            // Somebody is removing it already, the engine itself for instance.
+            Err(error) if status(&error) == Some(409) => tokio::time::sleep(GONE_PAUSE).await,
+            Err(error) => return Err(error).asked(operation),
+        }
+    }
+    Err(DockerError::Refused { operation: operation(), reason: "it does not go away".into() })
+}

@@ -1,0 +1,358 @@
+//! The container of a sandbox, as data: made from the policy, nothing is asked or done here.
+//!
+//! The view is the one that every provider shows: system directories read-only, private `/tmp`,
+//! `/run` and home in memory, the workspace in the project's place. What differs is who mounts it.
+
+use crate::error::DockerError;
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
+    MountVolumeOptionsDriverConfig, ResourcesUlimits,
+};
+use skep_keeper::vessel::{DOOR_SOCKET, INIT_COMMAND, INIT_PROGRAM, MASKED, MaskKind, SystemEntry};
+use skep_provider::RunSpec;
+use skep_types::{Access, WorkspaceDriver};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Where the container has the directory with the socket at which init knocks.
+const DOOR_INSIDE: &str = "/run/.skep-door";
+/// Label: the state directory that the container belongs to.
+pub const HOME_LABEL: &str = "skep.home";
+/// Label: the sandbox it belongs to.
+pub const SANDBOX_LABEL: &str = "skep.sandbox";
+
+/// What the engine's `mount(2)` takes of options, with room for what it adds.
+const LONGEST_OPTIONS: usize = 4000;
+
+/// Everything that a container is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// The sandbox.
+    pub spec: &'a RunSpec,
+    /// The image's name.
+    pub image: &'a str,
+    /// System directories of the host that are shown; none with an image of its own.
+    pub system: &'a [SystemEntry],
+    /// Files and directories in them that nobody inside may read.
+    pub covered: &'a [Covered],
+    /// How init is executed inside, its own arguments excluded.
+    pub program: &'a [String],
+    /// What that needs: on the host, inside.
+    pub program_files: &'a [(PathBuf, String)],
+    /// User and group id of the caller.
+    pub ids: (u32, u32),
+    /// The state directory.
+    pub home: &'a Path,
+    /// The directory of the sandbox's with the door and files of skep's own.
+    pub door: &'a Path,
+}
+
+/// Something of the host that is covered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Covered {
+    /// By an empty file.
+    File(PathBuf),
+    /// By an empty directory.
+    Directory(PathBuf),
+}
+
+/// The container.
+pub fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, DockerError> {
+    let Parts { spec, ids: (uid, gid), .. } = *parts;
+    let mut entry = parts.program.to_vec();
+    entry.extend([INIT_COMMAND.to_owned(), format!("{DOOR_INSIDE}/{DOOR_SOCKET}")]);
+    Ok(ContainerCreateBody {
+        hostname: Some(spec.name.as_str().to_owned()),
+        user: Some(format!("{uid}:{gid}")),
+        env: Some(Vec::new()),
+        image: Some(parts.image.to_owned()),
+        entrypoint: Some(entry),
+        cmd: Some(Vec::new()),
+        working_dir: Some("/".into()),
+        network_disabled: Some(true),
+        labels: Some(HashMap::from([
+            (HOME_LABEL.to_owned(), text(parts.home)?),
+            (SANDBOX_LABEL.to_owned(), spec.id.to_string()),
+        ])),
+        host_config: Some(host_config(parts)?),
+        ..ContainerCreateBody::default()
+    })
+}
+
+fn host_config(parts: &Parts<'_>) -> Result<HostConfig, DockerError> {
+    let limits = &parts.spec.policy.limits;
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let masked = |wanted: MaskKind| {
+        let paths = MASKED.iter().filter(|(_, kind)| *kind == wanted);
+        Some(paths.map(|(path, _)| (*path).to_owned()).collect())
+    };
+    let memory = limits.memory.map(|memory| number(memory.0));
+    Ok(HostConfig {
+        // The whole of what was asked for, swap included: none of it.
+        memory,
+        memory_swap: memory,
+        nano_cpus: limits.cpus.map(|cpus| (cpus * 1e9) as i64),
+        // Init is one more.
+        pids_limit: limits.pids.map(|pids| number(pids.saturating_add(1))),
+        ulimits: Some(vec![ResourcesUlimits {
+            name: Some("core".into()),
+            soft: Some(0),
+            hard: Some(0),
+        }]),
+        network_mode: Some("none".into()),
+        auto_remove: Some(true),
+        readonly_rootfs: Some(true),
+        cap_drop: Some(vec!["ALL".into()]),
+        // Init puts a filter of ours on every command, which refuses more than the engine's; the
+        // engine's own, older than the kernel, would refuse what init needs to do so.
+        security_opt: Some(vec!["no-new-privileges".into(), "seccomp=unconfined".into()]),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        ipc_mode: Some("private".into()),
+        init: Some(false),
+        // What init says goes to the keeper; the engine keeps nothing.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        masked_paths: masked(MaskKind::Hide),
+        readonly_paths: masked(MaskKind::ReadOnly),
+        shm_size: Some(number(scratch(parts.spec))),
+        mounts: Some(mounts(parts)?),
+        tmpfs: Some(memory_filesystems(parts)?),
+        ..HostConfig::default()
+    })
+}
+
+/// Bytes for each filesystem in memory; they count as the sandbox's memory.
+fn scratch(spec: &RunSpec) -> u64 {
+    let limits = &spec.policy.limits;
+    let size = limits.disk.map_or(10 << 30, |size| size.0);
+    limits.memory.map_or(size, |memory| size.min(memory.0))
+}
+
+fn memory_filesystems(parts: &Parts<'_>) -> Result<HashMap<String, String>, DockerError> {
+    let size = scratch(parts.spec);
+    let (uid, gid) = parts.ids;
+    let shared = format!("rw,exec,nosuid,nodev,size={size},mode=1777");
+    let own = format!("rw,exec,nosuid,nodev,size={size},mode=0700,uid={uid},gid={gid}");
+    // Writable to its user: only the fence forbids it, which is how the fence is probed.
+    let run = format!("rw,noexec,nosuid,nodev,size={size},mode=0755,uid={uid},gid={gid}");
+    Ok(HashMap::from([
+        ("/tmp".to_owned(), shared.clone()),
+        ("/var/tmp".to_owned(), shared),
+        ("/run".to_owned(), run),
+        (text(&parts.spec.home)?, own),
+    ]))
+}
+
+fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
+    let Parts { spec, door, .. } = *parts;
+    let mut mounts = Vec::new();
+    for entry in parts.system {
+        if let SystemEntry::Directory(path) = entry {
+            mounts.push(bind(path, &text(path)?, Access::Ro)?);
+        }
+    }
+    for covered in parts.covered {
+        let (source, path) = match covered {
+            Covered::File(path) => (door.join("empty"), path),
+            Covered::Directory(path) => (door.join("nothing"), path),
+        };
+        mounts.push(bind(&source, &text(path)?, Access::Ro)?);
+    }
+    for name in ["hosts", "resolv.conf"] {
+        mounts.push(bind(&door.join(name), &format!("/etc/{name}"), Access::Ro)?);
+    }
+    for (source, target) in parts.program_files {
+        mounts.push(bind(source, target, Access::Ro)?);
+    }
+    mounts.push(bind(door, DOOR_INSIDE, Access::Ro)?);
+    mounts.push(bind(&spec.directory.join("messages"), "/run/skep", Access::Ro)?);
+    for piece in &spec.policy.home {
+        let path = spec.home.join(piece.as_path());
+        if skep_keeper::vessel::exists(&path) {
+            mounts.push(bind(&path, &text(&path)?, Access::Ro)?);
+        }
+    }
+    mounts.push(workspace(parts)?);
+    for mount in &spec.policy.mounts {
+        let target = text(mount.target.as_path())?;
+        mounts.push(bind(mount.source.as_path(), &target, mount.access)?);
+    }
+    Ok(mounts)
+}
+
+/// Without what is mounted below it: the engine would show that writable.
+fn bind(source: &Path, target: &str, access: Access) -> Result<Mount, DockerError> {
+    Ok(Mount {
+        typ: Some(MountType::BIND),
+        source: Some(text(source)?),
+        target: Some(target.to_owned()),
+        read_only: Some(access == Access::Ro),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            non_recursive: Some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    })
+}
+
+/// The workspace in the project's place: an overlay that the engine mounts as a volume without a
+/// name, which goes with the container; or the copy.
+fn workspace(parts: &Parts<'_>) -> Result<Mount, DockerError> {
+    let spec = parts.spec;
+    let target = text(&spec.project)?;
+    if spec.driver == WorkspaceDriver::Copy {
+        return bind(&spec.directory.join("upper"), &target, Access::Rw);
+    }
+    let options = HashMap::from([
+        ("type".to_owned(), "overlay".to_owned()),
+        ("device".to_owned(), "overlay".to_owned()),
+        ("o".to_owned(), overlay_options(spec, parts.door)?),
+    ]);
+    Ok(Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some(target),
+        volume_options: Some(MountVolumeOptions {
+            // Else the engine would copy what the image has there into it.
+            no_copy: Some(true),
+            driver_config: Some(MountVolumeOptionsDriverConfig {
+                name: Some("local".into()),
+                options: Some(options),
+            }),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    })
+}
+
+/// The links through which the option string names what lies below, topmost first: paths that skep
+/// made, whatever the project is called.
+pub fn lower_links(spec: &RunSpec, door: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let mask = (!spec.hidden.is_empty()).then(|| spec.directory.join("mask"));
+    let lowers = spec.layers.iter().cloned().chain(mask).chain([spec.project.clone()]);
+    lowers.enumerate().map(|(index, lower)| (door.join(format!("l{index}")), lower)).collect()
+}
+
+fn overlay_options(spec: &RunSpec, door: &Path) -> Result<String, DockerError> {
+    let plain = |path: &Path| -> Result<String, DockerError> {
+        let text = text(path)?;
+        let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(&byte);
+        match text.bytes().all(harmless) {
+            true => Ok(text),
+            false => Err(DockerError::Invalid(format!(
+                "the state directory cannot be named to the Docker engine: `{text}` has characters other than letters, digits and `/._-+@`; name another one with `--home DIR`"
+            ))),
+        }
+    };
+    let lowers: Vec<String> =
+        lower_links(spec, door).iter().map(|(link, _)| plain(link)).collect::<Result<_, _>>()?;
+    let options = format!(
+        "userxattr,index=off,metacopy=off,redirect_dir=nofollow,lowerdir={},upperdir={},workdir={}",
+        lowers.join(":"),
+        plain(&spec.directory.join("upper"))?,
+        plain(&spec.directory.join("work"))?,
+    );
+    // `mount(2)` cuts what is longer without a word, and another tree would be seen.
+    if options.len() > LONGEST_OPTIONS {
+        return Err(DockerError::Invalid(format!(
+            "a sandbox with {} layers has more of them than the Docker engine can mount",
+            lowers.len()
+        )));
+    }
+    Ok(options)
+}
+
+/// Names travel as JSON, which has no other bytes.
+fn text(path: &Path) -> Result<String, DockerError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        DockerError::Invalid(format!(
+            "`{}` is no UTF-8 text, and the Docker engine can be told no other names; use `--provider namespace`",
+            path.display()
+        ))
+    })
+}
+
+/// How init is executed where the host's libraries are in place.
+pub fn plain_program(skep: &Path) -> (Vec<String>, Vec<(PathBuf, String)>) {
+    (vec![INIT_PROGRAM.to_owned()], vec![(skep.to_owned(), INIT_PROGRAM.to_owned())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{Base, Instant, SandboxId, SandboxName};
+
+    fn spec() -> RunSpec {
+        let instant = Instant { wall_ns: 0, boot_ns: 0, boot_id: "b".into() };
+        RunSpec {
+            id: SandboxId::from_random([1; 10]),
+            name: SandboxName::parse("bee").unwrap(),
+            provider: "docker".into(),
+            directory: "/state/sandboxes/x".into(),
+            project: "/p,lowerdir=/etc".into(),
+            driver: WorkspaceDriver::OverlayUserns,
+            root_identity: (1, 2),
+            layers: Vec::new(),
+            hidden: Vec::new(),
+            policy: Default::default(),
+            asked: Default::default(),
+            environment: Default::default(),
+            home: "/home/me".into(),
+            base: Base { instant, device: 1, inode: 2, commit: None },
+            secrets: Default::default(),
+        }
+    }
+
+    fn made(spec: &RunSpec) -> Result<ContainerCreateBody, DockerError> {
+        body(&Parts {
+            spec,
+            image: "i",
+            system: &[SystemEntry::Directory("/usr".into())],
+            covered: &[Covered::File("/etc/shadow".into())],
+            program: &["/init".to_owned()],
+            program_files: &[],
+            ids: (1000, 100),
+            home: Path::new("/state"),
+            door: Path::new("/state/sandboxes/x/door"),
+        })
+    }
+
+    #[test]
+    fn the_container_can_do_nothing_and_belongs_to_its_sandbox() {
+        let spec = spec();
+        let body = made(&spec).unwrap();
+        let host = body.host_config.unwrap();
+        assert_eq!(body.user.as_deref(), Some("1000:100"));
+        assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+        assert_eq!(host.readonly_rootfs, Some(true));
+        assert_eq!(host.network_mode.as_deref(), Some("none"));
+        assert!(host.security_opt.unwrap().contains(&"no-new-privileges".to_owned()));
+        let labels = body.labels.unwrap();
+        assert_eq!(labels[SANDBOX_LABEL], spec.id.to_string());
+        let writable: Vec<_> = host
+            .mounts
+            .unwrap()
+            .into_iter()
+            .filter(|mount| mount.read_only != Some(true))
+            .collect();
+        assert_eq!(writable.len(), 1);
+        assert_eq!(writable[0].target.as_deref(), Some("/p,lowerdir=/etc"));
+    }
+
+    #[test]
+    fn a_project_cannot_put_options_into_the_mount() {
+        let spec = spec();
+        let door = spec.directory.join("door");
+        let options = overlay_options(&spec, &door).unwrap();
+        assert!(options.contains("lowerdir=/state/sandboxes/x/door/l0,upperdir="), "{options}");
+        assert!(!options.contains("/etc"), "{options}");
+        let odd = RunSpec { directory: "/state,x/sandboxes/x".into(), ..spec };
+        assert!(made(&odd).is_err());
+    }
+
+    #[test]
+    fn too_many_layers_are_refused_and_never_cut() {
+        let layers = vec![PathBuf::from("/l"); 200];
+        assert!(made(&RunSpec { layers, ..spec() }).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Whoever is killed, nothing is left, and what happened has a name.
+
+use super::{for_both, run};
+use crate::harness::{Lab, outside, wait_for, wait_for_empty};
+
+fn sleepers(lab: &Lab, seconds: &str) -> Vec<i32> {
+    let asleep = |process: &outside::Process| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        line.starts_with(b"sleep\0") && line.windows(seconds.len()).any(|w| w == seconds.as_bytes())
+    };
+    let processes = outside::processes_of(&lab.root).into_iter();
+    processes.filter(asleep).map(|process| process.pid).collect()
+}
+
+const DAEMONS: &str = "trap '' TERM; setsid sleep 4783 & (setsid sh -c 'sleep 4783 & exit' &); \
+                       setsid setsid nohup sleep 4783 >/dev/null 2>&1 & sleep 4783";
+
+fn with_daemons(lab: &Lab) {
+    lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+    lab.skep(["exec", "-d", "s", "--", "sh", "-c", DAEMONS]).run().ok();
+    wait_for("the processes", 10, || (sleepers(lab, "4783").len() == 4).then_some(()));
+}
+
+#[test]
+fn res_11_stop_ends_everything_and_the_container() {
+    for_both(|lab, engine| {
+        with_daemons(lab);
+        assert_eq!(engine.containers().len(), 1);
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(sleepers(lab, "4783"), Vec::<i32>::new());
+        engine.assert_empty();
+        assert_eq!(outside::mounts_of(&lab.root), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn res_11_a_killed_keeper_leaves_no_container() {
+    for_both(|lab, engine| {
+        with_daemons(lab);
+        let keeper = *lab.keepers().iter().min().unwrap();
+        outside::kill(keeper);
+        wait_for_empty("processes", 15, || sleepers(lab, "4783"));
+        wait_for_empty("containers", 15, || engine.containers());
+        // Typed, and usable again.
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+    });
+}
+
+/// The attendant is killed too: init sees the end of its channel, and the engine removes what has
+/// ended.
+#[test]
+fn res_11_a_killed_keeper_and_attendant_leave_no_container() {
+    for_both(|lab, engine| {
+        with_daemons(lab);
+        let of_binary = |process: &outside::Process| {
+            let exe = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+            exe.starts_with(lab.binary.parent().unwrap())
+        };
+        let line = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        for process in outside::processes_of(&lab.root).into_iter().filter(of_binary) {
+            let line = line(process.pid);
+            if !line.windows(6).any(|word| word == b"__init") {
+                outside::kill(process.pid);
+            }
+        }
+        wait_for_empty("processes", 15, || sleepers(lab, "4783"));
+        wait_for_empty("containers", 15, || engine.containers());
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+    });
+}
+
+#[test]
+fn a_container_removed_by_hand_is_a_lost_exec_and_a_stopped_sandbox() {
+    for_both(|lab, engine| {
+        lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+        let script = "echo kept > file; echo before; sleep 4784";
+        let call = lab.skep(["exec", "--json", "s", "--", "sh", "-c", script]).within(60);
+        let exec = call.spawn();
+        wait_for("the process", 10, || sleepers(lab, "4784").first().copied());
+        let [container] = &engine.containers()[..] else { panic!("no container") };
+        engine.ask(&["rm", "--force", container]);
+        let done = exec.wait_with_output().unwrap();
+        let end: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(end["stdout"], "before\n", "{end}");
+        assert!(["lost", "killed"].contains(&end["reason"].as_str().unwrap()), "{end}");
+        wait_for("the state", 10, || (lab.sandbox("s")["state"] == "stopped").then_some(()));
+        // The work is still there, and goes on in another container.
+        assert_eq!(lab.exec_script("s", "cat file").run().ok().text(), "kept\n");
+    });
+}
+
+/// Commands do not go through the engine: its death ends none of them.
+#[test]
+fn crash_8_an_engine_killed_in_the_middle_of_an_exec() {
+    for_both(|lab, engine| {
+        lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+        let script = "echo one; until [ -e go ]; do sleep 0.05; done; echo two";
+        let exec = lab.skep(["exec", "--json", "s", "--", "sh", "-c", script]).within(60).spawn();
+        wait_for("the exec", 10, || {
+            let listed = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            (!listed.as_array().unwrap().is_empty()).then_some(())
+        });
+        engine.crash();
+        lab.exec_script("s", "touch go").run().ok();
+        let done = exec.wait_with_output().unwrap();
+        let end: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!((&end["stdout"], &end["reason"]), (&"one\ntwo\n".into(), &"exited".into()));
+        // Without an engine a sandbox is stopped all the same, and a new one refused, with a reason.
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(outside::processes_of(&lab.root).len(), 0);
+        let refused = run(lab, &[], "true").run().exits(125);
+        assert!(refused.errors().contains("no Docker engine answers"), "{}", refused.errors());
+        engine.resume();
+        // What the engine kept of it goes when somebody next looks.
+        run(lab, &["--name", "t"], "true").run().ok();
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        wait_for_empty("containers", 15, || engine.containers());
+    });
+}
+
+/// What is not ours stays; what was ours and has no sandbox any more goes.
+#[test]
+fn only_own_orphans_are_removed() {
+    for_both(|lab, engine| {
+        run(lab, &[], "true").run().ok();
+        let image = engine.ask(&["images", "--quiet", "skep/host-view"]);
+        let make = |labels: &[&str]| {
+            let mut words = vec!["create"];
+            words.extend(labels.iter().flat_map(|label| ["--label", label]));
+            words.extend([image.lines().next().unwrap(), "/x"]);
+            engine.ask(&words)
+        };
+        let home = format!("skep.home={}", lab.state.display());
+        let gone = "skep.sandbox=sb_00000000000000000000";
+        let orphan = make(&[&home, "skep.sandbox=00000000000000000000"]);
+        let foreign = make(&[]);
+        let other = make(&["skep.home=/elsewhere", gone]);
+        run(lab, &[], "true").run().ok();
+        let left = engine.containers();
+        assert!(left.contains(&foreign) && left.contains(&other), "{left:?}");
+        assert!(!left.contains(&orphan), "{left:?}");
+        engine.ask(&["rm", &foreign, &other]);
+    });
+}

@@ -1,0 +1,71 @@
+//! Images: imported without a network, listed, removed; half an import is none.
+
+use super::lab;
+use crate::harness::{Docker, Lab, Who};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+fn with_engine(test: impl Fn(&Lab, &Docker)) {
+    let Some(engine) = Docker::start() else { return };
+    test(&lab(Who::root().unwrap(), &engine), &engine);
+}
+
+fn names(lab: &Lab) -> Vec<String> {
+    let listed: Value = lab.skep(["image", "ls", "--json"]).run().ok().json();
+    let images = listed.as_array().unwrap().iter();
+    images
+        .flat_map(|image| image["tags"].as_array().unwrap().clone())
+        .map(|tag| tag.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn directories_and_archives_become_images_and_go_again() {
+    with_engine(|lab, engine| {
+        let tree = engine.place().join("tree");
+        fs::create_dir_all(tree.join("bin")).unwrap();
+        fs::copy("/bin/busybox", tree.join("bin/busybox")).unwrap();
+        std::os::unix::fs::symlink("busybox", tree.join("bin/sh")).unwrap();
+        let tree = tree.display().to_string();
+        let id = lab.skep(["image", "import", &tree, "small:1"]).run().ok().text();
+        assert_eq!(engine.ask(&["images", "--quiet", "--no-trunc", "small:1"]), id.trim());
+        assert_eq!(names(lab), ["small:1"]);
+        // Here already: nothing is fetched.
+        assert_eq!(lab.skep(["image", "pull", "small:1"]).run().ok().text(), id);
+        let saved = engine.place().join("saved.tar").display().to_string();
+        engine.ask(&["save", "--output", &saved, "small:1"]);
+        lab.skep(["image", "rm", "small:1"]).run().ok();
+        assert_eq!(names(lab), Vec::<String>::new());
+        lab.skep(["image", "rm", "small:1"]).run().exits(3);
+        // Saved images bring their names; giving one is refused.
+        lab.skep(["image", "import", &saved, "other:1"]).run().exits(2);
+        lab.skep(["image", "import", &saved]).run().ok();
+        assert_eq!(names(lab), ["small:1"]);
+        let plain = engine.place().join("plain.tar").display().to_string();
+        let tar = ["-C", &tree, "-czf", &plain, "."];
+        assert!(Command::new("tar").args(tar).status().unwrap().success());
+        lab.skep(["image", "import", &plain, "packed"]).run().ok();
+        assert_eq!(names(lab), ["packed:latest", "small:1"]);
+    });
+}
+
+#[test]
+fn half_an_import_is_none() {
+    with_engine(|lab, engine| {
+        let place = |name: &str| engine.place().join(name).display().to_string();
+        let whole = place("whole.tar");
+        let tar = ["-cf", &whole, "/usr/share/dict", "/usr/share/doc", "/usr/share/zoneinfo"];
+        let _ = Command::new("tar").args(tar).output().unwrap();
+        let bytes = fs::read(&whole).unwrap();
+        fs::write(place("half.tar"), &bytes[..bytes.len() / 2 - 100]).unwrap();
+        let refused = lab.skep(["image", "import", &place("half.tar"), "half:1"]).run();
+        assert_eq!(refused.code(), 1, "{}", refused.errors());
+        assert_eq!(names(lab), Vec::<String>::new());
+        lab.skep(["image", "import", &place("nowhere.tar"), "half:1"]).run().exits(1);
+        lab.skep(["image", "import", &whole, "bad name@x"]).run().exits(2);
+        // No registry can be reached from here: the reason is the engine's.
+        let refused = lab.skep(["image", "pull", "localhost:1/nothing:1"]).run().exits(1);
+        assert!(refused.errors().contains("localhost:1"), "{}", refused.errors());
+    });
+}

@@ -1,0 +1,50 @@
+//! What cannot be had is refused, with the reason.
+
+use super::{for_both, lab, run};
+use crate::harness::{Docker, Who};
+
+#[test]
+fn engines_elsewhere_and_engines_that_are_not_there_are_refused() {
+    crate::harness::for_both(|lab| {
+        let with = |host: &str| run(lab, &[], "true").env("DOCKER_HOST", host).run().exits(125);
+        let refused = with("tcp://127.0.0.1:2375");
+        assert!(refused.errors().contains("is not one of this host"), "{}", refused.errors());
+        let refused = with("unix:///nowhere/docker.sock");
+        assert!(refused.errors().contains("no Docker engine answers"), "{}", refused.errors());
+        assert!(refused.errors().contains("DOCKER_HOST="), "{}", refused.errors());
+        let create = lab.skep(["create", "--provider", "docker"]);
+        create.env("DOCKER_HOST", "ssh://elsewhere").run().exits(5);
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn what_a_container_cannot_do_is_refused_and_leaves_nothing() {
+    for_both(|lab, engine| {
+        lab.directory("part/of/it");
+        for flags in [
+            ["--net", "allow"],
+            ["--net", "host"],
+            ["--allow", "example.com"],
+            ["--system", "cow"],
+            ["--publish", "8080"],
+            ["--scope", "part"],
+            ["--require", "kernel"],
+        ] {
+            let create = lab.skep(["create", "--provider", "docker"]).args(flags).run();
+            assert_eq!(create.code(), 5, "{flags:?}: {}", create.errors());
+        }
+        engine.assert_empty();
+    });
+}
+
+#[test]
+fn it_is_listed_with_what_it_can_do() {
+    let Some(engine) = Docker::start() else { return };
+    let lab = lab(Who::root().unwrap(), &engine);
+    let listed = lab.skep(["providers", "--json"]).run().ok().json();
+    let docker = listed.as_array().unwrap().iter().find(|one| one["name"] == "docker").unwrap();
+    assert_eq!(docker["available"], true, "{docker}");
+    let doctor = lab.skep(["doctor", "--json"]).run().text();
+    assert!(doctor.contains("docker"), "{doctor}");
+}

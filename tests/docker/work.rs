@@ -1,0 +1,91 @@
+//! The same work has the same review as on the host.
+
+use super::{for_both, run};
+use crate::harness::Lab;
+
+/// Every kind that a path can be turned from and into, in the root and below.
+const WORK: &str = r#"
+set -e
+echo new > added; : > empty; mkdir -p nested/deep; echo z > nested/deep/z; mkdir bare
+echo more >> text; printf '\0\1bin' > text.bin
+rm gone; rm -r tree; mkdir tree; echo other > tree/other
+chmod 755 plain; chmod 644 runs
+rm link; ln -s tree link; rm swap; mkdir swap; echo in > swap/in
+rm -r turned; echo file > turned; rm -r pointed; ln -s text pointed
+mv moved renamed; mkfifo pipe
+"#;
+
+fn project(lab: &Lab) {
+    for name in
+        ["text", "gone", "plain", "swap", "tree/one", "tree/two/three", "turned/x", "pointed/y"]
+    {
+        lab.write(name, format!("{name}\none\ntwo\nthree\n"));
+    }
+    lab.write("moved", "a file that keeps its content\nwhen it is renamed\n");
+    lab.write("runs", "#!/bin/sh\n");
+    let script = "chmod 755 runs; ln -s text link";
+    lab.program("sh").args(["-c", script]).directory(&lab.project).run().ok();
+}
+
+#[test]
+fn diff_1_the_same_work_has_the_same_digest_in_a_container() {
+    for_both(|lab, _| {
+        project(lab);
+        let before = lab.tree();
+        lab.skep(["run", "--name", "here", "--", "sh", "-c", WORK]).run().ok();
+        run(lab, &["--name", "there"], WORK).run().ok();
+        let (here, there) = (lab.diff("here"), lab.diff("there"));
+        assert_eq!(here["digest"], there["digest"], "{here}\n{there}");
+        lab.tree().assert_equals(&before, "the project");
+    });
+}
+
+#[test]
+fn what_was_done_in_a_container_is_approved_rejected_and_undone() {
+    for_both(|lab, _| {
+        project(lab);
+        let before = lab.tree();
+        run(lab, &["--name", "s"], "echo more >> text; rm gone; echo n > new").run().ok();
+        lab.skep(["approve", "s"]).run().ok();
+        assert_eq!(std::fs::read_to_string(lab.project.join("new")).unwrap(), "n\n");
+        assert!(!lab.project.join("gone").exists());
+        lab.skep(["undo"]).run().ok();
+        lab.tree().assert_equals(&before, "the project");
+        // Rejecting goes through the view that is mounted in the container.
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+        lab.skep(["reject", "s", "text"]).run().ok();
+        assert_eq!(lab.exec_script("s", "tail -n 1 text").run().ok().text(), "three\n");
+    });
+}
+
+/// A path that would be options of the mount, if it were put there.
+#[test]
+fn fs_15_a_project_named_like_mount_options_is_only_a_project() {
+    for_both(|lab, _| {
+        let odd = lab.directory("a,lowerdir=:b c/inner").join("inner");
+        lab.write("a,lowerdir=:b c/inner/file", "one\n");
+        let call = lab.skep(["run", "--name", "s", "--provider", "docker", "--project"]).arg(&odd);
+        call.directory(&odd).args(["--", "sh", "-c", "echo two >> file"]).run().ok();
+        let diff = lab.diff("s");
+        assert_eq!(diff["changes"][0]["path"], "file", "{diff}");
+        assert_eq!(std::fs::read_to_string(odd.join("file")).unwrap(), "one\n");
+    });
+}
+
+#[test]
+fn hidden_files_stay_hidden_and_layers_are_seen() {
+    for_both(|lab, _| {
+        lab.write(".env", "TOKEN=canary-of-the-project\n");
+        lab.write("file", "one\n");
+        let seen = run(lab, &["--name", "s"], "cat .env 2>/dev/null; echo two >> file; cat file");
+        assert_eq!(seen.run().ok().text(), "one\ntwo\n");
+        if lab.skep(["show", "s", "--json"]).run().ok().json()["driver"] == "copy" {
+            return;
+        }
+        lab.skep(["snapshot", "s", "first"]).run().ok();
+        let seen = lab.exec_script("s", "echo three >> file; cat file").run().ok().text();
+        assert_eq!(seen, "one\ntwo\nthree\n");
+        lab.skep(["restore", "s", "first"]).run().ok();
+        assert_eq!(lab.exec_script("s", "cat file").run().ok().text(), "one\ntwo\n");
+    });
+}
