@@ -69,3 +69,35 @@ fn half_an_import_is_none() {
         assert!(refused.errors().contains("localhost:1"), "{}", refused.errors());
     });
 }
+
+/// A whole system of its own: busybox, and nothing of the host's.
+#[test]
+fn a_sandbox_shows_the_system_of_its_image() {
+    super::for_both(|lab, engine| {
+        let tree = engine.place().join(format!("system-{}", lab.who.ids().0));
+        fs::create_dir_all(tree.join("bin")).unwrap();
+        fs::create_dir_all(tree.join("etc")).unwrap();
+        fs::write(tree.join("etc/only-here"), "in the image\n").unwrap();
+        fs::copy("/bin/busybox", tree.join("bin/busybox")).unwrap();
+        for name in ["sh", "cat", "ls", "touch"] {
+            std::os::unix::fs::symlink("busybox", tree.join("bin").join(name)).unwrap();
+        }
+        let tree = tree.display().to_string();
+        lab.skep(["image", "import", &tree, "small:1"]).run().ok();
+        lab.write("file", "one\n");
+        let script = "cat /etc/only-here; ls /usr; echo two >> file; touch /etc/x; cat file";
+        let ran = super::run(lab, &["--name", "s", "--image", "small:1"], script).run().ok();
+        assert_eq!(ran.text(), "in the image\none\ntwo");
+        assert!(ran.errors().contains("Read-only file system"), "{}", ran.errors());
+        assert_eq!(lab.diff("s")["changes"][0]["path"], "file");
+        // The same work without the image has the same digest.
+        lab.skep(["run", "--name", "t", "--", "sh", "-c", "echo two >> file"]).run().ok();
+        assert_eq!(lab.diff("s")["digest"], lab.diff("t")["digest"]);
+        // Providers without images refuse it, and so does one that cannot find it.
+        lab.skep(["create", "--image", "small:1"]).run().exits(5);
+        let absent = ["create", "--provider", "docker", "--image", "localhost:1/absent:1"];
+        lab.skep(absent).run().exits(1);
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        lab.skep(["image", "rm", "small:1"]).run().ok();
+    });
+}

@@ -65,8 +65,15 @@ impl Docker {
     /// Kills the engine; its containers stay.
     pub(crate) fn crash(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
+        let containerd = self.root.join("exec/containerd/containerd.pid");
+        let containerd: i32 = fs::read_to_string(containerd).unwrap().trim().parse().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
+        // The kernel ends it with its parent; until then it would answer a new one.
+        wait_for("containerd to end", 10, || {
+            let stat = fs::read_to_string(format!("/proc/{containerd}/stat")).unwrap_or_default();
+            (stat.is_empty() || stat.contains(") Z ")).then_some(())
+        });
     }
 
     /// For `DOCKER_HOST`.

@@ -37,6 +37,7 @@ pub(crate) fn create(
         exclusive: typed.exclusive,
         user: typed.user.map(Into::into),
         system: typed.system.map(Into::into),
+        image: typed.image.clone(),
         profile: typed.profile.clone(),
         network: typed.net.map(Into::into),
         allow: typed.allow.clone(),

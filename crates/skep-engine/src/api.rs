@@ -80,6 +80,8 @@ pub struct CreateRequest {
     pub user: Option<InsideUser>,
     /// System directories.
     pub system: Option<SystemView>,
+    /// An image whose system is seen instead of the host's.
+    pub image: Option<String>,
     /// Named policy.
     pub profile: Option<String>,
     /// Network.

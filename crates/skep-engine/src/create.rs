@@ -92,7 +92,8 @@ impl Engine {
             .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
-        let (settings, _) = self.settings(Some(&project), Some(&typed))?;
+        let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
+        settings.policy.image = request.image.clone();
         crate::egress::check_policy(&settings.policy)?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
         let chosen = self.choose_provider(&settings, request.network)?;

@@ -123,12 +123,13 @@ impl Engine {
         let boot = skep_sys::process::boot_id().unwrap_or_default();
         let mut memory = self.read_probes();
         let now = skep_sys::process::ticks_since_boot();
-        if let Some(known) = memory.get(word).filter(|known| known.is_fresh(&boot, now)) {
+        let key = provider.circumstances(word);
+        if let Some(known) = memory.get(&key).filter(|known| known.is_fresh(&boot, now)) {
             return known.refusal.clone().map_or(Ok(()), Err);
         }
         let refusal = provider.probe(word).err().map(refusal);
         let ticks = skep_sys::process::ticks_since_boot();
-        memory.insert(word.to_owned(), Remembered { boot, ticks, refusal: refusal.clone() });
+        memory.insert(key, Remembered { boot, ticks, refusal: refusal.clone() });
         self.write_probes(&memory);
         refusal.map_or(Ok(()), Err)
     }

@@ -58,7 +58,7 @@ fn build(kernel: &Kernel, program: &Path) -> Result<Vec<u8>, MachineError> {
 
 /// What a dynamically linked program is loaded with; nothing for a static one. The loader itself
 /// is asked: it alone knows where it looks.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>, MachineError> {
+pub fn libraries(program: &Path) -> Result<Vec<PathBuf>, MachineError> {
     let Some(loader) = interpreter(program)? else { return Ok(Vec::new()) };
     let listed = Command::new(&loader)
         .arg("--list")

@@ -8,7 +8,9 @@ use crate::error::{Asked, At, DockerError, status};
 use crate::record::Record;
 use bollard::Docker;
 use bollard::models::ContainerCreateBody;
-use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use serde::{Deserialize, Serialize};
@@ -72,8 +74,13 @@ fn attended() -> Result<(), DockerError> {
 async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
     let docker = engine::open(&order.socket).await?;
     let container = create(&docker, order).await?;
+    let volume = match volume_of(&docker, &container).await {
+        Ok(volume) => volume,
+        Err(error) => return remove(&docker, &container, None).await.and(Err(error)),
+    };
     let record = Record {
         container: container.clone(),
+        volume,
         image: order.body.image.clone().unwrap_or_default(),
         engine: order.engine.clone(),
         socket: order.socket.clone(),
@@ -82,7 +89,7 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         Ok(()) => live(&docker, &container, life).await,
         Err(error) => Err(error),
     };
-    let removed = remove(&docker, &container).await;
+    let removed = remove(&docker, &container, record.volume.as_deref()).await;
     if removed.is_ok() {
         Record::remove(&order.directory);
     }
@@ -95,12 +102,19 @@ async fn create(docker: &Docker, order: &Order) -> Result<String, DockerError> {
     let made = docker.create_container(Some(options()), order.body.clone()).await;
     let made = match made {
         Err(error) if status(&error) == Some(409) => {
-            remove(docker, &order.name).await?;
+            remove(docker, &order.name, None).await?;
             docker.create_container(Some(options()), order.body.clone()).await
         }
         made => made,
     };
     made.map(|made| made.id).asked(|| "make a container".into())
+}
+
+/// What the engine has called the volume of a new container.
+async fn volume_of(docker: &Docker, container: &str) -> Result<Option<String>, DockerError> {
+    let seen = docker.inspect_container(container, None).await;
+    let mounts = seen.asked(|| "look at a container".into())?.mounts.unwrap_or_default();
+    Ok(mounts.into_iter().filter_map(|mount| mount.name).find(|name| !name.is_empty()))
 }
 
 /// Until the container has ended, or nobody needs it any more.
@@ -143,7 +157,29 @@ async fn ended(docker: &Docker, container: &str) {
 }
 
 /// Removes a container with everything that is only its own, and sees it gone.
-pub(crate) async fn remove(docker: &Docker, container: &str) -> Result<(), DockerError> {
+pub(crate) async fn remove(
+    docker: &Docker,
+    container: &str,
+    volume: Option<&str>,
+) -> Result<(), DockerError> {
+    remove_container(docker, container).await?;
+    match volume {
+        Some(volume) => remove_volume(docker, volume).await,
+        None => Ok(()),
+    }
+}
+
+/// Removes a volume that may have gone with its container.
+pub(crate) async fn remove_volume(docker: &Docker, volume: &str) -> Result<(), DockerError> {
+    match docker.remove_volume(volume, None::<RemoveVolumeOptions>).await {
+        Err(error) if status(&error) != Some(404) => {
+            Err(error).asked(|| format!("remove the volume `{volume}`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn remove_container(docker: &Docker, container: &str) -> Result<(), DockerError> {
     let operation = || format!("remove the container `{container}`");
     let options = || RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     for _ in 0..GONE_TRIES {

@@ -71,13 +71,18 @@ pub fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, DockerError> {
         cmd: Some(Vec::new()),
         working_dir: Some("/".into()),
         network_disabled: Some(true),
-        labels: Some(HashMap::from([
-            (HOME_LABEL.to_owned(), text(parts.home)?),
-            (SANDBOX_LABEL.to_owned(), spec.id.to_string()),
-        ])),
+        labels: Some(labels(parts)?),
         host_config: Some(host_config(parts)?),
         ..ContainerCreateBody::default()
     })
+}
+
+/// Whose it is.
+fn labels(parts: &Parts<'_>) -> Result<HashMap<String, String>, DockerError> {
+    Ok(HashMap::from([
+        (HOME_LABEL.to_owned(), text(parts.home)?),
+        (SANDBOX_LABEL.to_owned(), parts.spec.id.to_string()),
+    ]))
 }
 
 fn host_config(parts: &Parts<'_>) -> Result<HostConfig, DockerError> {
@@ -215,6 +220,7 @@ fn workspace(parts: &Parts<'_>) -> Result<Mount, DockerError> {
         volume_options: Some(MountVolumeOptions {
             // Else the engine would copy what the image has there into it.
             no_copy: Some(true),
+            labels: Some(labels(parts)?),
             driver_config: Some(MountVolumeOptionsDriverConfig {
                 name: Some("local".into()),
                 options: Some(options),
@@ -275,6 +281,29 @@ fn text(path: &Path) -> Result<String, DockerError> {
 /// How init is executed where the host's libraries are in place.
 pub fn plain_program(skep: &Path) -> (Vec<String>, Vec<(PathBuf, String)>) {
     (vec![INIT_PROGRAM.to_owned()], vec![(skep.to_owned(), INIT_PROGRAM.to_owned())])
+}
+
+/// Where an image has the libraries that init brings along.
+const LIBRARIES: &str = "/run/.skep-lib";
+
+/// How init is executed where nothing of the host's is: by its own loader, the first of
+/// `libraries`, with its own libraries. A static program needs none.
+pub fn brought_program(
+    skep: &Path,
+    libraries: &[PathBuf],
+) -> (Vec<String>, Vec<(PathBuf, String)>) {
+    let (mut program, mut files) = plain_program(skep);
+    let inside = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        format!("{LIBRARIES}/{name}")
+    };
+    if let Some(loader) = libraries.first() {
+        program.splice(0..0, [inside(loader), "--library-path".to_owned(), LIBRARIES.to_owned()]);
+    }
+    // Links are followed: the engine would mount where they lead to, under that name.
+    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    files.extend(libraries.iter().map(|library| (real(library), inside(library))));
+    (program, files)
 }
 
 #[cfg(test)]

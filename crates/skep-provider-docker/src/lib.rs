@@ -40,11 +40,13 @@ pub use error::DockerError;
 pub use images::Image;
 
 use attendant::Order;
-use container::{HOME_LABEL, Parts, SANDBOX_LABEL};
+use container::{Covered, HOME_LABEL, Parts, SANDBOX_LABEL};
 use error::{Asked, At};
 use record::Record;
 use skep_keeper::kept::Kind;
-use skep_keeper::vessel::{Attended, DOOR, NO_RESOLV_CONF, Vessel, hosts_file, system_entries};
+use skep_keeper::vessel::{
+    Attended, DOOR, NO_RESOLV_CONF, SystemEntry, Vessel, hosts_file, system_entries,
+};
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
 use skep_types::{NetworkMode, SandboxId, WorkspaceDriver};
@@ -76,20 +78,18 @@ impl Docker {
         self.remove_orphans(&engine)?;
         let door = prepare_door(spec)?;
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let system = system_entries();
-        let image = host_view::ensure(&engine, &system)?;
-        let covered = match ids.0 {
-            0 => host_view::only_for_root(Path::new("/etc")),
-            _ => Vec::new(),
+        let skep = (self.skep)();
+        let view = match &spec.policy.image {
+            None => View::of_host(&engine, &skep, ids.0)?,
+            Some(reference) => View::of_image(&engine, &skep, reference)?,
         };
-        let (program, program_files) = container::plain_program(&(self.skep)());
         let body = container::body(&Parts {
             spec,
-            image: &image,
-            system: &system,
-            covered: &covered,
-            program: &program,
-            program_files: &program_files,
+            image: &view.image,
+            system: &view.system,
+            covered: &view.covered,
+            program: &view.program,
+            program_files: &view.program_files,
             ids,
             home: &self.state_dir,
             door: &door,
@@ -103,26 +103,71 @@ impl Docker {
         })
     }
 
-    /// Containers of this state directory whose sandbox is not there any more. Others are nobody's
-    /// business here.
+    /// Containers and volumes of this state directory whose sandbox is not there any more. Others
+    /// are nobody's business here.
     fn remove_orphans(&self, engine: &Engine) -> Result<(), DockerError> {
-        use bollard::query_parameters::ListContainersOptionsBuilder;
+        use bollard::query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder};
         let own = format!("{HOME_LABEL}={}", self.state_dir.display());
         let filters = HashMap::from([("label".to_owned(), vec![own])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let listed = engine
+        let containers = engine
             .wait(engine.docker.list_containers(Some(options)))
             .asked(|| "list containers".into())?;
-        for container in listed {
-            let sandbox = container.labels.as_ref().and_then(|labels| labels.get(SANDBOX_LABEL));
-            let sandbox = sandbox.and_then(|id| id.parse::<SandboxId>().ok());
-            let orphaned = sandbox
-                .is_some_and(|id| !self.state_dir.join("sandboxes").join(id.as_str()).exists());
-            if let (true, Some(id)) = (orphaned, container.id) {
-                engine.wait(attendant::remove(&engine.docker, &id))?;
+        for container in containers {
+            if let (true, Some(id)) = (self.is_orphan(container.labels.as_ref()), container.id) {
+                engine.wait(attendant::remove(&engine.docker, &id, None))?;
+            }
+        }
+        let options = ListVolumesOptionsBuilder::default().filters(&filters).build();
+        let volumes = engine
+            .wait(engine.docker.list_volumes(Some(options)))
+            .asked(|| "list volumes".into())?;
+        for volume in volumes.volumes.unwrap_or_default() {
+            if self.is_orphan(Some(&volume.labels)) {
+                engine.wait(attendant::remove_volume(&engine.docker, &volume.name))?;
             }
         }
         Ok(())
+    }
+
+    fn is_orphan(&self, labels: Option<&HashMap<String, String>>) -> bool {
+        let sandbox = labels.and_then(|labels| labels.get(SANDBOX_LABEL));
+        let sandbox = sandbox.and_then(|id| id.parse::<SandboxId>().ok());
+        sandbox.is_some_and(|id| !self.state_dir.join("sandboxes").join(id.as_str()).exists())
+    }
+}
+
+/// Whose system a container shows, and how init is executed on it.
+struct View {
+    image: String,
+    system: Vec<SystemEntry>,
+    covered: Vec<Covered>,
+    program: Vec<String>,
+    program_files: Vec<(PathBuf, String)>,
+}
+
+impl View {
+    /// The host's, where this program is at home.
+    fn of_host(engine: &Engine, skep: &Path, user: u32) -> Result<Self, DockerError> {
+        let system = system_entries();
+        let image = host_view::ensure(engine, &system)?;
+        let covered = match user {
+            0 => host_view::only_for_root(Path::new("/etc")),
+            _ => Vec::new(),
+        };
+        let (program, program_files) = container::plain_program(skep);
+        Ok(Self { image, system, covered, program, program_files })
+    }
+
+    /// An image's, by what its name means now. This program brings its loader and libraries.
+    fn of_image(engine: &Engine, skep: &Path, reference: &str) -> Result<Self, DockerError> {
+        let found = engine.image(reference)?;
+        let image = found.ok_or_else(|| DockerError::NoImage(reference.to_owned()))?.id;
+        let libraries = skep_machine::initramfs::libraries(skep).map_err(|error| {
+            DockerError::Invalid(format!("cannot bring skep along: {}", skep_types::chain(&error)))
+        })?;
+        let (program, program_files) = container::brought_program(skep, &libraries);
+        Ok(Self { image, system: Vec::new(), covered: Vec::new(), program, program_files })
     }
 }
 
@@ -188,7 +233,7 @@ impl Kind for Docker {
             layers: SHARED_KERNEL_LAYERS.to_vec(),
             networks: vec![NetworkMode::None],
             system_cow: false,
-            images: false,
+            images: true,
             unprivileged: true,
             selection: Selection::Named,
         }
@@ -198,6 +243,10 @@ impl Kind for Docker {
         let engine = self.engine()?;
         host_view::ensure(&engine, &system_entries())?;
         Ok(())
+    }
+
+    fn circumstances(&self, word: &str) -> String {
+        format!("{word} {}", (self.host)().unwrap_or_default())
     }
 
     /// The engine mounts as root: what root's overlay leaves in a user's work directory the user
@@ -232,7 +281,8 @@ impl Kind for Docker {
             Err(DockerError::Absent { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        engine.wait(attendant::remove(&engine.docker, &record.container))?;
+        let volume = record.volume.as_deref();
+        engine.wait(attendant::remove(&engine.docker, &record.container, volume))?;
         Record::remove(directory);
         Ok(())
     }

@@ -13,7 +13,10 @@ const FILE: &str = "container.json";
 pub struct Record {
     /// The engine's id of it.
     pub container: String,
-    /// The image's name.
+    /// The engine's name of the workspace volume, where there is one. It goes with the container,
+    /// but not if somebody else removes that.
+    pub volume: Option<String>,
+    /// The image's name, or its id.
     pub image: String,
     /// The engine's version.
     pub engine: String,

@@ -92,6 +92,9 @@ impl Capabilities {
         if let Some(network) = network.filter(|network| !self.networks.contains(network)) {
             return Some(format!("it cannot give `--net {}`", word_for(network)));
         }
+        if policy.image.is_some() && !self.images {
+            return Some("it has no images (`--image`)".into());
+        }
         if policy.system == SystemView::Cow && !self.system_cow {
             return Some("it has no copy-on-write system directories (`--system cow`)".into());
         }

@@ -286,6 +286,12 @@ pub trait Provider {
     /// May take a while: the engine remembers the answer for a short time.
     fn probe(&self, word: &str) -> Result<(), ProviderError>;
 
+    /// What an answer of [`Provider::probe`] holds for: remembered under this, and asked again under
+    /// another.
+    fn circumstances(&self, word: &str) -> String {
+        word.to_owned()
+    }
+
     /// What there is to know of a running sandbox besides its report: a container's id, the
     /// runtime's version. Empty when nobody holds it.
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {

@@ -129,6 +129,8 @@ pub(crate) struct CreateBody {
     /// `ro` or `cow`.
     #[schema(value_type = Option<String>)]
     system: Option<SystemView>,
+    /// An image whose system is seen instead of the host's (provider `docker`).
+    image: Option<String>,
     /// A named policy.
     profile: Option<String>,
     /// `none`, …; `host` needs the role approver.
@@ -220,6 +222,7 @@ impl CreateBody {
             exclusive: self.exclusive,
             user: self.user,
             system: self.system,
+            image: self.image,
             profile: self.profile,
             network: self.network,
             allow: self.allow,

@@ -111,6 +111,9 @@ pub struct Policy {
     pub egress: crate::EgressPolicy,
     /// System directories.
     pub system: SystemView,
+    /// The image whose system is seen instead of the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Who the processes look like.
     pub user: InsideUser,
     /// Extra mounts, in order.

@@ -36,6 +36,7 @@ impl Run for Create {
         let env = read_environment(context, &self.environment)?;
         let around = &context.surroundings;
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        super::image::engine::ensure(context, &request)?;
         let sandbox = context.api()?.create(&request)?;
         if self.json.json {
             context.output.document(&SandboxDocument::new(&sandbox))?;

@@ -82,6 +82,7 @@ impl Run {
         };
         let spec = resolve::exec(command, &around.directory, &project)?;
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        super::image::engine::ensure(context, &request)?;
         Ok((request, spec))
     }
 

@@ -4,6 +4,7 @@ use super::group::{Group, Level, Part};
 use super::tables::{MountedHierarchy, mounted_hierarchies, own_path};
 use super::{CgroupError, Feature, GroupLimits, Version, read_knob, write_knob};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::Pid;
 use skep_types::SandboxId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -279,6 +280,28 @@ impl CgroupHost {
             }
         }
         (!parts.is_empty()).then(|| Group::from_parts(parts, missing, Level::Sandbox))
+    }
+
+    /// The group that a process is in, whoever made it: to be read, not to be changed.
+    pub fn around(pid: Pid) -> Option<Group> {
+        let read = |path: &str| super::read_file(Path::new(path)).unwrap_or_default();
+        let place = read(&format!("/proc/{}/cgroup", pid.as_raw_nonzero()));
+        let place = String::from_utf8(place).unwrap_or_default();
+        let mut mounted = mounted_hierarchies(&read("/proc/self/mountinfo"));
+        mounted.sort_by_key(|hierarchy| std::cmp::Reverse(hierarchy.version));
+        let mut had = BTreeSet::new();
+        let mut parts = Vec::new();
+        for hierarchy in &mounted {
+            let Some(path) = own_path(&place, hierarchy) else { continue };
+            let Ok(below) = path.strip_prefix(&hierarchy.root) else { continue };
+            let directory = hierarchy.mount_point.join(below);
+            let offered = offered_features(hierarchy, &directory).into_iter();
+            let features: BTreeSet<Feature> = offered.filter(|one| had.insert(*one)).collect();
+            if !features.is_empty() {
+                parts.push(Part { version: hierarchy.version, directory, features });
+            }
+        }
+        (!parts.is_empty()).then(|| Group::from_parts(parts, BTreeMap::new(), Level::Exec))
     }
 
     /// Sandboxes that have a group under our parent.

@@ -38,6 +38,7 @@ use refusals::Refusals;
 use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use skep_confine::cgroup::Group;
 use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
@@ -96,6 +97,8 @@ struct State {
     disk: Option<DiskGuard>,
     /// Where there is no cgroup.
     polled: Option<PolledGuard>,
+    /// The group of an engine, where skep has none.
+    watched: Option<Group>,
     /// Whether init is gone without having been told to.
     init_ended: bool,
     capture: Option<Capture>,
@@ -167,6 +170,12 @@ impl<'a> Keeper<'a> {
         if let Some(guard) = &mut self.state.disk {
             guard.count_for(lent);
         }
+        self
+    }
+
+    /// Looks for ends by the limits of a group that is somebody else's.
+    pub fn watching(mut self, group: Option<Group>) -> Self {
+        self.state.watched = group;
         self
     }
 

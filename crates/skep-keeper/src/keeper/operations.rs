@@ -315,14 +315,16 @@ impl Keeper<'_> {
 
     /// Processes of the sandbox that the kernel has killed for want of memory.
     pub(super) fn memory_kills(&self) -> u64 {
-        let group = self.group.as_ref().filter(|membership| membership.used);
-        group.and_then(|membership| membership.group.oom_kills()).unwrap_or(0)
+        let own = self.group.as_ref().filter(|membership| membership.used);
+        let group = own.map(|membership| &membership.group).or(self.state.watched.as_ref());
+        group.and_then(|group| group.oom_kills()).unwrap_or(0)
     }
 
     /// Forks refused by the limit on tasks, which is the sandbox's and not the exec's.
     fn refused_forks(&self) -> u64 {
-        let group = self.group.as_ref().filter(|membership| membership.used);
-        group.and_then(|membership| membership.group.pids_max_hits()).unwrap_or(0)
+        let own = self.group.as_ref().filter(|membership| membership.used);
+        let group = own.map(|membership| &membership.group).or(self.state.watched.as_ref());
+        group.and_then(|group| group.pids_max_hits()).unwrap_or(0)
     }
 
     pub(super) fn operate_signal(&mut self, exec: &ExecId, signal: i32) {

@@ -42,6 +42,10 @@ pub trait Kind {
     fn capabilities(&self, word: &str) -> Capabilities;
     /// Whether it works here.
     fn probe(&self, word: &str) -> Result<(), ProviderError>;
+    /// What an answer of `probe` holds for.
+    fn circumstances(&self, word: &str) -> String {
+        word.to_owned()
+    }
     /// What init is put into. Everything that can be refused early is refused here.
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError>;
     /// Refuses a command that it could not run as asked.
@@ -122,6 +126,10 @@ impl<K: Kind> Provider for Kept<K> {
 
     fn probe(&self, word: &str) -> Result<(), ProviderError> {
         self.kind.probe(word)
+    }
+
+    fn circumstances(&self, word: &str) -> String {
+        self.kind.circumstances(word)
     }
 
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {

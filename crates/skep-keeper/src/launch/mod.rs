@@ -156,7 +156,13 @@ fn bring_up<'a>(
     if let Some(known) = known.filter(|_| plan.known.as_ref() != Some(&report)) {
         known.remember(&report);
     }
-    report.0.extend(limits::report(spec, vessel, undo.group.as_ref()).0);
+    let watched = match (vessel, &undo.group, &undo.init) {
+        // Where skep has no group, the engine's holds; it is read, not believed.
+        (Vessel::Attended(_), None, Some(init)) => CgroupHost::around(init.pid),
+        _ => None,
+    };
+    let group = undo.group.as_ref().or(watched.as_ref());
+    report.0.extend(limits::report(spec, vessel, group).0);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }
@@ -167,7 +173,7 @@ fn bring_up<'a>(
     let attendants = Attendants { servers, publisher, egress };
     let lent = plan.map.lent();
     let keeper = Keeper::new(spec, vessel, listener, ours, init, group, umask, attendants);
-    Ok((keeper.counting(lent), terminate, report))
+    Ok((keeper.counting(lent).watching(watched), terminate, report))
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a

@@ -4,6 +4,7 @@ use crate::arguments::Json;
 use crate::context::Context;
 use crate::exit::Failure;
 use crate::render::table::table;
+use skep_engine::api::CreateRequest;
 use skep_provider_docker::{DockerError, Engine, Image};
 use skep_types::{Code, Problem, escape};
 use std::path::Path;
@@ -30,6 +31,18 @@ pub(super) fn pull(context: &Context, reference: &str, json: Json) -> Result<(),
     let mut progress = |line: &str| context.output.say(&visible(line));
     let image = open(context)?.pull(reference, &mut progress).map_err(problem)?;
     show(context, &image, json)
+}
+
+/// An image that was named for a new sandbox is fetched if it is not here. What is asked of a
+/// server has to be there.
+pub(crate) fn ensure(context: &Context, request: &CreateRequest) -> Result<(), Problem> {
+    match (&request.image, request.provider.as_deref()) {
+        (Some(reference), Some("docker")) if context.host().is_none() => {
+            let mut progress = |line: &str| context.output.say(&visible(line));
+            open(context)?.pull(reference, &mut progress).map(drop).map_err(problem)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `skep image import`.
@@ -72,19 +85,19 @@ fn show(context: &Context, image: &Image, json: Json) -> Result<(), Failure> {
     }
 }
 
-fn open(context: &Context) -> Result<Engine, Failure> {
+fn open(context: &Context) -> Result<Engine, Problem> {
     if context.host().is_some() {
         let message = "images are those of this host's engine, not of a server's";
         let problem = Problem::new(Code::Usage, message);
-        return Err(problem.hint("leave out `--host`, or run it on the server").into());
+        return Err(problem.hint("leave out `--host`, or run it on the server"));
     }
     let address = context.surroundings.variable("DOCKER_HOST");
     let address = address.map(|address| address.to_string_lossy().into_owned());
     Engine::connect(address.as_deref()).map_err(problem)
 }
 
-fn problem(error: DockerError) -> Failure {
-    error.problem().into()
+fn problem(error: DockerError) -> Problem {
+    error.problem()
 }
 
 fn visible(text: &str) -> String {

@@ -1,6 +1,6 @@
 //! `skep image`: what machines and containers are made from.
 
-mod engine;
+pub(crate) mod engine;
 mod kernel;
 
 use crate::arguments::{AfterDashes, Json};
