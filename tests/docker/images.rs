@@ -70,6 +70,32 @@ fn half_an_import_is_none() {
     });
 }
 
+/// A small form of it: the packages of the whole take minutes.
+#[test]
+fn long_the_agent_image_is_made_from_packages_and_works() {
+    if !crate::harness::long() {
+        return;
+    }
+    with_engine(|lab, engine| {
+        let few = ["--package", "git", "--package", "python3-minimal"];
+        let build = lab.skep(["image", "build", "agent", "small/agent:1"]).args(few).within(900);
+        build.run().ok();
+        let seen: Value = serde_json::from_str(&engine.ask(&["inspect", "small/agent:1"])).unwrap();
+        let config = &seen[0]["Config"];
+        assert_eq!(config["User"], "agent");
+        assert_eq!(config["Entrypoint"][0], "/usr/local/bin/agent-entry");
+        assert_eq!(config["Healthcheck"]["Test"][1], "/usr/local/bin/agent-health");
+        let ran = ["run", "--rm", "--network", "none", "small/agent:1", "sh", "-c"];
+        let ran = engine.ask(&[&ran[..], &["id -un; git --version"]].concat());
+        assert!(ran.starts_with("agent\ngit version"), "{ran}");
+        lab.write("file", "one\n");
+        let flags = ["--name", "s", "--image", "small/agent:1"];
+        let seen = super::run(lab, &flags, "git --version; cat /etc/os-release; echo two >> file");
+        assert!(seen.run().ok().text().contains("git version"));
+        assert_eq!(lab.diff("s")["changes"][0]["path"], "file");
+    });
+}
+
 /// A whole system of its own: busybox, and nothing of the host's.
 #[test]
 fn a_sandbox_shows_the_system_of_its_image() {

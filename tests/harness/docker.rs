@@ -37,7 +37,10 @@ impl Docker {
     /// Starts the engine (again) on what it kept.
     pub(crate) fn resume(&mut self) {
         assert!(self.daemon.is_none());
-        let _ = fs::remove_file(self.root.join("pid"));
+        // Those of dead processes: one that nobody has waited for yet still seems to run.
+        for file in ["pid", "exec/containerd/containerd.pid"] {
+            let _ = fs::remove_file(self.root.join(file));
+        }
         let log = fs::File::create(self.root.join("log")).unwrap();
         let at = |name: &str| self.root.join(name).display().to_string();
         // It ends with the test, also with one that is killed.

@@ -34,6 +34,16 @@ pub enum DockerError {
     /// No such image here.
     #[error("there is no image `{0}` here")]
     NoImage(String),
+    /// A program that is needed is not here.
+    #[error("{tool} is missing: {reason}")]
+    Tool {
+        /// Which.
+        tool: &'static str,
+        /// How that is known.
+        reason: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
     /// The request is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -101,6 +111,7 @@ impl DockerError {
             Self::NoImage(_) => {
                 "`skep image pull REF` fetches one, `skep image import FILE REF` takes one from a file"
             }
+            Self::Tool { remedy, .. } => remedy,
             Self::Refused { .. } | Self::Invalid(_) | Self::Io { .. } => "see `skep doctor`",
         }
     }
@@ -108,14 +119,16 @@ impl DockerError {
     /// The error as callers of `skep image` see it.
     pub fn problem(&self) -> Problem {
         let code = match self {
-            Self::Remote { .. } | Self::Absent { .. } => Code::MissingCapability,
+            Self::Remote { .. } | Self::Absent { .. } | Self::Tool { .. } => {
+                Code::MissingCapability
+            }
             Self::NoImage(_) => Code::NotFound,
             Self::Invalid(_) => Code::Usage,
             Self::Refused { .. } | Self::Io { .. } => Code::Io,
         };
         let problem = Problem::from_error(code, self);
         match self {
-            Self::Remote { .. } | Self::Absent { .. } | Self::NoImage(_) => {
+            Self::Remote { .. } | Self::Absent { .. } | Self::NoImage(_) | Self::Tool { .. } => {
                 problem.hint(self.remedy())
             }
             _ => problem,

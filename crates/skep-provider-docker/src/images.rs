@@ -94,7 +94,17 @@ impl Engine {
     /// Makes an image from a root filesystem: a directory, or a tar archive of one (which the
     /// engine unpacks if it is compressed). It has its name only when all of it is there.
     pub fn import(&self, source: &Path, reference: &str) -> Result<Image, DockerError> {
-        let options = CreateImageOptionsBuilder::default().from_src("-");
+        self.import_saying(source, reference, Vec::new())
+    }
+
+    /// The same, with what the image says about itself: lines of a Dockerfile.
+    pub(crate) fn import_saying(
+        &self,
+        source: &Path,
+        reference: &str,
+        says: Vec<String>,
+    ) -> Result<Image, DockerError> {
+        let options = CreateImageOptionsBuilder::default().from_src("-").changes(says);
         let (name, tag) = split_tag(reference)?;
         let options = options.repo(name).tag(tag).build();
         let file = archive_of(source)?;

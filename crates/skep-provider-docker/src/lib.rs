@@ -32,12 +32,14 @@ mod engine;
 mod error;
 mod host_view;
 mod images;
+mod recipe;
 mod record;
 
 pub use attendant::{ATTENDANT_COMMAND, attend};
 pub use engine::{DEFAULT_SOCKET, Engine, socket_of};
 pub use error::DockerError;
 pub use images::Image;
+pub use recipe::{Build, Recipe};
 
 use attendant::Order;
 use container::{Covered, HOME_LABEL, Parts, SANDBOX_LABEL};

@@ -78,14 +78,16 @@ pub(super) fn remove(context: &Context, reference: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-fn show(context: &Context, image: &Image, json: Json) -> Result<(), Failure> {
+/// An image, by its id.
+pub(super) fn show(context: &Context, image: &Image, json: Json) -> Result<(), Failure> {
     match json.json {
         true => context.output.document(image),
         false => context.output.text(&format!("{}\n", visible(&image.id))),
     }
 }
 
-fn open(context: &Context) -> Result<Engine, Problem> {
+/// The engine of this host.
+pub(super) fn open(context: &Context) -> Result<Engine, Problem> {
     if context.host().is_some() {
         let message = "images are those of this host's engine, not of a server's";
         let problem = Problem::new(Code::Usage, message);

@@ -1,5 +1,6 @@
 //! `skep image`: what machines and containers are made from.
 
+mod build;
 pub(crate) mod engine;
 mod kernel;
 
@@ -43,6 +44,8 @@ enum What {
         #[command(flatten)]
         json: Json,
     },
+    /// Make an image from Debian packages, by a recipe
+    Build(build::BuildArguments),
     /// Remove an image
     Rm {
         /// Name, digest or id
@@ -67,6 +70,7 @@ impl Run for Image {
             What::Import { source, reference, json } => {
                 engine::import(context, &source, reference.as_deref(), json)?;
             }
+            What::Build(build) => build.run(context)?,
             What::Rm { reference } => engine::remove(context, &reference)?,
             What::Kernel { deb, json } => kernel::run(context, deb, json)?,
         }
