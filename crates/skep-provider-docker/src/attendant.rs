@@ -123,6 +123,10 @@ async fn live(docker: &Docker, container: &str, life: &Receiver) -> Result<(), D
     let nobody = pin!(unneeded(life));
     let over = pin!(ended(docker, container));
     match select(nobody, over).await {
+        Either::Right((Some(code), _)) if code != 0 => Err(DockerError::Refused {
+            operation: "keep a container running".into(),
+            reason: format!("it ended with code {code}"),
+        }),
         Either::Left(_) | Either::Right(_) => Ok(()),
     }
 }
@@ -143,14 +147,17 @@ async fn unneeded(life: &Receiver) {
     }
 }
 
-/// The engine says that it has ended. One that does not answer says nothing of the container,
+/// The engine says that it has ended, and with which code. One that does not answer says nothing of the container,
 /// whose commands do not go through it.
-async fn ended(docker: &Docker, container: &str) {
+async fn ended(docker: &Docker, container: &str) -> Option<i64> {
     loop {
         let mut answers = pin!(docker.wait_container(container, None));
         match answers.next().await {
-            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => return,
-            Some(Err(error)) if status(&error) == Some(404) => return,
+            Some(Ok(ended)) => return Some(ended.status_code),
+            Some(Err(bollard::errors::Error::DockerContainerWaitError { code, .. })) => {
+                return Some(code);
+            }
+            Some(Err(error)) if status(&error) == Some(404) => return None,
             Some(Err(_)) | None => tokio::time::sleep(AGAIN).await,
         }
     }

@@ -182,7 +182,23 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
         let target = text(mount.target.as_path())?;
         mounts.push(bind(mount.source.as_path(), &target, mount.access)?);
     }
+    for place in state_in_view(parts) {
+        mounts.push(bind(&door.join("nothing"), &text(&place)?, Access::Ro)?);
+    }
     Ok(mounts)
+}
+
+/// Every place where skep's own state would be seen: in a system directory, or in a mount.
+fn state_in_view<'a>(parts: &'a Parts<'_>) -> impl Iterator<Item = PathBuf> + 'a {
+    let system = parts.system.iter().filter_map(|entry| match entry {
+        SystemEntry::Directory(path) if parts.home.starts_with(path) => Some(parts.home.into()),
+        _ => None,
+    });
+    let mounts = parts.spec.policy.mounts.iter().filter_map(|mount| {
+        let below = parts.home.strip_prefix(mount.source.as_path()).ok()?;
+        Some(mount.target.as_path().join(below))
+    });
+    system.chain(mounts)
 }
 
 /// Without what is mounted below it: the engine would show that writable.
@@ -377,6 +393,25 @@ mod tests {
         assert!(!options.contains("/etc"), "{options}");
         let odd = RunSpec { directory: "/state,x/sandboxes/x".into(), ..spec };
         assert!(made(&odd).is_err());
+    }
+
+    #[test]
+    fn the_state_is_covered_wherever_it_would_be_seen() {
+        let mut spec = spec();
+        let mount = |source: &str| skep_types::Mount {
+            source: source.into(),
+            target: "/seen".into(),
+            access: Access::Ro,
+        };
+        spec.policy.mounts = vec![mount("/"), mount("/elsewhere")];
+        let made = made(&spec).unwrap().host_config.unwrap().mounts.unwrap();
+        let covers = |target: &str| {
+            made.iter().any(|mount| {
+                mount.target.as_deref() == Some(target)
+                    && mount.source.as_deref() == Some("/state/sandboxes/x/door/nothing")
+            })
+        };
+        assert!(covers("/seen/state") && !covers("/seen"));
     }
 
     #[test]

@@ -69,6 +69,23 @@ impl Engine {
         Ok(Self { docker, runtime, version: version.version.unwrap_or_default(), socket })
     }
 
+    /// Refuses an engine whose containers have other ids than the host's: nobody in them could
+    /// write what belongs to the caller.
+    pub(crate) fn refuse_other_ids(&self) -> Result<(), DockerError> {
+        let info = self.wait(self.docker.info()).asked(|| "tell how it is set up".into())?;
+        let options = info.security_options.unwrap_or_default();
+        match options
+            .iter()
+            .find(|one| one.contains("name=userns") || one.contains("name=rootless"))
+        {
+            None => Ok(()),
+            Some(option) => Err(DockerError::Refused {
+                operation: "run containers with this host's ids".into(),
+                reason: format!("it maps them to others (`{option}`)"),
+            }),
+        }
+    }
+
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }

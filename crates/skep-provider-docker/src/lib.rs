@@ -243,6 +243,7 @@ impl Kind for Docker {
 
     fn probe(&self, _: &str) -> Result<(), ProviderError> {
         let engine = self.engine()?;
+        engine.refuse_other_ids()?;
         host_view::ensure(&engine, &system_entries())?;
         Ok(())
     }
