@@ -34,6 +34,7 @@ pub mod network;
 pub mod process;
 pub mod program;
 pub mod raw;
+pub mod record_lock;
 pub mod route;
 pub mod seccomp;
 pub mod signal;
