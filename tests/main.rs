@@ -11,6 +11,7 @@
 mod docker;
 mod egress;
 mod foundation;
+mod guest;
 mod harness;
 mod isolation;
 mod microvm;

@@ -1,0 +1,3 @@
+//! What only a machine of its own can show: see `harness/guest.rs`.
+
+mod power;
