@@ -1,3 +1,5 @@
 //! What only a machine of its own can show: see `harness/guest.rs`.
 
+mod kernel;
 mod power;
+mod quota;

@@ -137,7 +137,7 @@ impl Guest {
     }
 
     fn read_until(&mut self, wanted: impl Fn(&str) -> bool) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(150);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while let Ok(line) =
             self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
@@ -206,7 +206,7 @@ fn first_root(to: &Path, modules: &[PathBuf], script: &str) {
 }
 
 /// What an ordinary system has done before anybody logs in.
-const SET_UP: &str = "export PATH=/bin HOME=/root LANG=C.UTF-8
+const SET_UP: &str = "export PATH=/bin HOME=/root SKEP_HOME=/home/state LANG=C.UTF-8
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev

@@ -33,6 +33,7 @@ pub mod mount;
 pub mod network;
 pub mod process;
 pub mod program;
+pub mod quota;
 pub mod raw;
 pub mod record_lock;
 pub mod route;

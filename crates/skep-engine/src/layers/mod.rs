@@ -37,12 +37,29 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Chains are merged when they get this long; the kernel refuses more than five hundred.
-const LONGEST_CHAIN: usize = 200;
-/// Where a chain must not get longer.
-const LIMIT: usize = 400;
-/// How many of the newest layers are left as they are by a merge.
-const KEPT_APART: usize = 20;
+/// How long chains may get.
+struct Chain {
+    /// They are merged when they are this long.
+    longest: usize,
+    /// They must not get longer.
+    limit: usize,
+    /// How many of the newest layers are left as they are by a merge.
+    kept_apart: usize,
+}
+
+/// The kernel refuses more than five hundred layers; before Linux 6.8 they must be named in one
+/// string of 255 bytes, and fifteen fit.
+fn chain() -> Chain {
+    let kernel = rustix::system::uname();
+    let release = kernel.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (6, 8) {
+        Chain { longest: 200, limit: 400, kept_apart: 20 }
+    } else {
+        Chain { longest: 8, limit: 12, kept_apart: 2 }
+    }
+}
 
 impl Engine {
     /// The sandbox's present state as a stack of layers. The caller holds its lock.
@@ -138,7 +155,7 @@ impl Engine {
             Ok(None) => Ok(sandbox),
             Ok(Some(shortened)) => Ok(shortened),
             // Tried again with the next one; there is room until the kernel's limit.
-            Err(_) if sandbox.layers.len() < LIMIT => Ok(sandbox),
+            Err(_) if sandbox.layers.len() < chain().limit => Ok(sandbox),
             Err(problem) => Err(problem),
         }
     }
@@ -184,10 +201,11 @@ impl Engine {
 
     /// Merges the lower part of a long chain into one layer.
     fn shorten(&self, sandbox: &Sandbox) -> Result<Option<Sandbox>, Problem> {
-        if sandbox.layers.len() < LONGEST_CHAIN {
+        let chain = chain();
+        if sandbox.layers.len() < chain.longest {
             return Ok(None);
         }
-        let (kept, merged) = sandbox.layers.split_at(KEPT_APART);
+        let (kept, merged) = sandbox.layers.split_at(chain.kept_apart);
         let paths: Vec<PathBuf> = merged.iter().map(|layer| self.layout().layer(layer)).collect();
         let copied = paths.iter().any(|path| copied_mark(path).exists());
         let one = self.build_layer(|to| {

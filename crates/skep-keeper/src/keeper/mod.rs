@@ -427,13 +427,18 @@ impl<'a> Keeper<'a> {
 }
 
 /// Where everything goes that is written inside and outlives it.
-fn uppers(spec: &RunSpec) -> Vec<PathBuf> {
-    let mut uppers = vec![spec.directory.join("upper")];
+/// Directories with an `upper` each: the workspace's own, and those of a copy-on-write system.
+pub fn areas(spec: &RunSpec) -> Vec<PathBuf> {
+    let mut areas = vec![spec.directory.clone()];
     if spec.policy.system == SystemView::Cow {
         let system = system::directories().into_iter();
-        uppers.extend(system.map(|path| system::area(&spec.directory, path).join("upper")));
+        areas.extend(system.map(|path| system::area(&spec.directory, path)));
     }
-    uppers
+    areas
+}
+
+fn uppers(spec: &RunSpec) -> Vec<PathBuf> {
+    areas(spec).into_iter().map(|area| area.join("upper")).collect()
 }
 
 fn until(deadline: Instant) -> Timespec {

@@ -1,5 +1,6 @@
 //! What holds of the limits, and what is refused because it does not.
 
+use super::quota::Quota;
 use crate::failure::Failure;
 use crate::vessel::{Tasks, Vessel};
 use skep_confine::cgroup::Group;
@@ -8,7 +9,12 @@ use skep_provider::RunSpec;
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
 
 /// The part of the report that is about limits.
-pub fn report(spec: &RunSpec, vessel: &Vessel, group: Option<&Group>) -> EnforcementReport {
+pub fn report(
+    spec: &RunSpec,
+    vessel: &Vessel,
+    group: Option<&Group>,
+    quota: &Result<Quota, String>,
+) -> EnforcementReport {
     let limits = &spec.policy.limits;
     let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
     let mut report = report_limits(group, limits, fallback);
@@ -32,12 +38,18 @@ pub fn report(spec: &RunSpec, vessel: &Vessel, group: Option<&Group>) -> Enforce
         SystemView::Cow => "the upper and those of the system",
     };
     match limits.disk {
-        Some(size) => report.on(
-            Layer::Disk,
-            format!(
+        Some(size) => {
+            let guard = format!(
                 "guard on {counted} ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
-            ),
-        ),
+            );
+            report.on(
+                Layer::Disk,
+                match quota {
+                    Ok(_) => format!("project quota on {counted} ({size}), and a {guard}"),
+                    Err(reason) => format!("{guard}; no project quota: {reason}"),
+                },
+            );
+        }
         None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
     }
     report

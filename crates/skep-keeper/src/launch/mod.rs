@@ -9,6 +9,7 @@ mod arrival;
 mod limits;
 mod owners;
 mod plan;
+mod quota;
 
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
@@ -20,6 +21,7 @@ use crate::network::publish;
 use crate::protocol::{StartReport, to_json};
 use crate::vessel::{Held, Vessel};
 use arrival::{Arrival, Up};
+use quota::Quota;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -71,21 +73,20 @@ fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
 /// The keeper's life. Returns its exit code.
 fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd) -> i32 {
     let up = detach(report.as_fd()).and_then(|umask| bring_up(spec, vessel, umask));
-    let (message, keeper) = match up {
-        Ok((keeper, terminate, enforcement)) => {
-            (StartReport::Ready(enforcement), Some((keeper, terminate)))
-        }
-        Err(failure) => (StartReport::Failed(failure), None),
+    let message = match &up {
+        Ok(running) => StartReport::Ready(running.report.clone()),
+        Err(failure) => StartReport::Failed(failure.clone()),
     };
     // If the caller is gone, the sandbox stays: its row is there, and so is the way to find it.
     let _ = rustix::io::write(&report, &to_json(&message));
     drop(report);
-    match keeper {
-        Some((keeper, terminate)) => {
+    match up {
+        Ok(Running { keeper, terminate, quota, .. }) => {
             keeper.serve(&terminate);
+            drop(quota);
             0
         }
-        None => 1,
+        Err(_) => 1,
     }
 }
 
@@ -108,17 +109,22 @@ fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
     Ok(rustix::process::umask(Mode::from_raw_mode(0o077)).bits())
 }
 
+/// A keeper that is ready to serve.
+struct Running<'a> {
+    keeper: Keeper<'a>,
+    terminate: SignalFd,
+    report: EnforcementReport,
+    /// Holds as long as anything runs.
+    quota: Option<Quota>,
+}
+
 /// 1. The socket: it is also what shows that nobody else holds this sandbox.
 /// 2. Ports of the host that were named: one that is taken is told before anything is made.
 /// 3. The cgroup, before the first process that must be counted.
 /// 4. Init, with all its namespaces; ids and cgroup are settled before it goes on.
 /// 5. Its report, joined with that of the limits; what was asked for and is not there is refused.
 /// 6. Those who serve the inside: from here on it can be reached, and can reach.
-fn bring_up<'a>(
-    spec: &'a RunSpec,
-    vessel: &'a Vessel,
-    umask: u32,
-) -> Result<(Keeper<'a>, SignalFd, EnforcementReport), Failure> {
+fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Running<'a>, Failure> {
     failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
     let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
     let mut undo = Undo { spec, group: None, init: None, listening: false };
@@ -140,6 +146,10 @@ fn bring_up<'a>(
         None => Held::new(child),
         Some(life) => Held::attended(child, life),
     });
+    // Before the overlay makes a directory in its work area: a file cannot be moved between projects.
+    let quota = quota::hold(spec);
+    let (child, way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
+    undo.init = Some(Held::new(child));
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_mut().ok_or_else(|| Failure::invalid("init is missing"))?;
     let ours = way.welcome(init, &plan)?.unwrap_or(ours);
@@ -163,6 +173,7 @@ fn bring_up<'a>(
     };
     let group = undo.group.as_ref().or(watched.as_ref());
     report.0.extend(limits::report(spec, vessel, group).0);
+    report.0.extend(limits::report(spec, vessel, undo.group.as_ref(), &quota).0);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }
@@ -174,6 +185,7 @@ fn bring_up<'a>(
     let lent = plan.map.lent();
     let keeper = Keeper::new(spec, vessel, listener, ours, init, group, umask, attendants);
     Ok((keeper.counting(lent).watching(watched), terminate, report))
+    Ok(Running { keeper: keeper.counting(lent), terminate, report, quota: quota.ok() })
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a

@@ -8,6 +8,9 @@ use rustix::mount::{
 };
 use std::io;
 
+/// What the kernel takes of a string for fsconfig(2).
+const LONGEST_OPTION: usize = 255;
+
 /// The directories an overlay is made from. All lie in this process's mount namespace.
 #[derive(Debug)]
 pub struct OverlayParts<'a> {
@@ -45,9 +48,7 @@ pub fn mount(parts: &OverlayParts<'_>) -> Result<OwnedFd, Failure> {
     let overlay = || "mount the workspace overlay".to_owned();
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(overlay)?;
     fsconfig_set_string(&context, "source", "skep").step(overlay)?;
-    for lower in &parts.lowers {
-        set_directory(context.as_fd(), "lowerdir+", *lower).step(overlay)?;
-    }
+    set_lowers(context.as_fd(), &parts.lowers).step(overlay)?;
     set_directory(context.as_fd(), "upperdir", parts.upper).step(overlay)?;
     set_directory(context.as_fd(), "workdir", parts.work).step(overlay)?;
     for (key, value) in [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")] {
@@ -78,7 +79,21 @@ fn forget_last_mount(work: BorrowedFd<'_>) {
     }
 }
 
+/// All in one list, as every kernel takes it; one by one where the list is longer than an option may
+/// be, which takes Linux 6.8.
+fn set_lowers(context: BorrowedFd<'_>, lowers: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let list: Vec<String> = lowers.iter().map(|lower| path_of(*lower)).collect();
+    let list = list.join(":");
+    if list.len() <= LONGEST_OPTION {
+        return Ok(fsconfig_set_string(context, "lowerdir", list.as_str())?);
+    }
+    lowers.iter().try_for_each(|lower| set_directory(context, "lowerdir+", *lower))
+}
+
+fn path_of(directory: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", directory.as_raw_fd())
+}
+
 fn set_directory(context: BorrowedFd<'_>, key: &str, directory: BorrowedFd<'_>) -> io::Result<()> {
-    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    Ok(fsconfig_set_string(context, key, path.as_str())?)
+    Ok(fsconfig_set_string(context, key, path_of(directory).as_str())?)
 }
