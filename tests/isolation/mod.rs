@@ -2,6 +2,7 @@
 
 mod away;
 mod daemons;
+mod defaults;
 mod disk;
 mod drivers;
 mod escape;

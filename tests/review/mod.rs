@@ -22,4 +22,5 @@ mod rebase;
 mod risk;
 mod saves;
 mod syscalls;
+mod truth;
 mod undo;
