@@ -141,15 +141,13 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
     let files = vessel.machine().map(MachineFiles::open).transpose()?;
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     owners::give_upper_to_inside(spec, plan.map)?;
+    // Before the overlay makes a directory in its work area: a file cannot be moved between projects.
+    let quota = quota::hold(spec);
     let (child, mut way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
     undo.init = Some(match way.life.take() {
         None => Held::new(child),
         Some(life) => Held::attended(child, life),
     });
-    // Before the overlay makes a directory in its work area: a file cannot be moved between projects.
-    let quota = quota::hold(spec);
-    let (child, way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
-    undo.init = Some(Held::new(child));
     failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
     let init = undo.init.as_mut().ok_or_else(|| Failure::invalid("init is missing"))?;
     let ours = way.welcome(init, &plan)?.unwrap_or(ours);
@@ -172,8 +170,7 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
         _ => None,
     };
     let group = undo.group.as_ref().or(watched.as_ref());
-    report.0.extend(limits::report(spec, vessel, group).0);
-    report.0.extend(limits::report(spec, vessel, undo.group.as_ref(), &quota).0);
+    report.0.extend(limits::report(spec, vessel, group, &quota).0);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }
@@ -184,8 +181,8 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
     let attendants = Attendants { servers, publisher, egress };
     let lent = plan.map.lent();
     let keeper = Keeper::new(spec, vessel, listener, ours, init, group, umask, attendants);
-    Ok((keeper.counting(lent).watching(watched), terminate, report))
-    Ok(Running { keeper: keeper.counting(lent), terminate, report, quota: quota.ok() })
+    let keeper = keeper.counting(lent).watching(watched);
+    Ok(Running { keeper, terminate, report, quota: quota.ok() })
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a
