@@ -162,7 +162,6 @@ fn heavy_a_guest_that_runs_out_of_memory_says_so() {
             "microvm",
             "--memory",
             "1G",
-            "--best-effort",
             "--json",
             "--",
             "/usr/bin/python3",
@@ -172,6 +171,9 @@ fn heavy_a_guest_that_runs_out_of_memory_says_so() {
         let ran = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run();
         let end: Value = ran.json();
         assert_eq!(end["reason"], "oom", "{end}");
+        // Also where no cgroup can be written: the guest has no more than that.
+        let memory = &end["enforcement"]["memory"];
+        assert_eq!(memory["enforced"], true, "{memory}");
     });
 }
 

@@ -124,7 +124,8 @@ fn unknown_settings_are_errors() {
 fn what_cannot_be_enforced_is_refused_not_ignored() {
     for_both(|lab| {
         lab.write("a", "a");
-        let ran = lab.without_effect(lab.skep(["create", "--require", "kernel", "--json"]));
+        let line = ["create", "--provider", "namespace", "--require", "kernel", "--json"];
+        let ran = lab.without_effect(lab.skep(line));
         assert_eq!(ran.code(), 5, "{}", ran.describe());
         let ran = lab.without_effect(lab.skep(["create", "--provider", "nonesuch", "--json"]));
         assert!(matches!(ran.code(), 2 | 5), "{}", ran.describe());

@@ -12,6 +12,9 @@ fn a_report_says_what_was_found_on_every_provider() {
         lab.skep(["create", "s", "--provider", provider]).run().ok();
         let sandbox = lab.sandbox("s");
         assert_eq!(sandbox["provider"], provider, "{sandbox}");
+        let keeper = sandbox["provider_facts"]["keeper_pid"].as_str().unwrap_or_default();
+        let line = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();
+        assert!(line.starts_with(b"skep: keeper"), "{provider}: {}", sandbox["provider_facts"]);
         for layer in ISOLATION {
             let found = &sandbox["enforcement"][layer];
             let expected = match (provider, layer) {

@@ -131,3 +131,21 @@ fn res_2_a_memory_bomb_ends_as_out_of_memory_on_every_provider() {
         assert_eq!(end["reason"], "oom", "{provider}: {end}");
     });
 }
+
+#[test]
+fn res_1_a_fork_bomb_stops_at_the_limit_on_every_provider() {
+    for_all(|lab, provider| {
+        let bomb = "import os, time\nn = 0\ntry:\n  while n < 300:\n    if os.fork() == 0: time.sleep(9); os._exit(0)\n    n += 1\n\
+            except BlockingIOError: pass\nprint(n)";
+        let flags = ["run", "--json", "--pids", "40", "--provider", provider];
+        let ran = lab.skep(flags).args(["--", "/usr/bin/python3", "-c", bomb]).run();
+        if provider == "oci:runsc" {
+            // Nobody counts the tasks of another kernel: asking for it is refused.
+            assert_eq!(ran.exits(5).problem()["code"], "missing_capability");
+            return;
+        }
+        let end = ran.ok().json();
+        let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!((10..40).contains(&made), "{provider}: {end}");
+    });
+}

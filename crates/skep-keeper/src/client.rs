@@ -32,6 +32,12 @@ impl Client {
         Ok(Self { id: id.clone(), socket, inbox: Vec::new() })
     }
 
+    /// The process that holds the sandbox: who listens at the other end.
+    pub fn keeper_pid(&self) -> Option<i32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        Some(peer.pid.as_raw_nonzero().get())
+    }
+
     /// Asks and waits for the answer.
     pub fn ask(
         &mut self,

@@ -133,7 +133,13 @@ impl<K: Kind> Provider for Kept<K> {
     }
 
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
-        self.kind.facts(spec)
+        let keeper = Client::connect(&spec.id, &spec.directory).ok();
+        let Some(pid) = keeper.and_then(|client| client.keeper_pid()) else {
+            return BTreeMap::new();
+        };
+        let mut facts = self.kind.facts(spec);
+        facts.insert("keeper_pid".into(), pid.to_string());
+        facts
     }
 
     fn findings(&self) -> Vec<Finding> {
@@ -168,6 +174,14 @@ impl<K: Kind> Provider for Kept<K> {
     }
 
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
+        self.start_while(spec, &mut || ())
+    }
+
+    fn start_while(
+        &self,
+        spec: &RunSpec,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Started, ProviderError> {
         // The socket of a keeper that was killed is only a name.
         match Client::connect(&spec.id, &spec.directory) {
             Err(ProviderError::NotRunning(_)) => {
@@ -183,7 +197,7 @@ impl<K: Kind> Provider for Kept<K> {
                 )));
             }
         }
-        let mut started = crate::start(spec, &self.kind.vessel(spec)?)?;
+        let mut started = crate::start(spec, &self.kind.vessel(spec)?, meanwhile)?;
         // The best one needs no excuse.
         if spec.driver != WorkspaceDriver::OverlayUserns
             && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)

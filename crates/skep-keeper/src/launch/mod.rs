@@ -41,12 +41,18 @@ pub const CGROUP_PARENT: &str = "skep";
 /// Starts a keeper for `spec` and waits until its sandbox is up.
 ///
 /// Forks without an exec, so the caller must be single threaded. On error nothing is left.
-pub fn start(spec: &RunSpec, vessel: &Vessel) -> Result<Started, ProviderError> {
+/// `meanwhile` is done here once the keeper is at work.
+pub fn start(
+    spec: &RunSpec,
+    vessel: &Vessel,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<Started, ProviderError> {
     let setup = |source| ProviderError::Setup { operation: "start the keeper".into(), source };
     let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|error| setup(error.into()))?;
     // The closure owns the writing end: here it is dropped unrun, and the keeper alone has it.
     let keeper = clone_with(Namespaces::NONE, move || run(spec, vessel, report)).map_err(setup)?;
+    meanwhile();
     let mut bytes = Vec::with_capacity(16 << 10);
     File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
     let gone = || setup(io::Error::other("the keeper ended without a word"));
