@@ -10,7 +10,7 @@ const ISOLATION: [&str; 6] =
 fn a_report_says_what_was_found_on_every_provider() {
     for_all(|lab, provider| {
         lab.skep(["create", "s", "--provider", provider]).run().ok();
-        let sandbox = lab.sandbox("s");
+        let sandbox = lab.skep(["show", "s", "--json"]).run().ok().json();
         assert_eq!(sandbox["provider"], provider, "{sandbox}");
         let keeper = sandbox["provider_facts"]["keeper_pid"].as_str().unwrap_or_default();
         let line = std::fs::read(format!("/proc/{keeper}/cmdline")).unwrap_or_default();

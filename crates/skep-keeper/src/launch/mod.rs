@@ -19,7 +19,7 @@ use crate::machine;
 use crate::network;
 use crate::network::publish;
 use crate::protocol::{StartReport, to_json};
-use crate::vessel::{Held, Vessel};
+use crate::vessel::{Held, Tasks, Vessel};
 use arrival::{Arrival, Up};
 use quota::Quota;
 use rustix::fd::{AsFd, OwnedFd};
@@ -37,6 +37,9 @@ use std::io::{self, Read};
 
 /// The cgroup directory all of skep's groups lie under.
 pub const CGROUP_PARENT: &str = "skep";
+
+/// Tasks that a runtime with a kernel of its own may have in any case.
+const RUNTIME_TASKS: u64 = 4096;
 
 /// Starts a keeper for `spec` and waits until its sandbox is up.
 ///
@@ -257,6 +260,10 @@ fn make_group(spec: &RunSpec, vessel: &Vessel) -> Result<Option<Group>, Failure>
     let mut limits = GroupLimits::from(&spec.policy.limits);
     if vessel.machine().is_some() {
         limits = machine::with_room(limits);
+    }
+    if vessel.tasks() == Tasks::Foreign {
+        // The tasks counted here are the runtime's own.
+        limits.pids = limits.pids.map(|pids| pids.max(RUNTIME_TASKS));
     }
     // A host without a usable cgroup is no failure here; the report will say so.
     Ok(CgroupHost::locate(parent).create(&spec.id, &limits).ok())
