@@ -2,6 +2,7 @@
 
 use super::call::{Call, Ran};
 use super::canary::{self, Canary};
+use super::hosted::Hosted;
 use super::outside;
 use super::skip;
 use super::tree::Tree;
@@ -36,6 +37,7 @@ pub(crate) struct Lab {
     pub(crate) variables: Vec<(String, String)>,
     home_before: Tree,
     network_before: Vec<String>,
+    hosted: Hosted,
 }
 
 /// Runs a test as root and as an ordinary user, and audits each lab at its end.
@@ -76,6 +78,7 @@ impl Lab {
         place_binary(&binary);
         let home_before = Tree::default();
         let network_before = outside::network();
+        let hosted = Hosted::default();
         let mut lab = Self {
             root,
             project,
@@ -87,6 +90,7 @@ impl Lab {
             variables: Vec::new(),
             home_before,
             network_before,
+            hosted,
         };
         // The caller owns the place: staging beside the project needs a writable parent.
         who.own(&lab.root);
@@ -98,10 +102,13 @@ impl Lab {
 
     /// A call of skep by the lab's caller from the project, with a clean environment full of
     /// canaries.
+    ///
+    /// With `SKEP_TEST_HOST=1` it is asked of a server of the lab's own, where the command can be.
     pub(crate) fn skep<I: IntoIterator<Item: AsRef<OsStr>>>(&self, arguments: I) -> Call {
         let mut command = Command::new(&self.binary);
         self.dress(&mut command);
         command.args(arguments);
+        self.hosted.lead(self, &mut command);
         Call::new(command).by(self.who)
     }
 
@@ -222,7 +229,14 @@ impl Lab {
             rest.split(' ').nth(1)?.parse::<i32>().ok()
         };
         let parents: BTreeSet<i32> = ours.iter().filter_map(|one| parent(one.pid)).collect();
-        ours.iter().map(|one| one.pid).filter(|pid| parents.contains(pid)).collect()
+        // A server and its workers are parents too, and hold nothing.
+        let serves = |pid: i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(b"skep: worker")
+                || line.split(|byte| *byte == 0).any(|w| w == b"serve")
+        };
+        let pids = ours.iter().map(|one| one.pid);
+        pids.filter(|pid| parents.contains(pid) && !serves(*pid)).collect()
     }
 
     /// Removes every sandbox and asserts that nothing is left of any: no process, mount, cgroup,
@@ -234,6 +248,7 @@ impl Lab {
             let id = sandbox["id"].as_str().unwrap();
             self.skep(["rm", "--discard", id]).run().ok();
         }
+        self.hosted.end();
         self.audit_leftovers();
     }
 
@@ -303,6 +318,7 @@ fn place_binary(to: &Path) {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        self.hosted.end();
         outside::kill_all(&self.root);
         for line in outside::mounts_of(&self.root) {
             if let Some(at) = line.split(' ').nth(4) {

@@ -20,6 +20,7 @@ mod canary;
 mod docker;
 mod fuse;
 mod guest;
+mod hosted;
 mod lab;
 pub(crate) mod outside;
 pub(crate) mod postgres;

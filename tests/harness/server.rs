@@ -185,6 +185,11 @@ impl Server<'_> {
 
     /// Kills it, and nothing else.
     pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    /// The same, for one that is replaced by the next.
+    pub(crate) fn kill_now(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

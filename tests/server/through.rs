@@ -75,3 +75,61 @@ fn a_terminal_passes_through_a_server() {
         server.stop();
     });
 }
+
+/// Tests of the command line that are not asked through a server, and why. The rest of `foundation` and
+/// `review` is, in the long run.
+const NOT_THROUGH: &[(&str, &str)] = &[
+    ("crash", "failpoints and kills are of the process that works, which is a worker then"),
+    ("killed", "the same"),
+    ("heavy_", "the same, or too long for a second time"),
+    ("settings", "the caller's environment sets up the caller, not the server"),
+    ("state_directory", "a server does not start on one that is refused"),
+    ("skep_failing_before", "the same"),
+    ("any_name_of_a_project", "a path that is not text is refused by the client: JSON has none"),
+    ("leaves_nothing_running", "they count processes, and the server is some"),
+    ("frozen_sandbox_can_be_stopped", "the same"),
+    ("stop_keeps_the_changes", "the same"),
+    ("leftovers", "the same"),
+    ("a_check_decides", "the same"),
+];
+
+/// Asked through a server in every run: quick ones of each kind.
+const ALWAYS: &[&str] = &[
+    "foundation::execs::a_background_exec_is_listed_followed_and_killed",
+    "foundation::execs::logs_follow_until_the_end",
+    "foundation::exit_codes::arguments_reach_the_program_as_they_were_typed",
+    "foundation::exit_codes::the_exit_code_is_the_commands_own_or_says_why_there_is_none",
+    "foundation::lifecycle::a_frozen_sandbox_stands_still_until_it_is_thawed",
+    "foundation::lifecycle::a_run_without_changes_leaves_no_sandbox_and_keep_keeps_it",
+    "foundation::lifecycle::illegal_moves_are_typed_and_change_nothing",
+    "review::copy::files_and_trees_are_copied_in_and_out_exactly",
+    "review::decisions::a_receipt_is_checked_by_another_program",
+    "review::drift::diff_7_both_sides_of_one_file_are_merged_or_refused",
+    "review::hunks::work_goes_on_after_a_partial_approval",
+    "review::layers::forks_share_and_do_not_hurt_each_other",
+    "review::pull::commits_made_inside_arrive_as_references",
+    "review::undo::undo_restores_everything_exactly_and_can_be_undone",
+];
+
+/// The same tests, with a server between: this program once more, with `SKEP_TEST_HOST=1`.
+#[test]
+fn heavy_the_same_suite_passes_through_a_server() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.env("SKEP_TEST_HOST", "1").args(["--test-threads", "3"]);
+    if crate::harness::long() {
+        command.args(["foundation::", "review::"]);
+        for (word, _) in NOT_THROUGH {
+            command.args(["--skip", word]);
+        }
+    } else {
+        command.arg("--exact").args(ALWAYS);
+    }
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    let start = said.find("failures:").unwrap_or(0);
+    assert!(done.status.success(), "{}", &said[start..]);
+    let wanted = if crate::harness::long() { 100 } else { ALWAYS.len() };
+    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
+    assert!(passed >= wanted, "{passed} of {wanted}: {said}");
+}

@@ -90,3 +90,76 @@ fn quotas_refuse_with_a_code_of_their_own() {
         lab.skep(["create", "two"]).env("SKEP_QUOTA_SANDBOXES", "2").run().ok();
     });
 }
+
+/// Execs and their output, of a sandbox that lives on: the newest stay, the others go with their files.
+#[test]
+fn clean_10_ended_execs_do_not_pile_up() {
+    for_both(|lab| {
+        lab.create("s");
+        for number in 0..6 {
+            lab.exec_script("s", &format!("echo said {number}")).run().ok();
+        }
+        let running = lab.skep(["exec", "-d", "s", "--", "sleep", "600"]).run().ok().text();
+        let files = || {
+            let all = crate::harness::entries(&lab.state.join("sandboxes"));
+            crate::harness::entries(&all[0].join("execs")).len()
+        };
+        let execs = || lab.skep(["ps", "s", "--json"]).run().ok().json().as_array().unwrap().len();
+        assert_eq!(execs(), 7);
+        let before = files();
+        lab.skep(["gc", "--only", "rows"]).run().ok();
+        assert_eq!((execs(), files()), (7, before), "by default nothing so young goes");
+        let gc = lab.skep(["gc", "--only", "rows"]).env("SKEP_GC_EXECS_KEEP", "2").run().ok();
+        assert!(gc.text().contains("execs") || gc.errors().contains("execs"), "{}", gc.describe());
+        assert_eq!(execs(), 3, "two that ended, and the one that runs");
+        assert!(files() < before, "{} of {before}", files());
+        let left = lab.skep(["ps", "s", "--json"]).run().ok().json();
+        let text = left.to_string();
+        assert!(text.contains(&running) && text.contains("said 5") && !text.contains("said 0"));
+        lab.skep(["gc", "--only", "rows"]).env("SKEP_GC_EXECS_AGE", "1ms").run().ok();
+        assert_eq!(execs(), 1);
+        lab.skep(["kill", &running]).run().ok();
+    });
+}
+
+/// What a project's own file may not do: it comes with the project, from whoever wrote that.
+#[test]
+fn api_16_a_projects_file_may_only_narrow() {
+    for_both(|lab| {
+        let refused = |what: &str| {
+            let ran = lab.skep(["create", "s"]).run();
+            assert_ne!(ran.code(), 0, "{what}: {}", ran.describe());
+            assert_eq!(lab.sandboxes().len(), 0, "{what}");
+        };
+        let file = lab.project.join("skep.toml");
+        for text in [
+            "sandbox.network = \"host\"\n",
+            "sandbox.mounts = [\"/etc:/x\"]\n",
+            "sandbox.best_effort = true\n",
+            "sandbox.show = [\".env\"]\n",
+            "sandbox.ptrace = true\n",
+            "sandbox.env.LD_PRELOAD = \"/tmp/x.so\"\n",
+            "limits.memory = \"none\"\n",
+            "limits.pids = 999999999\n",
+            "store.url = \"postgresql:///x\"\n",
+            "unknown = 1\n",
+            "= broken\n",
+        ] {
+            lab.write("skep.toml", text);
+            refused(text);
+        }
+        lab.write("skep.toml", vec![b'#'; 1 << 20]);
+        refused("a huge one");
+        std::fs::remove_file(&file).unwrap();
+        let elsewhere = lab.write(lab.root.join("other.toml"), "limits.pids = 100\n");
+        std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
+        refused("a link");
+        std::fs::remove_file(&file).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
+        refused("a pipe that nobody writes to");
+        std::fs::remove_file(&file).unwrap();
+        lab.write("skep.toml", "limits.pids = 100\n");
+        lab.skep(["create", "s", "--best-effort"]).run().ok();
+        std::fs::remove_file(&file).unwrap();
+    });
+}

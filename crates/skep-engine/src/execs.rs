@@ -7,10 +7,15 @@ use crate::problems::{OrProblem, io_problem};
 use serde_json::{Value, json};
 use skep_provider::Attach;
 use skep_store::NewEvent;
+use skep_sys::failpoint;
 use skep_types::{
     Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, ExecStats, Problem,
     Sandbox, SandboxId, SandboxState,
 };
+use std::time::Duration;
+
+/// From the row of an exec to the keeper it is a matter of milliseconds.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
 impl Engine {
     pub(crate) fn start_exec(
@@ -67,9 +72,14 @@ impl Engine {
         exec: Exec,
         how: Attach,
     ) -> Result<StartedExec, Problem> {
+        let failed = |error| io_problem("start an exec in", self.layout().root(), &error);
+        failpoint::hit("exec.row").map_err(failed)?;
         let provider = self.provider(&sandbox.provider)?;
         match provider.exec(&self.run_spec(sandbox), &exec.id, &exec.spec, how) {
-            Ok(stream) => Ok(StartedExec { id: exec.id, stream }),
+            Ok(stream) => {
+                failpoint::hit("exec.started").map_err(failed)?;
+                Ok(StartedExec { id: exec.id, stream })
+            }
             Err(error) => {
                 let problem = error.problem();
                 let end = unseen(EndReason::StartFailed, 125, &problem.message);
@@ -94,11 +104,14 @@ impl Engine {
         if exec.end.is_some() {
             return Ok(exec);
         }
-        if let Some(end) = self.written_end(&exec)? {
-            self.record_end(&exec, &end)?;
-            exec.end = Some(end);
+        match self.written_end(&exec)? {
+            None => self.doubt(exec),
+            Some(end) => {
+                self.record_end(&exec, &end)?;
+                exec.end = Some(end);
+                Ok(exec)
+            }
         }
-        Ok(exec)
     }
 
     /// The end that the keeper wrote, if there is one.
@@ -113,6 +126,28 @@ impl Engine {
                 Problem::new(Code::Internal, message)
             }),
         }
+    }
+
+    /// Whoever starts an exec writes its row first, and may die before the keeper hears of it. Such an
+    /// exec has no log; the provider is asked, once it is too old to be on its way.
+    fn doubt(&self, mut exec: Exec) -> Result<Exec, Problem> {
+        let directory = self.layout().sandbox(&exec.sandbox).join("execs");
+        if directory.join(format!("{}.head", exec.id)).exists()
+            || self.age(&exec.started_at)? < ON_ITS_WAY
+        {
+            return Ok(exec);
+        }
+        let sandbox = self.load(&exec.sandbox)?;
+        let provider = self.provider(&sandbox.provider)?;
+        // A keeper that does not answer is a question for the next time.
+        let Ok(status) = provider.status(&self.run_spec(&sandbox)) else { return Ok(exec) };
+        if status.running.contains(&exec.id) {
+            return Ok(exec);
+        }
+        let end = unseen(EndReason::Lost, 137, "it was never started: whoever asked for it died");
+        self.record_end(&exec, &end)?;
+        exec.end = Some(end);
+        Ok(exec)
     }
 
     /// The sandbox's processes are gone: an exec whose end nobody saw is lost.

@@ -40,7 +40,10 @@ or_problem!(StoreError, |error| {
         None => problem,
     }
 });
-or_problem!(ProviderError, ProviderError::problem);
+or_problem!(ProviderError, |error| match is_full(error) {
+    true => Problem::from_error(Code::NoSpace, error),
+    false => error.problem(),
+});
 or_problem!(SettingsError, |error| Problem::from_error(Code::Usage, error));
 or_problem!(DeriveError, derive_problem);
 or_problem!(PlanError, plan_problem);
@@ -51,8 +54,18 @@ fn derive_problem(error: &DeriveError) -> Problem {
             .hint("bring the directory back to its place; the changes are kept"),
         DeriveError::Moved { .. } => Problem::from_error(Code::Conflict, error)
             .hint("nothing was changed; look at it again with `skep diff`"),
+        _ if is_full(error) => Problem::from_error(Code::NoSpace, error),
         _ => Problem::from_error(Code::Io, error),
     }
+}
+
+/// Whether a full disk is at the bottom of it.
+pub(crate) fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let full = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    };
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.downcast_ref::<io::Error>().is_some_and(full))
 }
 
 fn plan_problem(error: &PlanError) -> Problem {

@@ -11,8 +11,8 @@ use crate::problems::OrProblem;
 use serde_json::Value;
 use skep_store::{ApprovalFilter, EventFilter};
 use skep_types::{
-    Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Drift, Event, Exec, ExecId,
-    ExecSpec, RelPath, Sandbox, SandboxId, SandboxName, Selection,
+    Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecId,
+    ExecSpec, Problem, RelPath, Sandbox, SandboxId, SandboxName, Selection,
 };
 use skep_workspace::apply::Resolution;
 use std::path::Path;
@@ -189,6 +189,10 @@ impl Api for Engine {
         self.store.list_events(&filter).or_problem()
     }
     fn config(&self, project: Option<&Path>) -> Answer<Vec<(String, Value, String)>> {
+        if let Some(missing) = project.filter(|project| !project.is_dir()) {
+            let message = format!("there is no directory `{}`", missing.display());
+            return Err(Problem::new(Code::NotFound, message));
+        }
         let (settings, origins) = self.settings(project, None)?;
         let rows = settings.rows(&origins).into_iter();
         Ok(rows.map(|row| (row.key, Value::String(row.value), row.origin.to_string())).collect())

@@ -260,6 +260,15 @@ pub struct GcSection {
     /// Rows of deleted sandboxes go after this.
     #[serde(deserialize_with = "values::plain_duration")]
     pub deleted_age: Option<Duration>,
+    /// Execs that have ended go after this.
+    #[serde(deserialize_with = "values::duration")]
+    pub execs_age: Mentioned<Duration>,
+    /// The newest ended execs of a sandbox that stay.
+    #[serde(deserialize_with = "values::plain_count")]
+    pub execs_keep: Option<u64>,
+    /// Approvals that cannot be undone any more go after this.
+    #[serde(deserialize_with = "values::duration")]
+    pub history_age: Mentioned<Duration>,
 }
 
 /// `[quota]`.

@@ -56,6 +56,9 @@ impl Draft {
         layer.value("gc.archive_age", &mut kept.archives, &gc.archive_age);
         layer.value("gc.events_age", &mut kept.events, &gc.events_age);
         layer.value("gc.deleted_age", &mut kept.deleted, &gc.deleted_age);
+        layer.value("gc.execs_age", &mut kept.execs, &gc.execs_age);
+        layer.value("gc.execs_keep", &mut kept.execs_keep, &gc.execs_keep);
+        layer.value("gc.history_age", &mut kept.history, &gc.history_age);
         layer.value("quota.sandboxes", &mut settings.quota.sandboxes, &quota.sandboxes);
         layer.value("quota.memory", &mut settings.quota.memory, &quota.memory);
         layer.value("quota.disk", &mut settings.quota.disk, &quota.disk);

@@ -34,6 +34,9 @@ impl Settings {
         rows.time("gc.archive_age", kept.archives);
         rows.time("gc.events_age", kept.events);
         rows.value("gc.deleted_age", show_duration(kept.deleted));
+        rows.time("gc.execs_age", kept.execs);
+        rows.value("gc.execs_keep", kept.execs_keep);
+        rows.time("gc.history_age", kept.history);
         rows.limit("quota.sandboxes", self.quota.sandboxes);
         rows.limit("quota.memory", self.quota.memory);
         rows.limit("quota.disk", self.quota.disk);

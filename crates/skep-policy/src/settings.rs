@@ -119,6 +119,12 @@ pub struct Retention {
     pub events: Option<Duration>,
     /// Rows of deleted sandboxes.
     pub deleted: Duration,
+    /// Execs that have ended, with their output.
+    pub execs: Option<Duration>,
+    /// The newest ended execs of a sandbox, however many there were.
+    pub execs_keep: u64,
+    /// Approvals that cannot be undone any more.
+    pub history: Option<Duration>,
 }
 
 impl Default for Retention {
@@ -129,6 +135,9 @@ impl Default for Retention {
             archives: Some(90 * DAY),
             events: Some(90 * DAY),
             deleted: 30 * DAY,
+            execs: Some(30 * DAY),
+            execs_keep: 1000,
+            history: Some(730 * DAY),
         }
     }
 }

@@ -3,6 +3,12 @@
 //! A worker has other questions to answer, so it forks: the child pumps between the provider's
 //! stream and a socket whose other end the server gets. It ends with either side; the exec goes on
 //! when the server goes away.
+//!
+//! The frames look like the keeper's (`skep_keeper::protocol`), and are another protocol on purpose:
+//! the server knows providers only through their trait, a stream of a provider need not come from a
+//! keeper, and worker and server are one program that starts together, so these frames carry no
+//! version and may change at any time, which the keeper's may not. Shared would be the five bytes of
+//! a frame's head.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};

@@ -16,6 +16,7 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use skep_engine::api::{GcPart, GcRequest};
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,6 +33,8 @@ use tower::Service as _;
 const GRACE: Duration = Duration::from_secs(10);
 /// How often what is remembered is compared with what is there.
 const SETTLE: Duration = Duration::from_secs(2);
+/// How often what has had its time is let go.
+const TIDY: Duration = Duration::from_secs(3600);
 /// A head that takes longer to arrive is given up.
 const HEAD: Duration = Duration::from_secs(15);
 /// A connection that nothing was asked on yet has this long when the server ends.
@@ -205,6 +208,7 @@ async fn run(
         });
     }
     let settling = tokio::spawn(settle(Arc::clone(&app)));
+    let tidying = tokio::spawn(tidy(Arc::clone(&app)));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     tokio::select! {
@@ -215,6 +219,7 @@ async fn run(
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
     settling.abort();
+    tidying.abort();
     for task in accepting {
         task.abort();
         // Aborted: its listener is closed when this returns.
@@ -244,6 +249,20 @@ async fn settle(app: Shared) {
             tracing::warn!(%problem, "cannot settle");
         }
         tokio::time::sleep(SETTLE).await;
+    }
+}
+
+/// Lets go what grows with use and has had its time. Sandboxes themselves are never removed without
+/// somebody asking.
+async fn tidy(app: Shared) {
+    use GcPart::{Archives, Layers, Rows, Trash, Undo};
+    let only = [Undo, Layers, Archives, Trash, Rows].into_iter().collect();
+    let request = GcRequest { only, ..GcRequest::default() };
+    loop {
+        tokio::time::sleep(TIDY).await;
+        if let Err(problem) = app.ask_own(Call::Gc { request: request.clone() }).await {
+            tracing::warn!(%problem, "cannot tidy up");
+        }
     }
 }
 

@@ -232,6 +232,9 @@ pub trait ExecStore: Send + Sync {
 
     /// Every exec without an end, in one sandbox or in all.
     fn running_execs(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Exec>>;
+
+    /// Forgets execs of a sandbox that have ended; others stay. Returns how many went.
+    fn forget_execs(&self, sandbox: &SandboxId, ids: &[ExecId]) -> Result<u64>;
 }
 
 /// Which approvals to list; the default is all.
@@ -302,6 +305,10 @@ pub trait ApprovalStore: Send + Sync {
     /// Remembers that the backups of an approval are gone: it stays in the history and can no
     /// longer be undone. Succeeds if it was so already. Error: `NotFound`.
     fn drop_undo(&self, id: &ApprovalId) -> Result<()>;
+
+    /// Forgets approvals from before that cannot be undone any more and are done with. Returns how
+    /// many went.
+    fn forget_approvals(&self, before: &str) -> Result<u64>;
 }
 
 /// A frozen state of a sandbox.

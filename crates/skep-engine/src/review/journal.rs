@@ -7,7 +7,7 @@
 //! 5. The sandbox's bases are settled (or, for an undo, unsettled).
 //! 6. The row says `applied`.
 
-use crate::problems::{OrProblem, io_problem};
+use crate::problems::{OrProblem, io_problem, is_full};
 use crate::{Engine, layout};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -299,11 +299,7 @@ pub(super) fn apply_problem(error: &ApplyError) -> Problem {
         ApplyError::DigestMismatch { .. } => Code::DigestMismatch,
         ApplyError::Refused { .. } => Code::Refused,
         ApplyError::NoSpace { .. } => Code::NoSpace,
-        ApplyError::Path { source, .. } | ApplyError::Own { source, .. }
-            if source.kind() == std::io::ErrorKind::StorageFull =>
-        {
-            Code::NoSpace
-        }
+        ApplyError::Path { .. } | ApplyError::Own { .. } if is_full(error) => Code::NoSpace,
         ApplyError::Path { .. } | ApplyError::Own { .. } => Code::Io,
         ApplyError::Journal { .. } | ApplyError::HalfWay { .. } => Code::Io,
     };

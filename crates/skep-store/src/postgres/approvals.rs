@@ -119,6 +119,20 @@ impl ApprovalStore for PostgresStore {
         })
     }
 
+    fn forget_approvals(&self, before: &str) -> Result<u64> {
+        self.write("forget approvals", |session| {
+            let gone = "node = $2 AND at_us < $1 AND NOT undo_kept
+                        AND state IN ('applied', 'aborted', 'undone')";
+            let before = micros(before)?;
+            let sql = format!(
+                "DELETE FROM approval_paths
+                 WHERE approval IN (SELECT id FROM approvals WHERE {gone})"
+            );
+            session.execute(&sql, &[&before, &self.node])?;
+            session.execute(&format!("DELETE FROM approvals WHERE {gone}"), &[&before, &self.node])
+        })
+    }
+
     fn drop_undo(&self, id: &ApprovalId) -> Result<()> {
         // Synced: the backups are removed next, and an undo that still believes in them after a
         // power loss would find nothing.

@@ -36,6 +36,15 @@ impl ExecStore for PostgresStore {
         })
     }
 
+    fn forget_execs(&self, sandbox: &SandboxId, ids: &[ExecId]) -> Result<u64> {
+        let ids: Vec<&str> = ids.iter().map(ExecId::as_str).collect();
+        self.write("forget execs", |session| {
+            sandboxes::load_own(session, sandbox, &self.node)?;
+            let sql = "DELETE FROM execs WHERE id = ANY($1) AND sandbox = $2 AND ended";
+            session.execute(sql, &[&ids, &sandbox.as_str()])
+        })
+    }
+
     fn find_exec(&self, text: &str) -> Result<Exec> {
         self.read("find an exec", |session| by_id_prefix(session, TABLE, &SEARCH, text, &self.node))
     }

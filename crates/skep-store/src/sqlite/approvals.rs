@@ -110,6 +110,19 @@ impl ApprovalStore for SqliteStore {
         })
     }
 
+    fn forget_approvals(&self, before: &str) -> Result<u64> {
+        self.write("forget approvals", Durability::Process, |tx| {
+            let gone = "at_us < ?1 AND NOT undo_kept AND state IN ('applied', 'aborted', 'undone')";
+            let before = micros(before)?;
+            let sql = format!(
+                "DELETE FROM approval_paths
+                 WHERE approval IN (SELECT id FROM approvals WHERE {gone})"
+            );
+            tx.execute(&sql, params![before])?;
+            Ok(tx.execute(&format!("DELETE FROM approvals WHERE {gone}"), params![before])? as u64)
+        })
+    }
+
     fn drop_undo(&self, id: &ApprovalId) -> Result<()> {
         // Synced: the backups are removed next, and an undo that still believes in them after a
         // power loss would find nothing.

@@ -45,6 +45,17 @@ impl ExecStore for SqliteStore {
         })
     }
 
+    fn forget_execs(&self, sandbox: &SandboxId, ids: &[ExecId]) -> Result<u64> {
+        self.write("forget execs", Durability::Process, |tx| {
+            let sql = "DELETE FROM execs WHERE id = ?1 AND sandbox = ?2 AND ended = 1";
+            let mut gone = 0;
+            for id in ids {
+                gone += execute(tx, sql, params![id.as_str(), sandbox.as_str()])? as u64;
+            }
+            Ok(gone)
+        })
+    }
+
     fn find_exec(&self, text: &str) -> Result<Exec> {
         self.read("find an exec", |tx| by_id_prefix(tx, TABLE, &SEARCH, text))
     }

@@ -29,6 +29,13 @@ pub(super) fn life(store: &dyn Store) {
     assert_eq!(store.running_execs(Some(&home.id)).unwrap(), [second]);
     assert_eq!(store.find_exec("cc").unwrap().end, Some(end(3)));
 
+    // Only what has ended, and only of this sandbox, is forgotten.
+    let wanted = [first.id.clone(), "cd00000000000000".parse().unwrap()];
+    assert_eq!(store.forget_execs(&other.id, &wanted).unwrap(), 0);
+    assert_eq!(store.forget_execs(&home.id, &wanted).unwrap(), 1);
+    assert!(matches!(store.find_exec("cc"), Err(StoreError::NotFound { .. })));
+    assert_eq!(store.list_execs(&home.id).unwrap().len(), 1);
+
     // Nothing starts in a sandbox that is gone.
     let gone = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Deleted;
     store.update_sandbox(&other.id, Expect::default(), &[], gone).unwrap();

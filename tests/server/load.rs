@@ -1,0 +1,117 @@
+//! Many at once, and many deaths.
+
+use crate::harness::{Lab, TOKEN, Who, for_both, for_each, long, outside, wait_for};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// One request on a connection of its own.
+fn ask(port: u16, line: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+/// create → exec → diff → delete.
+fn life(lab: &Lab, port: u16, number: usize) {
+    let project = json!({ "name": format!("p{number}"), "project": lab.project });
+    let (status, made) = ask(port, "POST /v1/sandboxes", &project);
+    assert_eq!(status, 201, "{number}: {made}");
+    let at = format!("/v1/sandboxes/{}", made["id"].as_str().unwrap());
+    let script = format!("echo {number} > made-{number}");
+    let run = json!({ "command": ["sh", "-c", script], "wait": true });
+    let (status, ran) = ask(port, &format!("POST {at}/execs"), &run);
+    assert_eq!((status, &ran["exit_code"]), (200, &json!(0)), "{number}: {ran}");
+    let (status, set) = ask(port, &format!("GET {at}/changes"), &Value::Null);
+    assert_eq!(status, 200, "{number}: {set}");
+    let paths: Vec<_> = set["changes"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+    assert_eq!(paths, [&json!(format!("made-{number}"))], "{number}");
+    let (status, gone) = ask(port, &format!("DELETE {at}?discard=true"), &Value::Null);
+    assert_eq!(status, 204, "{number}: {gone}");
+}
+
+/// A hundred in the long run, forty otherwise; `benches/api.py` has the figures.
+#[test]
+fn heavy_many_lives_at_once() {
+    for_both(|lab| {
+        lab.write("a.txt", "one\n");
+        let server = lab.serve(&["--keep-free", "16M"]);
+        let count = if long() { 100 } else { 40 };
+        std::thread::scope(|scope| {
+            for number in 0..count {
+                let port = server.port;
+                scope.spawn(move || life(lab, port, number));
+            }
+        });
+        assert_eq!(server.get("/v1/sandboxes").json()["items"], json!([]));
+        server.stop();
+    });
+}
+
+/// The server is killed and started again, over and over, while something runs and something is
+/// being asked. The memory of the last is not more than that of the first.
+#[test]
+fn heavy_crash_8_a_hundred_deaths_of_the_server_cost_nothing() {
+    for_each([Who::user()], |lab| {
+        let mut server = lab.serve(&[]);
+        server.create("s");
+        let body = json!({ "command": ["sh", "-c", "echo begun; exec sleep 6000"] });
+        let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
+        let id = exec["id"].as_str().unwrap().to_owned();
+        let began = Instant::now();
+        let cycles = if long() { 1000 } else { 100 };
+        for number in 0..cycles {
+            let body = json!({ "command": ["true"] });
+            // Whether this one is carried out, is not said: only that nothing breaks by it.
+            std::thread::scope(|scope| {
+                let (path, port) = ("POST /v1/sandboxes/s/execs", server.port);
+                let asked = scope.spawn(move || {
+                    let stream = TcpStream::connect(("127.0.0.1", port));
+                    let text = body.to_string();
+                    let request = format!(
+                        "{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
+                        text.len()
+                    );
+                    let _ = stream.and_then(|mut stream| stream.write_all(request.as_bytes()));
+                });
+                if number % 2 == 0 {
+                    let _ = asked.join();
+                }
+                server.kill_now();
+            });
+            server = lab.serve(&[]);
+        }
+        println!("{cycles} cycles in {:?}", began.elapsed());
+        let shown = server.get(&format!("/v1/execs/{id}")).is(200).json();
+        assert_eq!(shown["running"], true, "{shown}");
+        assert_eq!(server.script("s", "echo fine")["stdout"], "fine\n");
+        // Workers of dead servers have ended with them.
+        wait_for("only the living are left", 20, || {
+            let workers = outside::processes_of(&lab.root).into_iter().filter(|one| {
+                let line = std::fs::read(format!("/proc/{}/cmdline", one.pid)).unwrap_or_default();
+                line.starts_with(b"skep: worker")
+            });
+            (workers.count() <= super::crash::children(server.pid()).len()).then_some(())
+        });
+        let left: Vec<_> = crate::harness::entries(&lab.state)
+            .into_iter()
+            .filter(|path| path.to_string_lossy().contains("scratch-"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+        server.stop();
+        assert_eq!(lab.keepers().len(), 1, "one keeper, whatever died");
+    });
+}

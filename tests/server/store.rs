@@ -1,0 +1,128 @@
+//! The store under the binary and under a server: a full disk, a file that is taken away, deaths.
+
+use crate::harness::{Lab, Who, entries, for_both, for_each, wait_for};
+use serde_json::json;
+
+/// Each kind of commit against a full disk, in the binary. The disk is a small tmpfs in a mount
+/// namespace of the script's own.
+#[test]
+fn store_1_a_full_disk_is_typed_and_loses_nothing() {
+    for_each([Who::root()], |lab| {
+        lab.write("a", "a\n");
+        let before = lab.tree();
+        let script = r#"
+set -u
+state=$1; skep=$2; export SKEP_HOME=$state
+mkdir -p "$state"; mount -t tmpfs -o size=24m,mode=700 none "$state" || exit 90
+fill() { dd if=/dev/zero of="$state/filler" bs=4k 2>/dev/null; dd if=/dev/zero of="$state/filler2" bs=1 count=4096 2>/dev/null; }
+free() { rm -f "$state/filler" "$state/filler2"; }
+"$skep" create s >/dev/null || exit 91
+"$skep" exec s -- sh -c 'echo b > b' || exit 92
+"$skep" exec -d s -- sh -c 'sleep 5; echo went on' > "$state.exec" || exit 93
+digest=$("$skep" diff s --json | jq -r .digest)
+for words in 'create t' 'exec s -- true' 'snapshot s label' 'approve s' 'fork s --name f'; do
+  fill
+  "$skep" ${words%% *} --json ${words#* } >/dev/null 2>"$state.err"; code=$?
+  free
+  echo "full: $words: $code $(grep -o '"code":"[a-z_]*"' "$state.err" | head -1)"
+  [ "$("$skep" diff s --json | jq -r .digest)" = "$digest" ] || exit 94
+done
+"$skep" ls --all --json | jq -r '.[].name' | sort | tr '\n' ' '; echo
+"$skep" logs -f "$(cat "$state.exec")"
+"$skep" create t >/dev/null || exit 95
+"$skep" exec t -- true || exit 96
+fill; "$skep" rm --discard t || exit 97; free
+"$skep" rm --discard s || exit 98
+"$skep" ls --all --json | jq length
+"#;
+        let state = lab.root.join("small");
+        let run = lab
+            .program("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+            .arg(&state)
+            .arg(&lab.binary)
+            .within(120)
+            .run()
+            .ok();
+        let said = run.text();
+        for line in said.lines().filter(|line| line.starts_with("full:")) {
+            let fine = line.ends_with(": 0 ");
+            assert!(fine || line.contains("no_space"), "{line}\n{}", run.describe());
+        }
+        assert!(said.lines().filter(|line| line.contains("no_space")).count() > 2, "{said}");
+        assert!(said.contains("went on"), "{said}");
+        assert!(said.ends_with("\n0"), "{said}");
+        lab.tree().assert_equals(&before, "an approval got half way");
+    });
+}
+
+/// The database is taken away, replaced and shut while a server runs: nothing has an effect until it
+/// is back.
+#[test]
+fn store_6_a_database_that_is_taken_away_is_noticed_by_a_server() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let database = lab.state.join("skep.db");
+        let directories = || entries(&lab.state.join("sandboxes")).len();
+        let create = || server.post("/v1/sandboxes", &json!({ "project": lab.project }));
+        let away = lab.root.join("away.db");
+        std::fs::rename(&database, &away).unwrap();
+        for _ in 0..3 {
+            let refused = create();
+            assert!(refused.status >= 500, "{refused:?}");
+            assert_eq!(refused.json()["code"], "store");
+        }
+        assert_eq!(directories(), 1, "something was made that nobody remembers");
+        // Another file in its place is not the old one.
+        std::fs::write(&database, b"not a database").unwrap();
+        lab.who.own(&database);
+        assert!(create().status >= 500);
+        assert_eq!(std::fs::read(&database).unwrap(), b"not a database");
+        std::fs::rename(&away, &database).unwrap();
+        server.stop();
+        let server = lab.serve(&[]);
+        assert_eq!(
+            server.get("/v1/sandboxes").is(200).json()["items"].as_array().unwrap().len(),
+            1
+        );
+        server.script("s", "true");
+        server.stop();
+    });
+}
+
+/// Killed at every step of exec, delete and gc: what was asked for is there or it is not, unreviewed
+/// work is, and nothing is left over.
+#[test]
+fn crash_3_exec_delete_and_gc_killed_at_every_step() {
+    for_both(|lab| {
+        let fail = |words: &[&str], point: &str| {
+            let ran = lab.skep(words).env("SKEP_FAILPOINT", format!("{point}=kill")).run();
+            assert_ne!(ran.code(), 0, "{point}: {}", ran.describe());
+        };
+        let digest = |lab: &Lab| lab.diff("s")["digest"].clone();
+        lab.create("s");
+        lab.exec_script("s", "echo work > work").run().ok();
+        let whole = digest(lab);
+        for point in ["exec.row", "exec.started"] {
+            fail(&["exec", "s", "--", "true"], point);
+            lab.exec_script("s", "true").run().ok();
+            wait_for("every exec to have an end", 30, || {
+                let execs = lab.skep(["ps", "s", "--json"]).run().ok().json();
+                let ended = execs.as_array().unwrap().iter().all(|one| !one["reason"].is_null());
+                ended.then_some(())
+            });
+            assert_eq!(digest(lab), whole, "{point}");
+        }
+        lab.skep(["stop", "s"]).run().ok();
+        fail(&["gc", "--older-than", "1ms", "--archive"], "gc.archive");
+        assert_eq!(digest(lab), whole, "gc.archive");
+        lab.create("t");
+        lab.exec_script("t", "echo more > more").run().ok();
+        fail(&["rm", "--discard", "t"], "delete.row");
+        let names: Vec<_> = lab.sandboxes().iter().map(|one| one["name"].clone()).collect();
+        assert_eq!(names, [json!("s")]);
+        assert_eq!(lab.keepers().len(), 0, "what was being deleted still runs");
+        assert_eq!(entries(&lab.state.join("sandboxes")).len(), 1);
+    });
+}
