@@ -194,3 +194,24 @@ fn emulation_must_be_allowed_and_unknown_things_are_refused() {
         }
     });
 }
+
+/// Whoever logs in has groups, and cannot give them up in a user namespace of one id.
+#[test]
+fn heavy_a_caller_with_more_than_one_group_has_a_guest() {
+    for_each([Who::user()], |lab| {
+        if !Who::root().is_ok_and(Who::is_root) {
+            return; // whoever runs the tests has the groups they have
+        }
+        plant(lab);
+        let (uid, gid) = lab.who.ids();
+        let line = ["run", "--name", "m", "--provider", "microvm", "--", "sh", "-c", "echo x > x"];
+        let plain = lab.skep(line).into_command();
+        let mut command = std::process::Command::new("setpriv");
+        command.args([format!("--reuid={uid}"), format!("--regid={gid}"), "--groups=4,24".into()]);
+        command.arg(plain.get_program()).args(plain.get_args()).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("SKEP_MICROVM_EMULATION", "1").current_dir(&lab.project);
+        crate::harness::Call::new(command).within(240).run().ok();
+        assert_eq!(lab.diff("m")["changes"][0]["path"], "x");
+    });
+}

@@ -185,7 +185,27 @@ fn start_share(
     files: &MachineFiles,
     listener: &OwnedFd,
 ) -> Result<Child, MachineError> {
-    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &|| Ok(()))
+    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &keep_groups)
+}
+
+/// The share daemon gives up supplementary groups and ends if it cannot; in a user namespace of one
+/// id nobody can. It is told that it could: the groups are the caller's own, and every other provider
+/// leaves them to the processes inside too.
+fn keep_groups() -> io::Result<()> {
+    use skep_sys::seccomp::Instruction;
+    const LOAD_NUMBER: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    if rustix::process::getgroups()?.is_empty() {
+        return Ok(());
+    }
+    let step = |code, jump_false, value| Instruction { code, jump_true: 0, jump_false, value };
+    skep_sys::seccomp::set_mode_filter(&[
+        step(LOAD_NUMBER, 0, 0),
+        step(JUMP_IF_EQUAL, 1, libc::SYS_setgroups as u32),
+        step(RETURN, 0, libc::SECCOMP_RET_ERRNO),
+        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+    ])
 }
 
 /// Makes the powers of init, which reach no further than its user namespace, those of the share
