@@ -1,39 +1,16 @@
 //! The same work has the same review as on the host.
 
 use super::{for_both, run};
-use crate::harness::Lab;
-
-/// Every kind that a path can be turned from and into, in the root and below.
-const WORK: &str = r#"
-set -e
-echo new > added; : > empty; mkdir -p nested/deep; echo z > nested/deep/z; mkdir bare
-echo more >> text; printf '\0\1bin' > text.bin
-rm gone; rm -r tree; mkdir tree; echo other > tree/other
-chmod 755 plain; chmod 644 runs
-rm link; ln -s tree link; rm swap; mkdir swap; echo in > swap/in
-rm -r turned; echo file > turned; rm -r pointed; ln -s text pointed
-mv moved renamed; mkfifo pipe
-"#;
-
-fn project(lab: &Lab) {
-    for name in
-        ["text", "gone", "plain", "swap", "tree/one", "tree/two/three", "turned/x", "pointed/y"]
-    {
-        lab.write(name, format!("{name}\none\ntwo\nthree\n"));
-    }
-    lab.write("moved", "a file that keeps its content\nwhen it is renamed\n");
-    lab.write("runs", "#!/bin/sh\n");
-    let script = "chmod 755 runs; ln -s text link";
-    lab.program("sh").args(["-c", script]).directory(&lab.project).run().ok();
-}
+use crate::harness::{EVERY_KIND, plant_every_kind};
 
 #[test]
 fn diff_1_the_same_work_has_the_same_digest_in_a_container() {
     for_both(|lab, _| {
-        project(lab);
+        plant_every_kind(lab);
         let before = lab.tree();
-        lab.skep(["run", "--name", "here", "--", "sh", "-c", WORK]).run().ok();
-        run(lab, &["--name", "there"], WORK).run().ok();
+        let work = format!("{EVERY_KIND}mkfifo pipe");
+        lab.skep(["run", "--name", "here", "--", "sh", "-c", &work]).run().ok();
+        run(lab, &["--name", "there"], &work).run().ok();
         let (here, there) = (lab.diff("here"), lab.diff("there"));
         assert_eq!(here["digest"], there["digest"], "{here}\n{there}");
         lab.tree().assert_equals(&before, "the project");
@@ -43,7 +20,7 @@ fn diff_1_the_same_work_has_the_same_digest_in_a_container() {
 #[test]
 fn what_was_done_in_a_container_is_approved_rejected_and_undone() {
     for_both(|lab, _| {
-        project(lab);
+        plant_every_kind(lab);
         let before = lab.tree();
         run(lab, &["--name", "s"], "echo more >> text; rm gone; echo n > new").run().ok();
         lab.skep(["approve", "s"]).run().ok();

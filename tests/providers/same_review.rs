@@ -1,41 +1,17 @@
 //! The same work gives the same change set, wherever it was done.
 
 use super::{ALL, for_all, run};
-use crate::harness::{Lab, for_both};
-
-/// Every kind that a path can be turned from and into, in the root and below.
-const WORK: &str = r#"
-set -e
-echo new > added; : > empty; mkdir -p nested/deep; echo z > nested/deep/z; mkdir bare
-echo more >> text; printf '\0\1bin' > text.bin
-rm gone; rm -r tree; mkdir tree; echo other > tree/other
-chmod 755 plain; chmod 644 runs
-rm link; ln -s tree link; rm swap; mkdir swap; echo in > swap/in
-rm -r turned; echo file > turned; rm -r pointed; ln -s text pointed
-mv moved renamed
-"#;
-
-fn project(lab: &Lab) {
-    for name in
-        ["text", "gone", "plain", "swap", "tree/one", "tree/two/three", "turned/x", "pointed/y"]
-    {
-        lab.write(name, format!("{name}\none\ntwo\nthree\n"));
-    }
-    lab.write("moved", "a file that keeps its content\nwhen it is renamed\n");
-    lab.write("runs", "#!/bin/sh\n");
-    let script = "chmod 755 runs; ln -s text link";
-    lab.program("sh").args(["-c", script]).directory(&lab.project).run().ok();
-}
+use crate::harness::{EVERY_KIND, for_both, plant_every_kind};
 
 #[test]
 fn diff_1_the_same_work_has_the_same_digest_on_every_provider() {
     for_both(|lab| {
-        project(lab);
+        plant_every_kind(lab);
         let before = lab.tree();
         let (mut reference, mut special) = (None, None);
         for provider in ALL {
             let name = provider.replace(':', "-");
-            let ran = run(lab, provider, &["--name", &name], WORK).run();
+            let ran = run(lab, provider, &["--name", &name], EVERY_KIND).run();
             if ran.code() == 125 && ran.errors().contains("does not work here") {
                 crate::harness::skip(&ran.errors());
                 continue;
@@ -65,7 +41,7 @@ fn diff_1_the_same_work_has_the_same_digest_on_every_provider() {
 #[test]
 fn what_was_done_elsewhere_is_approved_and_undone_the_same_way() {
     for_all(|lab, provider| {
-        project(lab);
+        plant_every_kind(lab);
         let before = lab.tree();
         run(lab, provider, &["--name", "s"], "echo more >> text; rm gone; echo n > new").run().ok();
         lab.skep(["approve", "s"]).run().ok();
