@@ -32,29 +32,6 @@ fn stop_keeps_the_changes_and_start_brings_them_back() {
     });
 }
 
-/// Whether anybody shares the byte of the log's index by which SQLite knows that it is in use, as the
-/// kernel lists it.
-fn is_marked_in_use(lab: &Lab) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let inode = std::fs::metadata(lab.state.join("skep.db-shm")).unwrap().ino();
-    let locks = std::fs::read_to_string("/proc/locks").unwrap();
-    let mark = format!(":{inode} 128 128");
-    locks.lines().any(|line| line.contains("READ") && line.ends_with(&mark))
-}
-
-#[test]
-fn while_a_sandbox_lives_the_database_is_marked_as_in_use() {
-    for_both(|lab| {
-        lab.create("s");
-        wait_for("the mark", 10, || is_marked_in_use(lab).then_some(()));
-        lab.exec_script("s", "true").run().ok();
-        assert!(is_marked_in_use(lab), "no call of skep takes it away");
-        lab.skep(["stop", "s"]).run().ok();
-        assert!(!is_marked_in_use(lab), "it goes with the keeper");
-        lab.skep(["ls"]).run().ok();
-    });
-}
-
 #[test]
 fn a_frozen_sandbox_stands_still_until_it_is_thawed() {
     for_both(|lab| {

@@ -69,7 +69,7 @@ pub use receipt::verify_receipt;
 
 use problems::{OrProblem, io_problem};
 use serde_json::Value;
-use skep_provider::{Presence, Provider, RunSpec};
+use skep_provider::{Provider, RunSpec};
 use skep_store::{NewEvent, Store};
 use skep_types::{
     ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
@@ -178,7 +178,6 @@ impl Engine {
             environment: sandbox.policy.env.clone(),
             home: home.unwrap_or_else(|| self.config.home.clone()),
             base: sandbox.base.clone(),
-            presence: self.store.presence().map(|(path, byte)| Presence { path, byte }),
             secrets: Default::default(),
         }
     }

@@ -150,7 +150,6 @@ mod tests {
             environment: Default::default(),
             home: "/home/me".into(),
             base: Base { instant, device: 1, inode: 2, commit: None },
-            presence: None,
             secrets: Default::default(),
         }
     }

@@ -74,23 +74,9 @@ pub struct RunSpec {
     pub home: PathBuf,
     /// What the base of the workspace is, for captures while execs run.
     pub base: skep_types::Base,
-    /// What the process that holds it marks as in use while it lives.
-    #[serde(default)]
-    pub presence: Option<Presence>,
     /// Values of the policy's secrets. In memory only: this is never written anywhere.
     #[serde(skip)]
     pub secrets: RunSecrets,
-}
-
-/// A byte of a file, shared as a lock by everybody who wants the file's owner to know that somebody
-/// is there.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Presence {
-    /// The file.
-    #[serde(with = "paths::one")]
-    pub path: PathBuf,
-    /// Which byte.
-    pub byte: u64,
 }
 
 /// Values of secrets by name, as read from their sources for one start.

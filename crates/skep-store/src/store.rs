@@ -19,7 +19,6 @@ use skep_types::{
     WorkspaceDriver,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 /// The result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -471,12 +470,6 @@ pub trait Housekeeping: Send + Sync {
     /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
     /// wait for somebody else. Changes nothing, and need not do anything.
     fn rehearse(&self) {}
-
-    /// A file and a byte of it that a process may share as a lock, so that the store is quick to
-    /// open while that process lives. Whoever does so needs no other access to the store.
-    fn presence(&self) -> Option<(PathBuf, u64)> {
-        None
-    }
 
     /// Keeps the store small and quick to open. May wait for the disk: call it where nobody waits,
     /// after the answer was given. Does little or nothing when there is little to do.

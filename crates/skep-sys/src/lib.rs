@@ -35,7 +35,6 @@ pub mod process;
 pub mod program;
 pub mod quota;
 pub mod raw;
-pub mod record_lock;
 pub mod route;
 pub mod seccomp;
 pub mod signal;

@@ -40,12 +40,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use skep_confine::cgroup::Group;
 use skep_confine::seccomp::NotingFilter;
-use skep_provider::{Presence, RunSpec};
+use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_types::{ExecId, SystemView};
 use skep_workspace::WorkspaceSpec;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -72,14 +71,6 @@ pub struct Keeper<'a> {
     noting: Option<NotingFilter>,
     attendants: Attendants,
     state: State,
-}
-
-/// Marks a file as in use for as long as the result is kept. Nothing depends on it: who finds no
-/// mark does more work.
-fn be_present(presence: &Presence) -> Option<File> {
-    let file = File::open(&presence.path).ok()?;
-    skep_sys::record_lock::share_byte(&file, presence.byte).ok()?;
-    Some(file)
 }
 
 /// Processes beside init that serve the inside. They end with the keeper.
@@ -192,7 +183,6 @@ impl<'a> Keeper<'a> {
     ///
     /// When this returns, no process of the sandbox is left.
     pub fn serve(mut self, terminate: &SignalFd) {
-        let _present = self.spec.presence.as_ref().and_then(be_present);
         while !self.state.stopping {
             let ready = match self.wait(terminate) {
                 Ok(ready) => ready,

@@ -8,7 +8,6 @@ use crate::{Housekeeping, Result, StoreError, Upkeep};
 use rusqlite::{Connection, Transaction};
 use serde::de::IgnoredAny;
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// From this size on the log is folded into the database. The first process that opens a database
@@ -16,10 +15,6 @@ use std::time::Duration;
 /// millisecond that opening costs anyway. So the bound of the log is the bound of that wait. And
 /// folding syncs, which takes some five milliseconds: a smaller bound would pay them more often.
 const LOG_BYTES: u64 = 1 << 20;
-/// Whoever has the database open shares this byte of the log's index (`UNIX_SHM_DMS` in SQLite's
-/// `os_unix.c`). Who finds it free was first: he throws the index away and reads the whole log to
-/// make a new one. Who does not believes the index, which has checksums of its own.
-const DEAD_MAN_SWITCH: u64 = 128;
 /// How long folding waits for readers; it is tried again at the next occasion.
 const FOLD_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -31,10 +26,6 @@ impl Housekeeping for SqliteStore {
             // One that cannot be compiled will say so when it is needed.
             let _ = connection.prepare_cached(sql);
         }
-    }
-
-    fn presence(&self) -> Option<(PathBuf, u64)> {
-        Some((beside(self.path(), "-shm"), DEAD_MAN_SWITCH))
     }
 
     fn upkeep(&self) -> Result<Upkeep> {
