@@ -99,3 +99,37 @@ fn proc_10_the_hosts_network_does_not_bring_its_abstract_sockets() {
         assert_eq!(outside.text(), "reached");
     });
 }
+
+/// Whoever reaches skep's sockets approves in the user's name.
+#[test]
+fn fs_6_a_piece_of_the_home_does_not_show_skeps_own_state() {
+    for_both(|lab| {
+        let state = lab.home.join(".local/state/skep");
+        let run = |piece: &str, script: &str| {
+            let config = format!("[sandbox]\nhome = [\"{piece}\"]\n");
+            lab.write(lab.home.join(".config/skep/config.toml"), config);
+            lab.own_below(&lab.home);
+            lab.skep(["run", "--", "sh", "-c", script]).env("SKEP_HOME", &state).run()
+        };
+        lab.write(lab.home.join(".local/mark"), "seen");
+        std::os::unix::fs::symlink(".local", lab.home.join("link")).unwrap();
+        // Control: the piece is shown, and the state exists there.
+        let ran = run(".local", "cat ~/.local/mark; ls -A ~/.local/state/skep | wc -l").ok();
+        assert_eq!(
+            ran.text().split_whitespace().collect::<String>(),
+            "seen0",
+            "{}",
+            ran.describe()
+        );
+        assert!(state.join("skep.db").exists());
+        for piece in ["link", ".local/state/skep", ".local/state/skep/sandboxes"] {
+            let ran = run(piece, "echo ran");
+            assert!(matches!(ran.code(), 5 | 125), "{piece}: {}", ran.describe());
+            assert!(!ran.text().contains("ran"), "{piece}: {}", ran.describe());
+        }
+        std::fs::remove_file(lab.home.join(".config/skep/config.toml")).unwrap();
+        std::fs::remove_dir(lab.home.join(".config/skep")).unwrap();
+        std::fs::remove_file(lab.home.join("link")).unwrap();
+        std::fs::remove_dir_all(lab.home.join(".local")).unwrap();
+    });
+}

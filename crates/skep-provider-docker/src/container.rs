@@ -188,7 +188,8 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
     Ok(mounts)
 }
 
-/// Every place where skep's own state would be seen: in a system directory, or in a mount.
+/// Every place where skep's own state would be seen: in a system directory, in a piece of the home,
+/// or in a mount.
 fn state_in_view<'a>(parts: &'a Parts<'_>) -> impl Iterator<Item = PathBuf> + 'a {
     let system = parts.system.iter().filter_map(|entry| match entry {
         SystemEntry::Directory(path) if parts.home.starts_with(path) => Some(parts.home.into()),
@@ -198,7 +199,9 @@ fn state_in_view<'a>(parts: &'a Parts<'_>) -> impl Iterator<Item = PathBuf> + 'a
         let below = parts.home.strip_prefix(mount.source.as_path()).ok()?;
         Some(mount.target.as_path().join(below))
     });
-    system.chain(mounts)
+    let pieces = parts.spec.policy.home.iter().map(|piece| parts.spec.home.join(piece.as_path()));
+    let home = pieces.filter(|piece| parts.home.starts_with(piece)).map(|_| parts.home.into());
+    system.chain(home).chain(mounts)
 }
 
 /// Without what is mounted below it: the engine would show that writable.

@@ -12,7 +12,7 @@ use crate::view::system;
 use skep_provider::RunSpec;
 use skep_types::{InsideUser, Limits, SystemView, WorkspaceDriver};
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The plan of a sandbox: everything of the host that its view is made from, and who it is.
 pub fn make<'a>(
@@ -49,6 +49,7 @@ pub fn make<'a>(
     let pieces = spec.policy.home.iter().map(|piece| piece.as_path().to_owned());
     let home_pieces: Vec<PathBuf> =
         pieces.filter(|piece| sources::exists(&spec.home.join(piece))).collect();
+    home_pieces.iter().try_for_each(|piece| refuse_way_to_state(spec, piece))?;
     let home = sources.len();
     sources.extend(home_pieces.iter().map(|piece| plain(spec.home.join(piece))));
     let mounts = sources.len();
@@ -93,6 +94,23 @@ pub fn make<'a>(
         scratch_size: scratch_size(&spec.policy.limits, counted),
         known: None,
     })
+}
+
+/// The state directory is covered where a piece of the home shows it under its own name. A piece that
+/// lies in it, or leads to it by a link, is refused: who sees skep's sockets approves for the user.
+fn refuse_way_to_state(spec: &RunSpec, piece: &Path) -> Result<(), Failure> {
+    let state = spec.directory.ancestors().nth(2).unwrap_or(&spec.directory);
+    let named = spec.home.join(piece);
+    let real = std::fs::canonicalize(&named).unwrap_or_else(|_| named.clone());
+    let state = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+    if !real.starts_with(&state) && (real == named || !state.starts_with(&real)) {
+        return Ok(());
+    }
+    Err(Failure::missing(
+        format!("`{}` of the home", piece.display()),
+        format!("it leads to skep's own state in `{}`", state.display()),
+        "take it out of `sandbox.home`, or name parts of it",
+    ))
 }
 
 fn host_kernel() -> String {

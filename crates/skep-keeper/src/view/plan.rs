@@ -184,7 +184,8 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
     ops
 }
 
-/// Every place where the state directory would be seen: in a system directory, or in a mount.
+/// Every place where the state directory would be seen: in a system directory, in a piece of the
+/// home, or in a mount.
 fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 'a {
     let system = spec.system_entries.iter().filter_map(|entry| match entry {
         SystemEntry::Directory(path) if spec.state.starts_with(path) => Some(spec.state.into()),
@@ -194,7 +195,9 @@ fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 
         let below = spec.state.strip_prefix(mount.source.as_path()).ok()?;
         Some(mount.target.as_path().join(below))
     });
-    system.chain(mounts)
+    let pieces = spec.home_pieces.iter().map(|piece| spec.home.join(piece));
+    let home = pieces.filter(|piece| spec.state.starts_with(piece)).map(|_| spec.state.into());
+    system.chain(home).chain(mounts)
 }
 
 /// A root with programs and nothing else, for one that serves a filesystem: the host's processes
