@@ -34,6 +34,8 @@ fn net_8_texts_that_are_no_rule_are_refused_and_nothing_is_made() {
             let ran = lab.without_effect(lab.skep(["run", "--allow", bad, "--", "true"]));
             assert_eq!(ran.code(), 2, "{bad:?}: {}", ran.describe());
         }
+        let secret = lab.skep(["run", "--secret", "TOK@127.0.0.1:80", "--", "true"]).run();
+        secret.exits(2).says("`127.0.0.1:80` is an address");
         lab.skep(["run", "--net", "none", "--allow", "a.test", "--", "true"]).run().exits(2);
         lab.skep(["run", "--net", "host", "--allow", "a.test", "--", "true"]).run().exits(2);
     });

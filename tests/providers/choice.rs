@@ -140,3 +140,19 @@ fn proc_14_without_namespaces_a_subprocess_works_on_a_copy_and_says_so() {
         assert_eq!(lab.diff("s")["changes"][0]["path"], "a");
     });
 }
+
+#[test]
+fn a_provider_that_isolates_nothing_says_so_and_for_root_that_it_is_root() {
+    for_both(|lab| {
+        let warning = match lab.who.is_root() {
+            true => "skep: `subprocess` isolates nothing: the command runs as root",
+            false => "skep: `subprocess` isolates nothing: the command can do what you can do",
+        };
+        lab.skep(["run", "--provider", "subprocess", "--", "true"]).run().ok().says(warning);
+        lab.skep(["create", "s", "--provider", "subprocess"]).run().ok().says(warning);
+        lab.skep(["stop", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().ok().says(warning);
+        let isolated = lab.skep(["run", "--", "true"]).run().ok();
+        assert!(!isolated.errors().contains("isolates nothing"), "{}", isolated.describe());
+    });
+}

@@ -66,6 +66,28 @@ fn the_basics_pass_through_a_server() {
 }
 
 #[test]
+fn a_wrong_name_changes_no_rules_of_another_sandbox_here_or_through_a_server() {
+    for_both(|lab| {
+        lab.create("netty");
+        let before = lab.sandbox("netty")["policy"].clone();
+        let server = lab.serve(&[]);
+        for remote in [false, true] {
+            let skep = |arguments: &[&str]| match remote {
+                true => through(lab, &server, arguments).run(),
+                false => lab.skep(arguments).run(),
+            };
+            for verb in ["allow", "deny", "test"] {
+                let ran = skep(&["net", verb, "nosuch", "127.0.0.1:1"]).exits(3);
+                ran.says("there is no sandbox `nosuch`").says("`skep ls --all` lists them");
+                skep(&["net", verb, "netty"]).exits(2).says("nothing stands behind it");
+            }
+        }
+        server.stop();
+        assert_eq!(lab.sandbox("netty")["policy"], before);
+    });
+}
+
+#[test]
 fn a_terminal_passes_through_a_server() {
     for_each([Who::user()], |lab| {
         let server = lab.serve(&[]);

@@ -5,7 +5,7 @@
 //! the hosts that get it. For some names everybody uses, the hosts are known
 //! (`resources/secret-hosts.toml`).
 
-use crate::egress::{Name, Rule, RuleError, RuleSet, Target, parse_port};
+use crate::egress::{Host, Name, Rule, RuleError, RuleSet, Target, parse_port};
 use serde::Deserialize;
 use skep_types::{EgressPolicy, PlainSecret, PublishedPort, Secret, SecretSource, escape};
 use std::collections::BTreeMap;
@@ -61,13 +61,18 @@ pub fn with_own_presets(texts: &[String], own: &BTreeMap<String, Vec<String>>) -
 pub fn parse_secret(text: &str) -> Result<Secret, OutwardError> {
     let error = |reason: String| OutwardError { kind: "secret", text: text.to_owned(), reason };
     let (rest, mut hosts) = take_hosts(text);
+    // Paths and commands may end like one: `cmd:ssh me@10.0.0.1`.
+    let address = address_behind(rest);
+    if let Some(address) = address.filter(|_| !rest.contains('=') || rest.contains("=env:")) {
+        return Err(error(no_address(address)));
+    }
     let (name, source) = name_and_source(rest).map_err(error)?;
     if hosts.is_empty() {
         hosts = known_hosts(&name).map_err(error)?;
     }
     if hosts.is_empty() {
-        let reason = format!("say which host gets it, as in `{rest}@api.example.org`");
-        return Err(error(reason));
+        let unsaid = || format!("say which host gets it, as in `{rest}@api.example.org`");
+        return Err(error(address.map_or_else(unsaid, no_address)));
     }
     Ok(Secret { name, source, hosts, in_body: false })
 }
@@ -126,6 +131,21 @@ fn take_hosts(text: &str) -> (&str, Vec<String>) {
         rest = before;
     }
     (rest, hosts)
+}
+
+fn no_address(address: &str) -> String {
+    format!(
+        "`{address}` is an address, and a secret goes only to a host with a name (and without a \
+         port), as in `@api.example.org`: who answers at an address proves nothing"
+    )
+}
+
+/// What stands behind the last `@`, if it is an address (also with a port).
+fn address_behind(text: &str) -> Option<&str> {
+    let (_, last) = text.rsplit_once('@')?;
+    let bare = || Host::parse(last).ok();
+    let host = Host::parse_authority(last).ok().map(|(host, _)| host).or_else(bare)?;
+    host.address().map(|_| last)
 }
 
 fn canonical_host(text: &str) -> Option<String> {
@@ -204,6 +224,22 @@ mod tests {
         }
         let error = parse_secret("TOKEN=hunter2@a.test").unwrap_err();
         assert!(!error.reason.contains("hunter2"));
+    }
+
+    #[test]
+    fn an_address_is_refused_as_what_it_is() {
+        for (text, address) in [
+            ("T@127.0.0.1", "`127.0.0.1` is an address"),
+            ("T@127.0.0.1:80", "`127.0.0.1:80` is an address"),
+            ("T=env:X@[::1]:80", "`[::1]:80` is an address"),
+            ("T@::1", "`::1` is an address"),
+            ("T@10.0.0.1@a.test", "`10.0.0.1` is an address"),
+        ] {
+            let error = parse_secret(text).unwrap_err();
+            assert!(error.reason.starts_with(address), "{text}: {error}");
+        }
+        assert!(parse_secret("T=file:/k@10.0.0.1").unwrap_err().reason.contains("an address"));
+        assert!(parse_secret("T=cmd:ssh me@10.0.0.1@a.test").is_ok());
     }
 
     #[test]

@@ -199,6 +199,14 @@ impl Kind for Microvm {
         accelerator::choose(&self.images, &parts).map(drop).map_err(missing)
     }
 
+    /// Allowing emulation turns a refusal into a machine, at once.
+    fn circumstances(&self, word: &str) -> String {
+        match (self.surroundings)().emulation {
+            Emulation::Allowed => format!("{word} emulation"),
+            Emulation::Refused => word.to_owned(),
+        }
+    }
+
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
         refuse_processor_time(spec.policy.limits.cpu_time)?;
         Ok(Vessel::Machine(Box::new(self.machine(spec)?)))
@@ -217,5 +225,19 @@ impl Kind for Microvm {
             ("guest_processors".to_owned(), machine.processors.to_string()),
             ("console".to_owned(), machine.console.display().to_string()),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_emulation_is_none_with_it() {
+        let circumstances = |emulation| {
+            let around = move || Surroundings { emulation, program: "/skep".into() };
+            Microvm::new("/state".into(), Box::new(around)).circumstances("microvm")
+        };
+        assert_ne!(circumstances(Emulation::Allowed), circumstances(Emulation::Refused));
     }
 }

@@ -388,4 +388,5 @@ fn parse_path(path: &ByteString) -> Result<RelPath, Problem> {
 fn no_sandbox(name: &str) -> Problem {
     let name = skep_types::escape::visible(name.as_bytes());
     Problem::new(Code::NotFound, format!("there is no sandbox `{name}`"))
+        .hint("`skep ls --all` lists them")
 }

@@ -70,10 +70,12 @@ impl Tokens {
     /// Makes a token and returns it with its text, which is shown once and kept nowhere.
     pub fn create(&self, new: NewToken) -> Result<(Token, String), Problem> {
         if (new.role == Role::Agent) != new.sandbox.is_some() {
-            return Err(Problem::new(
-                Code::Usage,
-                "a token of role `agent` names one sandbox, and no other role does",
-            ));
+            let hint = match new.role {
+                Role::Agent => "add `--sandbox NAME`",
+                _ => "leave `--sandbox` out, or make it `--role agent`",
+            };
+            let message = "a token of role `agent` names one sandbox, and no other role does";
+            return Err(Problem::new(Code::Usage, message).hint(hint));
         }
         if let Some(expiry) = &new.expires_at {
             parse_time(expiry)?;
@@ -280,7 +282,8 @@ mod tests {
     fn an_agent_is_bound_and_nobody_else() {
         let state = tempfile::tempdir().unwrap();
         let tokens = Tokens::of(state.path());
-        assert!(tokens.create(new(Role::Agent)).is_err());
+        let unbound = tokens.create(new(Role::Agent)).unwrap_err();
+        assert_eq!(unbound.hint.as_deref(), Some("add `--sandbox NAME`"));
         let sandbox = Some(SandboxId::from_random([1; 10]));
         assert!(
             tokens.create(NewToken { sandbox: sandbox.clone(), ..new(Role::Approver) }).is_err()

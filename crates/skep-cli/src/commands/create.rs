@@ -38,6 +38,7 @@ impl Run for Create {
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
         super::image::engine::ensure(context, &request)?;
         let sandbox = context.api()?.create(&request)?;
+        super::warn_of_no_isolation(context, &sandbox);
         if self.json.json {
             context.output.document(&SandboxDocument::new(&sandbox))?;
         } else {

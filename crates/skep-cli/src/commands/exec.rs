@@ -128,7 +128,7 @@ pub(crate) fn plain(
     input: Input,
 ) -> Outcome {
     let ended = attached(context.api()?, sandbox, spec, input, &mut Through(&context.output))?;
-    say_why(context, &ended.end);
+    say_why(context, sandbox, spec, &ended.end);
     Ok(exit::of_end(&ended.end))
 }
 
@@ -151,10 +151,13 @@ fn json(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, input: Input) -> 
 }
 
 /// Says on standard error why a command ended, unless it simply exited.
-pub(crate) fn say_why(context: &Context, end: &ExecEnd) {
-    if let Some(why) = summary::end(end) {
-        let style = context.output.error_style;
+pub(crate) fn say_why(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, end: &ExecEnd) {
+    let style = context.output.error_style;
+    if let Some(why) = summary::end_of(end, spec) {
         context.output.always(&format!("{} {why}", style.red("skep:")));
+    }
+    if let Some(hint) = summary::not_found_hint(end, spec, &sandbox.provider) {
+        context.output.say(&format!("{} {hint}", style.cyan("hint:")));
     }
 }
 

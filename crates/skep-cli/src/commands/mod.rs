@@ -48,6 +48,25 @@ use crate::exit::Outcome;
 use crate::json::sandbox::SandboxDocument;
 use skep_types::Sandbox;
 
+/// The provider that isolates nothing.
+pub(crate) const SUBPROCESS: &str = "subprocess";
+
+/// Says it where a sandbox stands in no way between its commands and the host.
+pub(crate) fn warn_of_no_isolation(context: &Context, sandbox: &Sandbox) {
+    if sandbox.provider != SUBPROCESS {
+        return;
+    }
+    let what = match (context.host(), context.surroundings.user) {
+        (Some(_), _) => "the command can do what the server's user can do",
+        (None, 0) => "the command runs as root and can do anything on this machine",
+        (None, _) => "the command can do what you can do",
+    };
+    let style = context.output.error_style;
+    context
+        .output
+        .say(&format!("{} `{SUBPROCESS}` isolates nothing: {what}", style.yellow("skep:")));
+}
+
 /// How the lifecycle commands answer: one line, or the sandbox as JSON.
 fn answer_with_sandbox(context: &Context, sandbox: &Sandbox, json: bool) -> Outcome {
     if json {

@@ -69,19 +69,52 @@ struct Words {
 }
 
 impl Words {
-    /// The first word is a sandbox if one is called so.
-    fn split(&self, context: &Context) -> Result<(Sandbox, &[String]), Problem> {
+    /// The first word is a sandbox if one is called so. Otherwise it must look like what the command
+    /// is about: a mistyped name shall never change another sandbox.
+    fn split(
+        &self,
+        context: &Context,
+        is_meant: fn(&str) -> bool,
+    ) -> Result<(Sandbox, &[String]), Problem> {
         if let Some(name) = &self.sandbox {
             return Ok((naming::named_or_newest(context, Some(name))?, &self.words));
         }
-        if let Some((first, rest)) = self.words.split_first()
-            && !rest.is_empty()
-            && let Ok(sandbox) = context.api()?.find(first)
-        {
-            return Ok((sandbox, rest));
+        let Some((first, rest)) = self.words.split_first() else {
+            return Ok((naming::named_or_newest(context, None)?, &[]));
+        };
+        match context.api()?.find(first) {
+            Ok(sandbox) if rest.is_empty() => Err(nothing_after(&sandbox, first)),
+            Ok(sandbox) => Ok((sandbox, rest)),
+            Err(problem) if is_not_found(&problem) && is_meant(first) => {
+                Ok((naming::named_or_newest(context, None)?, &self.words))
+            }
+            Err(problem) => Err(problem),
         }
-        Ok((naming::named_or_newest(context, None)?, &self.words))
     }
+}
+
+/// Also a beginning that fits several ids names no sandbox.
+fn is_not_found(problem: &Problem) -> bool {
+    matches!(problem.code, Code::NotFound | Code::Usage)
+}
+
+fn nothing_after(sandbox: &Sandbox, word: &str) -> Problem {
+    let message = format!("`{word}` is a sandbox, and nothing stands behind it");
+    Problem::new(Code::Usage, message).hint(format!(
+        "write what it is about behind the name; `-s {} {word}` if `{word}` is that",
+        sandbox.name
+    ))
+}
+
+/// Rules and hosts have one of these in them; a name that is none but has a dot was looked for as
+/// a sandbox before.
+fn looks_like_a_host(word: &str) -> bool {
+    word.contains(['.', ':', '*', '/', '@'])
+}
+
+/// Names of secrets look like names of sandboxes. A wrong one is refused by the sandbox.
+fn any_word(_: &str) -> bool {
+    true
 }
 
 impl Run for Net {
@@ -127,7 +160,7 @@ enum Direction {
 }
 
 fn change(context: &Context, words: &Words, direction: Direction) -> Outcome {
-    let (sandbox, rules) = words.split(context)?;
+    let (sandbox, rules) = words.split(context, looks_like_a_host)?;
     let change = match direction {
         Direction::Allow => EgressChange { allow: rules.to_vec(), deny: Vec::new() },
         Direction::Deny => EgressChange { allow: Vec::new(), deny: rules.to_vec() },
@@ -155,7 +188,7 @@ fn apply(context: &Context, sandbox: &Sandbox, change: &EgressChange, json: Json
 }
 
 fn test(context: &Context, words: &Words) -> Outcome {
-    let (sandbox, hosts) = words.split(context)?;
+    let (sandbox, hosts) = words.split(context, looks_like_a_host)?;
     let target = |text: &String| {
         let (host, port) = Host::parse_authority(text)
             .map_err(|error| Problem::new(Code::Usage, format!("`{text}` is no host: {error}")))?;
@@ -236,7 +269,7 @@ fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> Result
 }
 
 fn revoke(context: &Context, words: &Words) -> Outcome {
-    let (sandbox, names) = words.split(context)?;
+    let (sandbox, names) = words.split(context, any_word)?;
     for name in names {
         let cut = context.api()?.revoke_secret(&sandbox.id, name)?;
         context.output.say(&format!("secret {name} is forgotten; connections cut: {cut}"));

@@ -1,5 +1,6 @@
 //! `skep run`: create, run, stop, say what changed, and leave nothing that nobody needs.
 
+use super::warn_of_no_isolation;
 use crate::arguments::exec::{ConnectArguments, EnvironmentArguments, ExecLimitArguments};
 use crate::arguments::sandbox::SandboxArguments;
 use crate::arguments::{AfterDashes, Json};
@@ -47,6 +48,7 @@ impl crate::tree::Run for Run {
         let (request, spec) = self.resolve(after, context)?;
         let api = context.api()?;
         let StartedRun { sandbox, exec } = api.begin_run(&request, &spec)?;
+        warn_of_no_isolation(context, &sandbox);
         context.output.detail(&format!(
             "sandbox: {} ({}, {})",
             sandbox.name,
@@ -97,7 +99,7 @@ impl Run {
         let sink = &mut Through(&context.output);
         let ended = stay_with(api, exec, spec, Input::Passed, sink)
             .map_err(|problem| not_started(api, sandbox, problem))?;
-        say_why(context, &ended.end);
+        say_why(context, sandbox, spec, &ended.end);
         let denials = denials(context, api, sandbox);
         if let Some((set, fate)) = self.afterwards(context, api, sandbox) {
             let style = context.output.error_style;

@@ -22,6 +22,7 @@ impl Run for Start {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let sandbox = naming::sandbox(context, &self.name)?;
         let sandbox = context.api()?.start(&sandbox.id)?;
+        super::warn_of_no_isolation(context, &sandbox);
         answer_with_sandbox(context, &sandbox, self.json.json)
     }
 }

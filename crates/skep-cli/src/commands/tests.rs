@@ -332,3 +332,57 @@ fn mistakes_in_the_line_are_json_too_if_asked() {
     assert_eq!(done.code, 2);
     assert!(error_json(&done)["error"]["hint"].as_str().unwrap().contains("ls"));
 }
+
+#[test]
+fn a_mistyped_name_never_changes_the_rules_of_another_sandbox() {
+    for (line, code, asked) in [
+        ("skep net allow a.test", 0, &["egress bar1 +[\"a.test\"] -[]"][..]),
+        ("skep net allow older a.test", 0, &["egress older +[\"a.test\"] -[]"]),
+        ("skep net deny older @npm", 0, &["egress older +[] -[\"@npm\"]"]),
+        ("skep net allow -s older db", 0, &["egress older +[\"db\"] -[]"]),
+        ("skep net revoke TOKEN", 0, &["revoke bar1 TOKEN"]),
+        ("skep net revoke older TOKEN", 0, &["revoke older TOKEN"]),
+        ("skep net allow nosuch 127.0.0.1:1", 3, &[]),
+        ("skep net deny nosuch a.test", 3, &[]),
+        ("skep net test nosuch a.test", 3, &[]),
+        ("skep net allow nosuch", 3, &[]),
+        ("skep net allow older", 2, &[]),
+        ("skep net deny older", 2, &[]),
+        ("skep net test older", 2, &[]),
+        ("skep net revoke older", 2, &[]),
+    ] {
+        let done = skep(FakeApi::default(), line);
+        assert_eq!(done.code, code, "{line}: {}", done.stderr);
+        assert_eq!(done.asked.lines(), asked, "{line}");
+    }
+}
+
+#[test]
+fn a_provider_that_isolates_nothing_is_never_used_without_a_word() {
+    for line in ["skep run --provider subprocess -- true", "skep create --provider subprocess"] {
+        let done = skep(without_changes(), line);
+        assert!(
+            done.stderr.starts_with("skep: `subprocess` isolates nothing: "),
+            "{}",
+            done.stderr
+        );
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(done.stderr.contains("runs as root"), root, "{}", done.stderr);
+    }
+    let done = skep(without_changes(), "skep run -- true");
+    assert!(!done.stderr.contains("isolates nothing"), "{}", done.stderr);
+}
+
+#[test]
+fn a_command_that_is_not_found_is_named_with_what_may_be_the_matter() {
+    let mut end = fake::end(127);
+    end.reason = EndReason::StartFailed;
+    end.message = Some("cannot run it: No such file".into());
+    let said = |line| skep(FakeApi { end: end.clone(), ..without_changes() }, line).stderr;
+    let text = said("skep run -- nosuch x");
+    let named = "skep: the command `nosuch` could not be started: cannot run it: No such file\n";
+    assert!(text.contains(named), "{text}");
+    assert!(text.contains("hint: the home is empty inside"), "{text}");
+    let text = said("skep exec bar1 -- a|b");
+    assert!(text.contains("the command `a|b` could not") && text.contains("sh -c"), "{text}");
+}

@@ -4,8 +4,9 @@ use super::samples;
 use serde_json::Value;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CopyReport,
-    CreateRequest, Finding, GcDecision, GcRequest, ListFilter, LogChunk, LogStream, ProviderView,
-    PullReport, RebaseReport, RejectReport, SandboxView, SnapshotView, StartedExec,
+    CreateRequest, EgressChange, EgressChanged, Finding, GcDecision, GcRequest, ListFilter,
+    LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
+    SnapshotView, StartedExec,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection as Chosen};
 use skep_provider::{Boundary, ExecStream, StreamEvent};
@@ -131,7 +132,17 @@ impl Api for FakeApi {
         fail(&self.create_fails)?;
         self.asked.note(format!("create {}", request.project.display()));
         let name = request.name.as_ref().map_or("made", SandboxName::as_str);
-        Ok(samples::sandbox(name))
+        let provider = request.provider.clone().unwrap_or_else(|| "namespace".into());
+        Ok(Sandbox { provider, ..samples::sandbox(name) })
+    }
+    fn change_egress(&self, id: &SandboxId, change: &EgressChange) -> Answer<EgressChanged> {
+        let (allow, deny) = (&change.allow, &change.deny);
+        self.asked.note(format!("egress {} +{allow:?} -{deny:?}", self.by_id(id).name));
+        Ok(EgressChanged { allow: allow.clone(), cut: 0, version: 2 })
+    }
+    fn revoke_secret(&self, id: &SandboxId, name: &str) -> Answer<u64> {
+        self.asked.note(format!("revoke {} {name}", self.by_id(id).name));
+        Ok(0)
     }
     fn find(&self, name: &str) -> Answer<Sandbox> {
         let is = |sandbox: &&Sandbox| {

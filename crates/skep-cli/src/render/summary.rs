@@ -2,11 +2,16 @@
 
 use super::diff;
 use super::style::Style;
-use skep_types::escape::visible_text;
-use skep_types::{ByteSize, Change, ChangeSet, EndReason, ExecEnd, RefusedCall, show_duration};
+use crate::commands::SUBPROCESS;
+use skep_types::escape::{visible, visible_text};
+use skep_types::{
+    ByteSize, Change, ChangeSet, EndReason, ExecEnd, ExecSpec, RefusedCall, show_duration,
+};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// The exit code for it, as shells have it.
+const NOT_FOUND: i32 = 127;
 const SIGINT: i32 = 2;
 const SIGPIPE: i32 = 13;
 /// How many paths are listed before the rest is only counted.
@@ -53,6 +58,40 @@ pub(crate) fn end(end: &ExecEnd) -> Option<String> {
         Some(message) => format!("{because}: {message}"),
         None => because,
     })
+}
+
+/// Why a command ended, with its name where it never began.
+pub(crate) fn end_of(end: &ExecEnd, spec: &ExecSpec) -> Option<String> {
+    let why = self::end(end)?;
+    match spec.argv.first() {
+        Some(word) if end.reason == EndReason::StartFailed => {
+            let named = format!("the command `{}`", visible(word.as_bytes()));
+            Some(why.replacen("the command", &named, 1))
+        }
+        _ => Some(why),
+    }
+}
+
+/// What may be the matter with a command that was not found.
+pub(crate) fn not_found_hint(
+    end: &ExecEnd,
+    spec: &ExecSpec,
+    provider: &str,
+) -> Option<&'static str> {
+    if end.reason != EndReason::StartFailed || end.exit_code != NOT_FOUND {
+        return None;
+    }
+    let word = spec.argv.first()?.as_bytes();
+    if word.iter().any(|byte| byte.is_ascii_whitespace() || b"|&;<>$()`*?~'\"".contains(byte)) {
+        return Some("no shell reads the command: write `-- sh -c '…'`, or each word apart");
+    }
+    match provider {
+        SUBPROCESS => None,
+        _ => Some(
+            "the home is empty inside, and what is installed below it is missing; \
+             `--mount DIR:DIR:ro` shows a directory",
+        ),
+    }
 }
 
 /// The summary after `run`, one screen at most.
