@@ -123,7 +123,8 @@ fn without_a_commit_the_apply_stands_or_is_undone_as_the_flag_says() {
         assert_ne!(ran.code(), 0, "{}", ran.describe());
         assert!(ran.errors().contains("nothing was applied"), "{}", ran.describe());
         assert_eq!(lab.bytes("a"), b"old\n", "it was not undone");
-        let report = lab.approve(&["s", "--commit", "-m", "x"]);
+        let report =
+            lab.skep(["approve", "s", "--json", "--commit", "-m", "x"]).run().exits(1).json();
         assert_eq!(report["commit"], Value::Null);
         assert!(report["notes"].to_string().contains("no commit was made"), "{report}");
         assert_eq!(lab.bytes("a"), b"new\n");

@@ -15,6 +15,7 @@ mod kinds;
 mod layers;
 mod model;
 mod names;
+mod newcomer;
 mod payload;
 mod property;
 mod pull;

@@ -31,6 +31,7 @@
 //! an approval is stale is for the engine to say; the command line only shows it.
 
 mod arguments;
+mod asking;
 mod attach;
 mod commands;
 mod context;

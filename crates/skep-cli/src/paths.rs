@@ -1,7 +1,7 @@
 //! PATHs as typed, relative to the current directory, become paths of the project.
 
 use crate::context::show_path;
-use skep_types::{ByteString, Code, Problem, RelPath};
+use skep_types::{ByteString, ChangeSet, Code, Problem, RelPath};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -29,18 +29,43 @@ pub(crate) fn in_project(word: &OsStr, start: &Path, project: &Path) -> Result<R
         .map_err(|error| Problem::new(Code::Usage, error.to_string()))
 }
 
+/// One path among those that are known. Paths are shown from the project's root, and what was shown
+/// can be typed: a word that names nothing known from the current directory is read from the root,
+/// if it names something there.
+pub(crate) fn among<'a>(
+    word: &OsStr,
+    start: &Path,
+    project: &Path,
+    known: impl IntoIterator<Item = &'a RelPath> + Clone,
+) -> Result<RelPath, Problem> {
+    let here = in_project(word, start, project)?;
+    let names = |path: &RelPath| known.clone().into_iter().any(|known| known.starts_with(path));
+    if start == project || names(&here) {
+        return Ok(here);
+    }
+    let from_root = in_project(word, project, project).ok().filter(names);
+    Ok(from_root.unwrap_or(here))
+}
+
+/// Whether some of the words can be read in two ways, so that the known paths are needed.
+pub(crate) fn has_two_readings(words: &[OsString], start: &Path, project: &Path) -> bool {
+    start != project && words.iter().any(|word| !is_glob(word.as_bytes()))
+}
+
 /// A selection for `diff`, `approve` and `reject`: globs go on as they were typed, paths are made
 /// relative to the project.
 pub(crate) fn select(
     words: &[OsString],
     start: &Path,
     project: &Path,
+    set: Option<&ChangeSet>,
 ) -> Result<Vec<ByteString>, Problem> {
+    let changes = set.map_or(&[][..], |set| &set.changes);
     let one = |word: &OsString| {
         if is_glob(word.as_bytes()) {
             return Ok(ByteString::from(word.as_os_str()));
         }
-        let path = in_project(word, start, project)?;
+        let path = among(word, start, project, changes.iter().map(|change| &change.path))?;
         Ok(ByteString::from(path.as_path_or_dot()))
     };
     words.iter().map(one).collect()
@@ -95,8 +120,22 @@ mod tests {
     #[test]
     fn globs_stay_as_typed() {
         let words = ["*.rs".into(), "x".into(), "../".into()];
-        let found = select(&words, Path::new("/p/src"), Path::new("/p")).unwrap();
+        let found = select(&words, Path::new("/p/src"), Path::new("/p"), None).unwrap();
         assert_eq!(found, ["*.rs".into(), "src/x".into(), ByteString::from(".")]);
+    }
+
+    #[test]
+    fn a_path_that_was_shown_can_be_typed() {
+        let known =
+            ["src/in", "in", "src/src/x"].map(|path| RelPath::parse(path.as_bytes()).unwrap());
+        let read = |word: &str| {
+            among(word.as_ref(), Path::new("/p/src"), Path::new("/p"), &known).unwrap().to_string()
+        };
+        assert_eq!(read("src/in"), "src/in");
+        assert_eq!(read("in"), "src/in", "where one stands comes first");
+        assert_eq!(read("src/x"), "src/src/x");
+        assert_eq!(read("src"), "src/src");
+        assert_eq!(read("nosuch"), "src/nosuch");
     }
 
     proptest! {

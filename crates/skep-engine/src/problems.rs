@@ -74,9 +74,14 @@ fn plan_problem(error: &PlanError) -> Problem {
             let first = conflicts.first().map_or_else(String::new, |conflict| {
                 format!(": `{}`: {}", conflict.path, conflict.reason)
             });
-            let message = format!("{} conflicting path(s){first}", conflicts.len());
+            let noun = if conflicts.len() == 1 { "path" } else { "paths" };
+            let message = format!("{} conflicting {noun}{first}", conflicts.len());
             Problem::new(Code::Conflict, message)
-                .hint("see `skep conflicts`; `skep rebase` takes the project's newer state in")
+                .hint(
+                    "`skep reject NAME PATH` takes the project's version in, to redo the change \
+                     inside; or edit the project's file; `skep conflicts NAME PATH --side \
+                     base|project|sandbox` prints a side",
+                )
                 .details(serde_json::json!({ "conflicts": conflicts }))
         }
         PlanError::Derive(error) => derive_problem(error),

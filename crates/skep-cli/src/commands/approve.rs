@@ -2,23 +2,22 @@
 
 use crate::arguments::target::NameAndPaths;
 use crate::arguments::{AfterDashes, Json};
+use crate::asking;
 use crate::context::{Context, show_path};
 use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
 use crate::naming;
 use crate::paths;
-use crate::render::diff::counted;
+use crate::render::diff::{self, Folded, counted};
 use crate::render::summary;
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest};
 use skep_types::{
-    ByteString, Change, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, Sandbox, Selection,
-    escape,
+    ByteString, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, Sandbox, Selection, escape,
 };
 use std::ffi::OsString;
-use std::io::BufRead as _;
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -66,7 +65,19 @@ impl Run for Approve {
         } else {
             say_report(context, &sandbox, &report);
         }
-        Ok(0)
+        match &report.approval {
+            // The apply stands, but not all that was asked for was done.
+            Some(id) if self.commit && report.commit.is_none() => {
+                if !self.json.json {
+                    context.output.always(&format!(
+                        "hint: the apply stands; commit the files with git, or take it back with: \
+                         skep undo {id}"
+                    ));
+                }
+                Ok(Code::Internal.exit_code())
+            }
+            _ => Ok(0),
+        }
     }
 }
 
@@ -78,16 +89,24 @@ impl Approve {
         typed: &[OsString],
     ) -> Result<ApproveRequest, Problem> {
         let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
-        let words = paths::select(typed, start, project)?;
-        let digest = match &self.digest {
-            Some(text) => parse_digest(text, sandbox)?,
-            None => self.look(context, sandbox, typed, &words)?,
+        let reviewed =
+            self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
+        let named = [typed, &self.allow_risky].concat();
+        let set = if reviewed.is_none() || paths::has_two_readings(&named, start, project) {
+            Some(context.api()?.diff(&sandbox.id)?)
+        } else {
+            None
+        };
+        let words = paths::select(typed, start, project, set.as_ref())?;
+        let digest = match (reviewed, &set) {
+            (None, Some(set)) => Some(self.look(context, sandbox, set, typed, &words)?),
+            (reviewed, _) => reviewed,
         };
         Ok(ApproveRequest {
             selection: Selection { paths: words, hunks: self.hunk.clone(), ignored: self.ignored },
-            digest: Some(digest),
+            digest,
             dry_run: self.dry_run,
-            allow_risky: paths::select(&self.allow_risky, start, project)?,
+            allow_risky: paths::select(&self.allow_risky, start, project, set.as_ref())?,
             commit: self
                 .message
                 .clone()
@@ -102,22 +121,27 @@ impl Approve {
         &self,
         context: &Context,
         sandbox: &Sandbox,
+        set: &ChangeSet,
         typed: &[OsString],
         words: &[ByteString],
     ) -> Result<ChangeSetDigest, Problem> {
-        let set = context.api()?.diff(&sandbox.id)?;
         let ignored = if self.ignored { Ignored::Shown } else { Ignored::Apart };
-        let selected = selection::changes(&set, words, ignored)?;
+        let selected = selection::changes(set, words, ignored)?;
         if !typed.is_empty() && selected.is_empty() {
             return Err(naming::nothing_selected(sandbox, typed));
         }
         if !self.json.json {
-            let text = summary::before_approval(context.output.error_style, &set, &selected);
+            let listed =
+                if typed.is_empty() { diff::fold(&selected) } else { Folded::nothing(&selected) };
+            let text = summary::before_approval(context.output.error_style, set, &listed);
             context.output.say(text.trim_end());
         }
         let everything = typed.is_empty() && self.hunk.is_empty();
         if everything && !self.json.json && !self.dry_run && !selected.is_empty() {
-            ask(context, sandbox, &set, &selected)?;
+            let count = counted(selected.len() as u64, "change", "changes");
+            let project = show_path(sandbox.project.as_path());
+            let question = format!("apply {count} of {} to {project}?", set.sandbox);
+            asking::ask(context, &question, "not approved; nothing was changed")?;
         }
         Ok(set.digest)
     }
@@ -135,28 +159,6 @@ fn parse_digest(text: &str, sandbox: &Sandbox) -> Result<ChangeSetDigest, Proble
         Problem::new(Code::DigestMismatch, message)
             .hint(format!("look again: skep diff {}", sandbox.name))
     })
-}
-
-/// Asks a person at a terminal; without one, having typed the command is the answer.
-fn ask(
-    context: &Context,
-    sandbox: &Sandbox,
-    set: &ChangeSet,
-    selected: &[&Change],
-) -> Result<(), Problem> {
-    let terminals = context.surroundings.terminals;
-    if !terminals.stdin || !terminals.stderr {
-        return Ok(());
-    }
-    let count = counted(selected.len() as u64, "change", "changes");
-    let project = show_path(sandbox.project.as_path());
-    context.output.ask(&format!("apply {count} of {} to {project}? [y/N] ", set.sandbox));
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Problem::new(Code::Refused, "not approved; nothing was changed"))
 }
 
 /// What an approval, or an undo, did.

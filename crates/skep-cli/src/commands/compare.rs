@@ -4,6 +4,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::text_and_bytes;
+use crate::render::diff::counted;
 use crate::render::table::table;
 use crate::tree::Run;
 use clap::Args;
@@ -82,7 +83,8 @@ fn text(context: &Context, names: &[&str], comparison: &Comparison) -> String {
     }
     let collisions = comparison.rows.iter().filter(|row| row.collides).count();
     if collisions > 0 {
-        let line = format!("! {collisions} paths were changed differently");
+        let count = counted(collisions as u64, "path was", "paths were");
+        let line = format!("! {count} changed differently");
         let _ = writeln!(text, "{}", style.yellow(&line));
     }
     text

@@ -43,11 +43,12 @@ impl Run for Conflicts {
             return print_side(context, &sandbox, &typed, side);
         }
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
+        let mut drift = context.api()?.conflicts(&sandbox.id)?;
+        let known = drift.iter().map(|drift| &drift.path);
         let named: Vec<_> = typed
             .iter()
-            .map(|word| paths::in_project(word, start, project))
+            .map(|word| paths::among(word, start, project, known.clone()))
             .collect::<Result<_, _>>()?;
-        let mut drift = context.api()?.conflicts(&sandbox.id)?;
         drift.retain(|drift| {
             named.is_empty() || named.iter().any(|path| drift.path.starts_with(path))
         });
@@ -73,7 +74,24 @@ fn print_list(context: &Context, sandbox: &Sandbox, drift: &[Drift]) -> Result<(
         vec![word.to_owned(), drift.path.to_string(), reason]
     };
     let rows: Vec<_> = drift.iter().map(row).collect();
-    context.output.text(&table(context.output.style, &["STATE", "PATH", "WHAT HAPPENED"], &rows))
+    context.output.text(&table(
+        context.output.style,
+        &["STATE", "PATH", "WHAT HAPPENED"],
+        &rows,
+    ))?;
+    if drift.iter().any(|drift| !drift.merges) {
+        context.output.say(&way_out(sandbox));
+    }
+    Ok(())
+}
+
+/// What a person can do about a conflict.
+pub(crate) fn way_out(sandbox: &Sandbox) -> String {
+    let name = &sandbox.name;
+    format!(
+        "hint: `skep reject {name} PATH` takes the project's version in, to redo the change inside; or \
+         edit the project's file; `skep conflicts {name} PATH --side base|project|sandbox` prints a side"
+    )
 }
 
 fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Side) -> Outcome {
@@ -82,7 +100,13 @@ fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Si
         return Err(Problem::new(Code::Usage, message).into());
     };
     let project = sandbox.project.as_path();
-    let path = paths::in_project(word, naming::start(context, sandbox), project)?;
+    let start = naming::start(context, sandbox);
+    let path = if paths::has_two_readings(typed, start, project) {
+        let set = context.api()?.diff(&sandbox.id)?;
+        paths::among(word, start, project, set.changes.iter().map(|change| &change.path))?
+    } else {
+        paths::in_project(word, start, project)?
+    };
     let [base, here, inside] = context.api()?.sides(&sandbox.id, &path)?;
     let (content, name) = match side {
         Side::Base => (base, "base"),

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Outcome};
 use crate::json::change_set::ChangeSetDocument;
 use crate::naming;
 use crate::paths;
-use crate::render::diff;
+use crate::render::diff::{self, Folded};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
@@ -34,9 +34,9 @@ pub(crate) struct Diff {
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
-        let words =
-            paths::select(&typed, naming::start(context, &sandbox), sandbox.project.as_path())?;
         let set = context.api()?.diff(&sandbox.id)?;
+        let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
+        let words = paths::select(&typed, start, project, Some(&set))?;
         // A program gets everything, each with its `ignored` key; a person the number of them.
         let ignored = if self.ignored || self.json.json { Ignored::Shown } else { Ignored::Apart };
         let shown = selection::changes(&set, &words, ignored)?;
@@ -46,23 +46,31 @@ impl Run for Diff {
         if self.json.json {
             context.output.document(&ChangeSetDocument::new(&set, &shown))?;
         } else {
-            self.print(context, &set, &shown)?;
+            self.print(context, &set, &shown, typed.is_empty())?;
         }
         Ok(0)
     }
 }
 
 impl Diff {
-    fn print(&self, context: &Context, set: &ChangeSet, shown: &[&Change]) -> Result<(), Failure> {
+    /// `whole`: nothing was named. What was named is shown in full.
+    fn print(
+        &self,
+        context: &Context,
+        set: &ChangeSet,
+        shown: &[&Change],
+        whole: bool,
+    ) -> Result<(), Failure> {
         let output = &context.output;
         if self.name_only {
             let names: String = shown.iter().map(|change| format!("{}\n", change.path)).collect();
             output.text(&names)?;
         } else {
             let style = output.style;
-            let body =
-                if self.stat { diff::stat(style, shown) } else { diff::unified(style, shown) };
-            output.text(&format!("{}{body}", diff::heading(style, set, shown)))?;
+            let folded = if whole { diff::fold(shown) } else { Folded::nothing(shown) };
+            let rest = &folded.rest;
+            let body = if self.stat { diff::stat(style, rest) } else { diff::unified(style, rest) };
+            output.text(&format!("{}{body}", diff::heading(style, set, &folded)))?;
         }
         output.say(&diff::totals(set));
         Ok(())

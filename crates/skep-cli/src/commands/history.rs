@@ -11,6 +11,7 @@ use crate::tree::Run;
 use clap::Args;
 use skep_types::{Approval, ApprovalKind, ApprovalState, escape};
 use std::ffi::OsString;
+use std::path::Path;
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -26,8 +27,18 @@ impl Run for History {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let project = context.project_here();
         let start = paths::start(&context.surroundings.directory, &project);
-        let path = self.path.map(|word| paths::in_project(&word, start, &project)).transpose()?;
-        let approvals = context.api()?.history(&project, path.as_ref())?;
+        let read = |from: &Path| {
+            self.path.as_ref().map(|word| paths::in_project(word, from, &project)).transpose()
+        };
+        let api = context.api()?;
+        let mut approvals = api.history(&project, read(start)?.as_ref())?;
+        // Paths are shown from the root, and what was shown can be typed.
+        if approvals.is_empty() && start != project {
+            approvals = match read(&project) {
+                Ok(path) => api.history(&project, path.as_ref())?,
+                Err(_) => approvals,
+            };
+        }
         if self.json.json {
             let entries: Vec<_> = approvals.iter().map(HistoryEntry::new).collect();
             context.output.document(&entries)?;

@@ -33,6 +33,9 @@ impl Run for Rebase {
                 let reason = escape::visible_text(conflict.reason.as_bytes());
                 context.output.always(&format!("conflict: {}: {reason}", conflict.path));
             }
+            if !report.conflicts.is_empty() {
+                context.output.say(&super::conflicts::way_out(&sandbox));
+            }
         }
         // What merges is merged; what is left for a person is a conflict all the same.
         Ok(if report.conflicts.is_empty() { 0 } else { Code::Conflict.exit_code() })

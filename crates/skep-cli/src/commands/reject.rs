@@ -2,6 +2,7 @@
 
 use crate::arguments::target::NameAndPaths;
 use crate::arguments::{AfterDashes, Json};
+use crate::asking;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::approval::RejectDocument;
@@ -30,13 +31,26 @@ pub(crate) struct Reject {
 impl Run for Reject {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
-        let words =
-            paths::select(&typed, naming::start(context, &sandbox), sandbox.project.as_path())?;
-        let everything = words.is_empty() && self.hunk.is_empty();
+        let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
+        let everything = typed.is_empty() && self.hunk.is_empty();
+        let asks = everything && !self.json.json && asking::somebody(context);
+        let set = if asks || paths::has_two_readings(&typed, start, project) {
+            Some(context.api()?.diff(&sandbox.id)?)
+        } else {
+            None
+        };
+        let words = paths::select(&typed, start, project, set.as_ref())?;
+        // What was asked about is dropped and nothing newer.
+        let digest = set.as_ref().filter(|_| asks).map(|set| set.digest);
+        if let Some(set) = set.as_ref().filter(|set| asks && !set.changes.is_empty()) {
+            let count = counted(set.changes.len() as u64, "change", "changes");
+            let question = format!("drop {count} from {}?", sandbox.name);
+            asking::ask(context, &question, "not rejected; nothing was changed")?;
+        }
         // Everything is everything: what was built goes too.
         let selection = Selection { paths: words, hunks: self.hunk, ignored: everything };
         let reason = self.reason.as_deref();
-        let report = context.api()?.reject(&sandbox.id, &selection, None, reason)?;
+        let report = context.api()?.reject(&sandbox.id, &selection, digest, reason)?;
         if self.json.json {
             context.output.document(&RejectDocument::new(&report))?;
         } else {

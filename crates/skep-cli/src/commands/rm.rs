@@ -4,6 +4,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::naming;
+use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
@@ -40,7 +41,14 @@ impl Run for Rm {
         };
         let mut removed = Vec::new();
         for sandbox in sandboxes {
+            // Removing is what was asked for; that the count is not to be had does not stop it.
+            let execs = api.execs(&sandbox.id).unwrap_or_default();
+            let running = execs.iter().filter(|exec| exec.end.is_none()).count() as u64;
             api.remove(&sandbox.id, self.discard)?;
+            if running > 0 {
+                let count = counted(running, "running exec", "running execs");
+                context.output.say(&format!("ended {count}"));
+            }
             context.output.say(&format!("sandbox {} was removed", sandbox.name));
             removed.push(sandbox.name.to_string());
         }

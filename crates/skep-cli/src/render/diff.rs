@@ -8,13 +8,78 @@ use skep_types::{
 };
 use std::fmt::Write as _;
 
+/// Changes to show, without those that git wrote for its own book-keeping.
+#[derive(Debug)]
+pub(crate) struct Folded<'a> {
+    /// To be shown one by one.
+    pub(crate) rest: Vec<&'a Change>,
+    /// How many are only counted.
+    pub(crate) inside_git: usize,
+}
+
+impl<'a> Folded<'a> {
+    /// Every change is shown.
+    pub(crate) fn nothing(changes: &[&'a Change]) -> Self {
+        Self { rest: changes.to_vec(), inside_git: 0 }
+    }
+
+    /// The line for those that are only counted; empty if there are none.
+    pub(crate) fn line(&self, style: Style, set: &ChangeSet) -> String {
+        if self.inside_git == 0 {
+            return String::new();
+        }
+        let count = counted(self.inside_git as u64, "change", "changes");
+        let name = &set.sandbox;
+        let line = format!(
+            "! block     {count} inside .git (commits made inside: `skep pull {name}`; one by one: \
+             `skep diff {name} .git`)"
+        );
+        format!("{}\n", style.red(&line))
+    }
+}
+
+/// Sets apart what git itself writes when somebody commits or looks around inside.
+pub(crate) fn fold<'a>(changes: &[&'a Change]) -> Folded<'a> {
+    let (inside_git, rest): (Vec<_>, _) =
+        changes.iter().copied().partition(|change| is_book_keeping(change));
+    Folded { rest, inside_git: inside_git.len() }
+}
+
+/// Objects, references and the index, as plain files. Hooks, settings, attributes, alternates,
+/// modules and whatever else can make git run something are never among them.
+fn is_book_keeping(change: &Change) -> bool {
+    const FILES: [&[u8]; 8] = [
+        b"COMMIT_EDITMSG",
+        b"FETCH_HEAD",
+        b"HEAD",
+        b"ORIG_HEAD",
+        b"index",
+        b"logs",
+        b"packed-refs",
+        b"refs",
+    ];
+    let plain = |state: &EntryState| {
+        matches!(state, EntryState::File { .. } | EntryState::Dir { .. } | EntryState::Absent)
+    };
+    let mut parts = change.path.components();
+    let (first, second, third) = (parts.next(), parts.next(), parts.next());
+    let own = match second {
+        Some(b"objects") => third != Some(b"info"),
+        Some(name) => FILES.contains(&name),
+        None => false,
+    };
+    let denied = change.verdict.as_ref().is_some_and(|verdict| !verdict.allowed);
+    first == Some(b".git") && own && !denied && plain(&change.old) && plain(&change.new)
+}
+
 /// What is said above the changes: whose, the digest, risks, conflicts, drift, warnings.
-pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &[&Change]) -> String {
+pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &Folded<'_>) -> String {
     let mut text = String::new();
     let title = format!("sandbox {}  base {}", set.sandbox, visible(set.base.as_bytes()));
     let _ = writeln!(text, "{}", style.bold(&title));
     let _ = writeln!(text, "digest {}", set.digest);
-    text.push_str(&risks(style, shown));
+    text.push_str(&shown.line(style, set));
+    text.push_str(&risks(style, &shown.rest));
     for conflict in &set.conflicts {
         let line =
             format!("! conflict  {}: {}", conflict.path, visible_text(conflict.reason.as_bytes()));
@@ -279,7 +344,7 @@ mod tests {
         let set = fake::hostile_change_set();
         let shown = all(&set);
         let text = [
-            heading(Style::PLAIN, &set, &shown),
+            heading(Style::PLAIN, &set, &Folded::nothing(&shown)),
             unified(Style::PLAIN, &shown),
             stat(Style::PLAIN, &shown),
         ]
@@ -300,7 +365,7 @@ mod tests {
             ordered(&all(&set)).iter().map(|change| change.path.to_string()).collect();
         assert_eq!(names.first().unwrap(), ".git/hooks/post-commit");
         assert_eq!(names.last().unwrap(), "target/out.o");
-        let heading = heading(Style::PLAIN, &set, &all(&set));
+        let heading = heading(Style::PLAIN, &set, &fold(&all(&set)));
         assert!(
             heading.contains("! block     .git/hooks/post-commit: runs on the host"),
             "{heading}"

@@ -1,6 +1,6 @@
 //! What is said on standard error after a command ended, and before an approval.
 
-use super::diff;
+use super::diff::{self, Folded};
 use super::style::Style;
 use crate::commands::SUBPROCESS;
 use skep_types::escape::{visible, visible_text};
@@ -152,8 +152,9 @@ fn refused(end: &ExecEnd) -> String {
 }
 
 /// What an approval is about to apply: risks, then each path, then the totals and the digest.
-pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &[&Change]) -> String {
+pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &Folded<'_>) -> String {
     let mut text = risks(style, set);
+    let (selected, inside_git) = (&selected.rest, selected.inside_git);
     for change in selected.iter().take(LISTED) {
         let counts = if change.added + change.removed > 0 {
             format!("  +{} -{}", change.added, change.removed)
@@ -165,6 +166,9 @@ pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &[&Change
     if selected.len() > LISTED {
         let _ = writeln!(text, "  … and {} more", selected.len() - LISTED);
     }
+    if inside_git > 0 {
+        let _ = writeln!(text, "  … and {inside_git} inside .git");
+    }
     let _ = writeln!(text, "{} {}", style.bold("skep:"), diff::totals(set));
     let _ = writeln!(text, "digest {}", set.digest);
     text
@@ -173,7 +177,9 @@ pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &[&Change
 /// Risks, conflicts and warnings, cut to a screen.
 fn risks(style: Style, set: &ChangeSet) -> String {
     let changes: Vec<&Change> = set.changes.iter().collect();
-    let mut lines: Vec<String> = diff::risks(style, &changes).lines().map(str::to_owned).collect();
+    let folded = diff::fold(&changes);
+    let said = folded.line(style, set) + &diff::risks(style, &folded.rest);
+    let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
     for conflict in &set.conflicts {
         let reason = visible_text(conflict.reason.as_bytes());
         lines.push(style.red(&format!("! conflict  {}: {reason}", conflict.path)));

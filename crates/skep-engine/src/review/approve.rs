@@ -55,7 +55,7 @@ impl Engine {
         let plan = skep_workspace::plan(&self.workspace(sandbox), &derived, &request.selection)
             .or_problem()?;
         let taken = taken(&derived.changes, &plan);
-        check_risk(&taken, &request.allow_risky)?;
+        check_risk(sandbox, &taken, &request.allow_risky)?;
         check_rules(&taken)?;
         let notes = merge_notes(&derived, &plan);
         let remaining_ignored = remaining_ignored(&derived, &plan);
@@ -173,7 +173,11 @@ fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
     changes.iter().filter(hit).collect()
 }
 
-fn check_risk(taken: &[&Change], allowed: &[skep_types::ByteString]) -> Result<(), Problem> {
+fn check_risk(
+    sandbox: &Sandbox,
+    taken: &[&Change],
+    allowed: &[skep_types::ByteString],
+) -> Result<(), Problem> {
     let selector =
         PathSelector::parse(allowed).map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let covered = |path: &RelPath| !allowed.is_empty() && selector.matches(path);
@@ -191,8 +195,18 @@ fn check_risk(taken: &[&Change], allowed: &[skep_types::ByteString]) -> Result<(
     });
     let more =
         if risky.len() > 1 { format!(" and {} more", risky.len() - 1) } else { String::new() };
+    let name = &sandbox.name;
+    let inside_git = |change: &&&Change| change.path.components().next() == Some(b".git");
+    let hint = if risky.iter().all(inside_git) {
+        format!(
+            "`.git` does not come back as files: `skep pull {name}` brings the commits made inside, \
+             `skep approve {name} PATH…` applies other paths, `--allow-risky PATH` what is meant"
+        )
+    } else {
+        "approve other paths by name, or say `--allow-risky PATH` for each that is meant".to_owned()
+    };
     Err(Problem::new(Code::Risky, format!("risky changes need a word of their own: {first}{more}"))
-        .hint("approve other paths by name, or say `--allow-risky PATH` for each that is meant")
+        .hint(hint)
         .details(json!({ "risky": list })))
 }
 

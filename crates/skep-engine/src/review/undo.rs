@@ -60,6 +60,12 @@ impl Engine {
         // The undo stands, whether or not the rest can be counted.
         let remaining =
             sandbox.as_ref().and_then(|sandbox| self.unreviewed(sandbox).ok()).unwrap_or(0);
+        let commit_stays = approval.commit.iter().map(|commit| {
+            format!(
+                "the commit {commit} stays: if it is the newest, `git reset {commit}^` takes it back; \
+                 otherwise commit the files as they are now, which is what `git revert` does"
+            )
+        });
         Ok(ApproveReport {
             approval: Some(undo.id),
             digest: approval.digest,
@@ -67,7 +73,7 @@ impl Engine {
             remaining,
             remaining_ignored: 0,
             commit: None,
-            notes: Vec::new(),
+            notes: commit_stays.collect(),
         })
     }
 
