@@ -96,6 +96,7 @@ impl Engine {
         settings.policy.image = request.image.clone();
         crate::egress::check_policy(&settings.policy)?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
+        settings::check_program(&settings.provider, &project, self.layout().root())?;
         let chosen = self.choose_provider(&settings, request.network)?;
         if request.fresh {
             self.make_room(request)?;

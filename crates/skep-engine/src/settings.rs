@@ -193,6 +193,30 @@ pub(crate) fn check_mounts(mounts: &[Mount], project: &Path, state: &Path) -> Re
     Ok(())
 }
 
+/// A provider's own program (`oci:/PATH`) runs on the host, so that it must be nothing that a
+/// sandbox has made: no part of the state, where the uppers are, and none of the project.
+pub(crate) fn check_program(word: &str, project: &Path, state: &Path) -> Result<(), Problem> {
+    let named = word.split_once(':').map(|(_, name)| Path::new(name));
+    // What is not there is the provider's to tell.
+    let Some(Ok(program)) = named.filter(|name| name.is_absolute()).map(std::fs::canonicalize)
+    else {
+        return Ok(());
+    };
+    let within = |place: &Path| {
+        program.starts_with(place)
+            || std::fs::canonicalize(place).is_ok_and(|place| program.starts_with(place))
+    };
+    let reason = if within(state) {
+        "it is part of skep's own state"
+    } else if within(project) {
+        "it is part of the project"
+    } else {
+        return Ok(());
+    };
+    let message = format!("cannot run `{}` on the host: {reason}", program.display());
+    Err(Problem::new(Code::Refused, message).hint("name an installed runtime, such as `oci:runc`"))
+}
+
 fn mount_of(
     source: &Path,
     target: &Path,

@@ -3,6 +3,7 @@
 use skep_keeper::vessel::{BUNDLE, RUNTIME_STATE};
 use skep_provider::ProviderError;
 use skep_types::{NetworkMode, SandboxId};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -17,6 +18,10 @@ const DIRECTORIES: &[&str] = &[
 ];
 /// `statfs` type of the second version of cgroups.
 const CGROUP2: i64 = 0x6367_7270;
+/// How many ids the first user namespace maps, in `uid_map`.
+const EVERY_ID: &str = "4294967295";
+/// Who owns what belongs to nobody in this user namespace (`fs.overflowuid`).
+const OVERFLOW: u32 = 65534;
 
 /// What a runtime is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +63,11 @@ pub fn find(word: &str) -> Result<Found, ProviderError> {
         remedy,
     };
     let program = if name.starts_with('/') {
-        Some(PathBuf::from(name)).filter(|path| path.is_file())
+        let named = Some(PathBuf::from(name)).filter(|path| path.is_file());
+        if let Some(why) = named.as_deref().and_then(foreign) {
+            return Err(missing(why, "name a runtime of root's or of your own".into()));
+        }
+        named
     } else if name.contains('/') {
         let reason = format!("`{name}` is neither the name of a program nor an absolute path");
         return Err(missing(reason, "name the runtime by its absolute path".into()));
@@ -69,6 +78,31 @@ pub fn find(word: &str) -> Result<Found, ProviderError> {
         Some(program) => Ok(Found { program, flavour: Flavour::of(word) }),
         None => Err(missing(format!("`{name}` is not installed"), remedy(name))),
     }
+}
+
+/// Why somebody else could decide what runs here: the program, or a directory on the way to it, is
+/// another user's or can be written by everybody.
+fn foreign(program: &Path) -> Option<String> {
+    let Ok(program) = program.canonicalize() else {
+        return Some(format!("`{}` cannot be looked at", program.display()));
+    };
+    let caller = rustix::process::geteuid().as_raw();
+    // In a user namespace root's files have the owner that stands for everybody who is not in it.
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let unmapped = (!map.contains(EVERY_ID)).then_some(OVERFLOW);
+    program.ancestors().find_map(|path| {
+        let Ok(seen) = path.metadata() else {
+            return Some(format!("`{}` cannot be looked at", path.display()));
+        };
+        let sticky = seen.is_dir() && seen.mode() & 0o1000 != 0;
+        if ![Some(0), Some(caller), unmapped].contains(&Some(seen.uid())) {
+            Some(format!("`{}` is of user {}", path.display(), seen.uid()))
+        } else if seen.mode() & 0o002 != 0 && !sticky {
+            Some(format!("`{}` can be written by everybody", path.display()))
+        } else {
+            None
+        }
+    })
 }
 
 fn remedy(name: &str) -> String {
@@ -166,6 +200,25 @@ mod tests {
         assert!(problem.hint.unwrap().contains("absolute path"));
         let problem = find("oci:relative/runc").unwrap_err().problem();
         assert!(problem.message.contains("neither"), "{problem:?}");
+    }
+
+    #[test]
+    fn a_runtime_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("runc");
+        std::fs::write(&program, "").unwrap();
+        let word = format!("oci:{}", program.display());
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&program, 0o755);
+        assert_eq!(find(&word).unwrap().program, program);
+        mode(&program, 0o757);
+        assert!(find(&word).unwrap_err().problem().message.contains("written by everybody"));
+        mode(&program, 0o755);
+        mode(place.path(), 0o777);
+        assert!(find(&word).unwrap_err().problem().message.contains("written by everybody"));
     }
 
     #[test]

@@ -101,6 +101,26 @@ pub(crate) struct MountBody {
     access: Access,
 }
 
+/// The providers an operator may name: they hold what runs in them, and run no program of the
+/// caller's choice outside. `subprocess` holds nothing back, a Docker engine is root of its host, and
+/// `oci:/PATH` runs PATH on the host.
+const FENCED: &[&str] = &[
+    "auto",
+    "namespace",
+    "bubblewrap",
+    "microvm",
+    "oci",
+    "oci:runc",
+    "oci:crun",
+    "oci:youki",
+    "oci:runsc",
+];
+
+/// Whether it is a way out. Without a word the settings decide, which are the server's owner's.
+fn opens(network: Option<NetworkMode>) -> bool {
+    network.is_some_and(|network| network != NetworkMode::None)
+}
+
 /// A sandbox to be made.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -113,7 +133,7 @@ pub(crate) struct CreateBody {
     name: Option<SandboxName>,
     /// Writable parts of the project; all of it if empty.
     scope: Vec<String>,
-    /// `auto`, `namespace`, …
+    /// `auto`, `namespace`, …; `subprocess`, `docker` and `oci:/PATH` need the role approver.
     provider: Option<String>,
     /// A snapshot (`NAME:LABEL`) or a template to start from.
     from: Option<String>,
@@ -129,14 +149,15 @@ pub(crate) struct CreateBody {
     /// `ro` or `cow`.
     #[schema(value_type = Option<String>)]
     system: Option<SystemView>,
-    /// An image whose system is seen instead of the host's (provider `docker`).
+    /// An image whose system is seen instead of the host's (provider `docker`); needs
+    /// the role approver.
     image: Option<String>,
-    /// A named policy.
+    /// A named policy; needs the role approver.
     profile: Option<String>,
-    /// `none`, …; `host` needs the role approver.
+    /// `none`; `allow` and `host` need the role approver.
     #[schema(value_type = Option<String>)]
     network: Option<NetworkMode>,
-    /// Rules and presets of what may be reached.
+    /// Rules and presets of what may be reached; need the role approver.
     allow: Vec<String>,
     /// Secrets put in at the edge; their values are read on the server's host. Need the role
     /// approver.
@@ -181,7 +202,8 @@ pub(crate) struct CreateBody {
 }
 
 impl CreateBody {
-    /// Whether it shows parts of the host, or weakens what hides them.
+    /// Whether it shows parts of the host, weakens what hides them, opens a way out, or runs
+    /// something outside. A profile may do any of these, and leave one that does less.
     pub(crate) fn widens(&self) -> bool {
         !self.mounts.is_empty()
             || self.archive.is_some()
@@ -191,7 +213,11 @@ impl CreateBody {
             || !self.secrets.is_empty()
             || !self.secret_env.is_empty()
             || !self.publish.is_empty()
-            || self.network.is_some_and(|network| network == NetworkMode::Host)
+            || self.provider.as_deref().is_some_and(|word| !FENCED.contains(&word))
+            || self.image.is_some()
+            || self.profile.is_some()
+            || !self.allow.is_empty()
+            || opens(self.network)
     }
 
     /// The request, with what it leaves open.
@@ -257,7 +283,7 @@ pub(crate) struct PatchBody {
     ttl: Option<Option<String>>,
     /// Limits to set.
     limits: LimitsBody,
-    /// `none`, `allow`; `host` needs the role approver.
+    /// `none`; `allow` and `host` need the role approver.
     #[schema(value_type = Option<String>)]
     network: Option<NetworkMode>,
 }
@@ -268,9 +294,9 @@ fn said<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Strin
 }
 
 impl PatchBody {
-    /// Whether it shows the host's network.
+    /// Whether it opens a way out.
     pub(crate) fn widens(&self) -> bool {
-        self.network == Some(NetworkMode::Host)
+        opens(self.network)
     }
 
     /// The patch.
@@ -608,5 +634,32 @@ mod tests {
         for bad in ["{}", r#"{"dry_run":"no"}"#, r#"{"dry_run":false,"max-size":"1G"}"#] {
             assert!(serde_json::from_str::<GcBody>(bad).is_err(), "{bad}");
         }
+    }
+
+    fn widens(more: &str) -> bool {
+        let text = format!(r#"{{ "project": "/p"{more} }}"#);
+        serde_json::from_str::<CreateBody>(&text).unwrap().widens()
+    }
+
+    #[test]
+    fn what_leaves_the_fence_widens() {
+        for word in ["subprocess", "docker", "oci:/tmp/x", "oci:sh", "oci:", "unheard-of", ""] {
+            assert!(widens(&format!(r#", "provider": "{word}""#)), "{word}");
+        }
+        for wide in [
+            r#", "allow": ["127.0.0.1:9"]"#,
+            r#", "profile": "agent""#,
+            r#", "image": "debian""#,
+            r#", "network": "allow""#,
+            r#", "network": "host""#,
+        ] {
+            assert!(widens(wide), "{wide}");
+        }
+        for narrow in ["", r#", "network": "none""#, r#", "provider": "oci:runsc""#] {
+            assert!(!widens(narrow), "{narrow}");
+        }
+        let patch = |text| serde_json::from_str::<PatchBody>(text).unwrap().widens();
+        assert!(patch(r#"{ "network": "allow" }"#) && patch(r#"{ "network": "host" }"#));
+        assert!(!patch(r#"{ "network": "none", "limits": { "memory": "2G" } }"#));
     }
 }

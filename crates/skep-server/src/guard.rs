@@ -7,7 +7,7 @@ use crate::failure::{Failure, finish};
 use crate::roles::{self, Needs, Role};
 use crate::tokens::random_hex;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use skep_types::{Code, Problem, SandboxId};
@@ -61,7 +61,7 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
             }
             next.run(request).await
         }
-        Err(problem) => Failure(problem).into_response(),
+        Err(problem) => turned_away(problem, route.as_deref()),
     };
     let response = finish(response, &id);
     let status = response.status().as_u16();
@@ -80,6 +80,16 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
             path: &path,
             status,
         });
+    }
+    response
+}
+
+fn turned_away(problem: Problem, route: Option<&str>) -> Response {
+    let wrong_method = problem.code == Code::MethodNotAllowed;
+    let mut response = Failure(problem).into_response();
+    let methods = route.filter(|_| wrong_method).map(roles::methods);
+    if let Some(Ok(methods)) = methods.map(HeaderValue::try_from) {
+        response.headers_mut().insert(header::ALLOW, methods);
     }
     response
 }
@@ -110,18 +120,21 @@ fn admit(
         return Ok(None);
     }
     let principal = authenticate(app, peer, request.headers())?;
-    if let (Some(route), None) = (route, needs) {
-        // The router knows the path, but not with this method; or nobody said who may.
-        tracing::debug!(route, "no row in the matrix");
-    }
-    if let Some(needs) = needs
-        && !needs.allows(principal.role)
-    {
-        let message = format!("role `{}` may not do this", principal.role);
-        return Err(Problem::new(Code::Forbidden, message));
-    }
+    check_role(route, needs, principal.role)?;
     check_form(request.method(), route, request.headers())?;
     Ok(Some(principal))
+}
+
+/// A path of the router's without a row is refused: it has no such method, or nobody said who may.
+/// A path the router does not know goes on to be told so.
+fn check_role(route: Option<&str>, needs: Option<Needs>, role: Role) -> Result<(), Problem> {
+    match (route, needs) {
+        (Some(_), None) => Err(Problem::new(Code::MethodNotAllowed, "not by this method")),
+        (_, Some(needs)) if !needs.allows(role) => {
+            Err(Problem::new(Code::Forbidden, format!("role `{role}` may not do this")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_origin(peer: &Peer, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
@@ -262,6 +275,23 @@ mod tests {
         assert_eq!(origin(7000, &[good, ("origin", "http://localhost:7000")], "/x"), Ok(()));
         assert!(origin(7000, &[good, ("sec-fetch-site", "cross-site")], "/x").is_err());
         assert_eq!(origin(7000, &[good, ("sec-fetch-site", "same-origin")], "/x"), Ok(()));
+    }
+
+    #[test]
+    fn a_route_without_a_row_is_refused_to_everybody() {
+        let judge = |method: &str, route: Option<&str>, role| {
+            let needs = route.and_then(|route| roles::needs(method, route));
+            check_role(route, needs, role).map_err(|problem| problem.code)
+        };
+        for role in Role::ALL {
+            for (method, route) in [("GET", "/v1/unheard-of"), ("TRACE", "/v1/audit")] {
+                assert_eq!(judge(method, Some(route), role), Err(Code::MethodNotAllowed));
+            }
+            assert_eq!(judge("GET", None, role), Ok(()));
+            let of_get = judge("GET", Some("/v1/audit"), role);
+            assert_eq!(judge("HEAD", Some("/v1/audit"), role), of_get);
+            assert_eq!(of_get.is_ok(), role == Role::Approver);
+        }
     }
 
     #[test]

@@ -150,7 +150,16 @@ pub(crate) const MATRIX: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/audit", Least(Approver)),
 ];
 
-/// What an endpoint needs; one that is not in the matrix is closed to everybody.
+/// What an endpoint needs; one that is not in the matrix is closed to everybody. The router answers
+/// HEAD by GET's handler, so that it needs the same.
 pub(crate) fn needs(method: &str, path: &str) -> Option<Needs> {
+    let method = if method == "HEAD" { "GET" } else { method };
     MATRIX.iter().find(|row| row.0 == method && row.1 == path).map(|row| row.2)
+}
+
+/// The methods a path has, as the header `allow` names them.
+pub(crate) fn methods(path: &str) -> String {
+    let of_path = MATRIX.iter().filter(|row| row.1 == path);
+    let words = of_path.map(|row| if row.0 == "GET" { "GET,HEAD" } else { row.0 });
+    words.collect::<Vec<_>>().join(",")
 }

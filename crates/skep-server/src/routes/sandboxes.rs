@@ -40,7 +40,8 @@ async fn create(ask: Ask, Json(body, said): Json<CreateBody>) -> Outcome {
     if body.widens() && ask.who.role < Role::Approver {
         return Err(Failure::new(
             Code::Forbidden,
-            "parts of the host are shown to a sandbox by role `approver` only",
+            "what shows parts of the host, opens a way out or runs outside a fence is asked for by \
+             role `approver` only",
         ));
     }
     let app = &ask.app;
@@ -171,7 +172,7 @@ async fn patch(ask: Ask, Name(sandbox): Name, Json(body, said): Json<PatchBody>)
     if body.widens() && ask.who.role < Role::Approver {
         return Err(Failure::new(
             Code::Forbidden,
-            "the host's network is given to a sandbox by role `approver` only",
+            "a way out is given to a sandbox by role `approver` only",
         ));
     }
     let patch = Box::new(body.resolve()?);
