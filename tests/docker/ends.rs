@@ -62,6 +62,9 @@ fn the_container_is_what_the_report_says() {
         assert_eq!(host["MemorySwap"], 200 << 20);
         assert_eq!(host["NanoCpus"], 1_500_000_000_u64);
         assert_eq!(host["PidsLimit"], 51);
+        let pids = &shown["enforcement"]["pids"];
+        assert_eq!(pids["enforced"], true, "{pids}");
+        assert!(pids["how"].as_str().unwrap().contains("cgroup"), "{pids}");
         assert_eq!(config["Labels"]["skep.sandbox"], shown["id"]);
         let script = "grep -E '^(Uid|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
             touch /usr/x /x 2>/dev/null && echo WRITTEN; cat /etc/shadow 2>/dev/null; \
@@ -128,5 +131,22 @@ fn net_13_no_name_is_asked_of_anybody() {
         assert!(seen.contains("no network") && seen.contains("kept 30"), "{seen}");
         assert!(!seen.contains("ANSWERED") && !seen.contains("nameserver"), "{seen}");
         assert!(seen.contains("192.0.2.1 [Errno 101]"), "{seen}");
+    });
+}
+
+/// Without a user namespace `RLIMIT_NPROC` counts what its user runs on the whole host.
+#[test]
+fn a_limit_on_processes_counts_only_those_inside() {
+    for_both(|lab, _| {
+        let outside: Vec<_> = (0..30).map(|_| lab.program("sleep").arg("120").spawn()).collect();
+        let bomb = "import os, time\nn = 0\ntry:\n  while n < 300:\n    if os.fork() == 0: time.sleep(9); os._exit(0)\n    n += 1\n\
+            except BlockingIOError: pass\nprint(n)";
+        let call = lab.skep(["run", "--pids", "20", "--provider", "docker"]);
+        let made = call.args(["--", "/usr/bin/python3", "-c", bomb]).run().ok().text();
+        assert!((10..20).contains(&made.parse::<u32>().unwrap()), "{made}");
+        for mut process in outside {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
     });
 }

@@ -134,14 +134,19 @@ fn only_own_orphans_are_removed() {
             engine.ask(&words)
         };
         let home = format!("skep.home={}", lab.state.display());
+        let number = std::fs::read_to_string(lab.state.join("docker-instance")).unwrap();
+        let own = format!("skep.instance={number}");
         let gone = "skep.sandbox=aaaaaaaaaaaaaaaa";
-        let orphan = make(&[&home, gone]);
+        let orphan = make(&[&home, &own, gone]);
         let foreign = make(&[]);
         let other = make(&["skep.home=/elsewhere", gone]);
+        // Another directory that is seen at the same path, in a container that shares the socket.
+        let namesake = make(&[&home, "skep.instance=0123456789abcdef0123456789abcdef", gone]);
         run(lab, &[], "true").run().ok();
         let left = engine.containers();
         assert!(left.contains(&foreign) && left.contains(&other), "{left:?}");
+        assert!(left.contains(&namesake), "{left:?}");
         assert!(!left.contains(&orphan), "{left:?}");
-        engine.ask(&["rm", &foreign, &other]);
+        engine.ask(&["rm", &foreign, &other, &namesake]);
     });
 }

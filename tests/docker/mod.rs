@@ -2,6 +2,7 @@
 
 mod ends;
 mod faults;
+mod hostile;
 mod images;
 mod refusals;
 mod work;

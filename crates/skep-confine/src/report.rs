@@ -11,6 +11,8 @@ pub struct Fallback {
     pub process_limit: Option<u64>,
     /// Whether somebody polls [`crate::usage::poll_usage`] and ends what is over.
     pub polled: bool,
+    /// Tasks that the group counts beside the sandbox's, and has room for: an engine's counts init.
+    pub beside: u64,
 }
 
 /// Memory, processor rate and number of tasks: enforced or not, how, and why not.
@@ -108,7 +110,7 @@ fn pids(
     fallback: Fallback,
 ) -> LayerReport {
     let Some(limit) = asked.pids else { return not_asked() };
-    if in_force.pids == Some(limit) {
+    if in_force.pids == Some(limit.saturating_add(fallback.beside)) {
         return on(format!("{}, {limit} tasks", how(group, Feature::Pids)));
     }
     if fallback.process_limit.is_some_and(|got| got <= limit) {
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn without_a_group_a_typed_limit_is_reported_as_not_enforced() {
         let asked = Limits { memory: Some(ByteSize(1)), pids: Some(5), ..Limits::default() };
-        let report = report_limits(None, &asked, Fallback { process_limit: None, polled: true });
+        let report = report_limits(None, &asked, Fallback { polled: true, ..Fallback::default() });
         assert!(!report.enforces(Layer::Memory) && !report.enforces(Layer::Pids));
         assert_eq!(report.0[&Layer::Memory].how, "polled and ended when over");
         assert_eq!(report.0[&Layer::Cpu], not_asked());
@@ -137,7 +139,7 @@ mod tests {
     fn processor_time_without_a_group_is_polled_and_so_not_enforced() {
         let time = Some(std::time::Duration::from_secs(1));
         let asked = Limits { cpu_time: time, ..Limits::default() };
-        let report = report_limits(None, &asked, Fallback { process_limit: None, polled: true });
+        let report = report_limits(None, &asked, Fallback { polled: true, ..Fallback::default() });
         assert!(!report.enforces(Layer::Cpu));
         assert_eq!(report.0[&Layer::Cpu].how, "polled and ended when over");
     }
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn an_rlimit_counts_for_pids_only_if_it_is_as_tight_as_asked() {
         let asked = Limits { pids: Some(5), ..Limits::default() };
-        let with = |limit| Fallback { process_limit: Some(limit), polled: false };
+        let with = |limit| Fallback { process_limit: Some(limit), ..Fallback::default() };
         assert!(report_limits(None, &asked, with(5)).enforces(Layer::Pids));
         assert!(!report_limits(None, &asked, with(6)).enforces(Layer::Pids));
     }

@@ -9,7 +9,8 @@ use crate::record::Record;
 use bollard::Docker;
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, RemoveVolumeOptions,
 };
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -27,6 +28,9 @@ pub const ATTENDANT_COMMAND: &str = "__docker";
 const GONE_PAUSE: Duration = Duration::from_millis(20);
 const GONE_TRIES: u32 = 500;
 
+/// The libraries that the loader puts into every program.
+pub(crate) const PRELOAD: &str = "/etc/ld.so.preload";
+
 /// Between two attempts to hear from an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -43,6 +47,8 @@ pub struct Order {
     pub name: String,
     /// The container.
     pub body: ContainerCreateBody,
+    /// Its system is an image's.
+    pub foreign: bool,
 }
 
 /// The life of the attendant. Returns its exit code.
@@ -86,7 +92,10 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         socket: order.socket.clone(),
     };
     let lived = match record.write(&order.directory) {
-        Ok(()) => live(&docker, &container, life).await,
+        Ok(()) => match refuse_links(&docker, &container, order).await {
+            Ok(()) => live(&docker, &container, life).await,
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     let removed = remove(&docker, &container, record.volume.as_deref()).await;
@@ -108,6 +117,27 @@ async fn create(docker: &Docker, order: &Order) -> Result<String, DockerError> {
         made => made,
     };
     made.map(|made| made.id).asked(|| "make a container".into())
+}
+
+/// Init, its libraries and what covers [`PRELOAD`] are mounted at names. A link of the image's in
+/// one of them could lead into the workspace, which is mounted later: init would be a file of the
+/// project's. (Docker's own engine puts a directory in the place of a link at `/etc`.)
+async fn refuse_links(docker: &Docker, container: &str, order: &Order) -> Result<(), DockerError> {
+    let places: &[&str] = if order.foreign { &["/run", "/etc", PRELOAD] } else { &[] };
+    for place in places {
+        let options = ContainerArchiveInfoOptionsBuilder::default().path(place).build();
+        match docker.get_container_archive_info(container, Some(options)).await {
+            Ok(found) if found.link_target.is_empty() => {}
+            Ok(_) => {
+                return Err(DockerError::Invalid(format!(
+                    "`{place}` of the image is a link: what init is executed from could be exchanged"
+                )));
+            }
+            Err(error) if status(&error) == Some(404) => {}
+            Err(error) => return Err(error).asked(|| format!("look at `{place}` of an image")),
+        }
+    }
+    Ok(())
 }
 
 /// What the engine has called the volume of a new container.

@@ -5,8 +5,8 @@
 
 use crate::error::DockerError;
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
-    MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
     MountVolumeOptionsDriverConfig, ResourcesUlimits,
 };
 use skep_keeper::vessel::{DOOR_SOCKET, INIT_COMMAND, INIT_PROGRAM, MASKED, MaskKind, SystemEntry};
@@ -17,8 +17,11 @@ use std::path::{Path, PathBuf};
 
 /// Where the container has the directory with the socket at which init knocks.
 const DOOR_INSIDE: &str = "/run/.skep-door";
-/// Label: the state directory that the container belongs to.
-pub const HOME_LABEL: &str = "skep.home";
+/// Label: the path of the state directory that the container belongs to, for people.
+const HOME_LABEL: &str = "skep.home";
+/// Label: the number of that state directory. Another one may be seen at the same path, in
+/// containers for development that share the engine's socket.
+pub const INSTANCE_LABEL: &str = "skep.instance";
 /// Label: the sandbox it belongs to.
 pub const SANDBOX_LABEL: &str = "skep.sandbox";
 
@@ -36,6 +39,8 @@ pub struct Parts<'a> {
     pub system: &'a [SystemEntry],
     /// Files and directories in them that nobody inside may read.
     pub covered: &'a [Covered],
+    /// Variables that the image would set.
+    pub variables: &'a [String],
     /// How init is executed inside, its own arguments excluded.
     pub program: &'a [String],
     /// What that needs: on the host, inside.
@@ -44,6 +49,8 @@ pub struct Parts<'a> {
     pub ids: (u32, u32),
     /// The state directory.
     pub home: &'a Path,
+    /// Its number.
+    pub instance: &'a str,
     /// The directory of the sandbox's with the door and files of skep's own.
     pub door: &'a Path,
 }
@@ -65,7 +72,13 @@ pub fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, DockerError> {
     Ok(ContainerCreateBody {
         hostname: Some(spec.name.as_str().to_owned()),
         user: Some(format!("{uid}:{gid}")),
-        env: Some(Vec::new()),
+        // Init is not confined yet when its loader reads them. Commands get the keeper's.
+        env: Some(parts.variables.iter().map(|name| format!("{name}=")).collect()),
+        // The engine would execute the image's itself, beside init and without our filter.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".into()]),
+            ..HealthConfig::default()
+        }),
         image: Some(parts.image.to_owned()),
         entrypoint: Some(entry),
         cmd: Some(Vec::new()),
@@ -81,6 +94,7 @@ pub fn body(parts: &Parts<'_>) -> Result<ContainerCreateBody, DockerError> {
 fn labels(parts: &Parts<'_>) -> Result<HashMap<String, String>, DockerError> {
     Ok(HashMap::from([
         (HOME_LABEL.to_owned(), text(parts.home)?),
+        (INSTANCE_LABEL.to_owned(), parts.instance.to_owned()),
         (SANDBOX_LABEL.to_owned(), parts.spec.id.to_string()),
     ]))
 }
@@ -357,10 +371,12 @@ mod tests {
             image: "i",
             system: &[SystemEntry::Directory("/usr".into())],
             covered: &[Covered::File("/etc/shadow".into())],
+            variables: &["LD_PRELOAD".to_owned()],
             program: &["/init".to_owned()],
             program_files: &[],
             ids: (1000, 100),
             home: Path::new("/state"),
+            instance: "n",
             door: Path::new("/state/sandboxes/x/door"),
         })
     }
@@ -375,6 +391,8 @@ mod tests {
         assert_eq!(host.readonly_rootfs, Some(true));
         assert_eq!(host.network_mode.as_deref(), Some("none"));
         assert!(host.security_opt.unwrap().contains(&"no-new-privileges".to_owned()));
+        assert_eq!(body.env, Some(vec!["LD_PRELOAD=".to_owned()]));
+        assert_eq!(body.healthcheck.unwrap().test, Some(vec!["NONE".to_owned()]));
         let labels = body.labels.unwrap();
         assert_eq!(labels[SANDBOX_LABEL], spec.id.to_string());
         let writable: Vec<_> = host

@@ -26,6 +26,17 @@ pub struct Image {
     pub size: u64,
 }
 
+/// What an image would have the engine do.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `sha256:…` of its configuration.
+    pub(crate) id: String,
+    /// Names of the variables that it sets.
+    pub(crate) variables: Vec<String>,
+    /// Where it asks for volumes.
+    pub(crate) volumes: Vec<String>,
+}
+
 /// How many bytes are sent at once.
 const CHUNK: usize = 256 << 10;
 
@@ -61,6 +72,23 @@ impl Engine {
             Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => Err(error).asked(|| format!("look at the image `{reference}`")),
         }
+    }
+
+    /// What the image of this name, digest or id says about its containers, if it is here.
+    pub(crate) fn settings(&self, reference: &str) -> Result<Option<Settings>, DockerError> {
+        let image = match self.wait(self.docker.inspect_image(reference)) {
+            Ok(image) => image,
+            Err(error) if status(&error) == Some(404) => return Ok(None),
+            Err(error) => return Err(error).asked(|| format!("look at the image `{reference}`")),
+        };
+        let says = image.config.unwrap_or_default();
+        let name = |line: String| line.split('=').next().unwrap_or_default().to_owned();
+        let variables = says.env.unwrap_or_default().into_iter().map(name);
+        Ok(Some(Settings {
+            id: image.id.unwrap_or_default(),
+            variables: variables.filter(|name| !name.is_empty()).collect(),
+            volumes: says.volumes.unwrap_or_default(),
+        }))
     }
 
     /// Fetches an image, unless it is here. `progress` hears a line at a time.

@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod host_view;
 mod images;
+mod instance;
 mod recipe;
 mod record;
 
@@ -42,7 +43,7 @@ pub use images::Image;
 pub use recipe::{Build, Recipe};
 
 use attendant::Order;
-use container::{Covered, HOME_LABEL, Parts, SANDBOX_LABEL};
+use container::{Covered, INSTANCE_LABEL, Parts, SANDBOX_LABEL};
 use error::{Asked, At};
 use record::Record;
 use skep_keeper::kept::Kind;
@@ -77,7 +78,8 @@ impl Docker {
     /// Everything on disk that the container is given, and the order for its attendant.
     fn order(&self, spec: &RunSpec) -> Result<Order, DockerError> {
         let engine = self.engine()?;
-        self.remove_orphans(&engine)?;
+        let instance = instance::of(&self.state_dir)?;
+        self.remove_orphans(&engine, &instance)?;
         let door = prepare_door(spec)?;
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let skep = (self.skep)();
@@ -90,10 +92,12 @@ impl Docker {
             image: &view.image,
             system: &view.system,
             covered: &view.covered,
+            variables: &view.variables,
             program: &view.program,
             program_files: &view.program_files,
             ids,
             home: &self.state_dir,
+            instance: &instance,
             door: &door,
         })?;
         Ok(Order {
@@ -102,14 +106,15 @@ impl Docker {
             directory: spec.directory.clone(),
             name: format!("skep-{}", spec.id),
             body,
+            foreign: spec.policy.image.is_some(),
         })
     }
 
     /// Containers and volumes of this state directory whose sandbox is not there any more. Others
     /// are nobody's business here.
-    fn remove_orphans(&self, engine: &Engine) -> Result<(), DockerError> {
+    fn remove_orphans(&self, engine: &Engine, instance: &str) -> Result<(), DockerError> {
         use bollard::query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder};
-        let own = format!("{HOME_LABEL}={}", self.state_dir.display());
+        let own = format!("{INSTANCE_LABEL}={instance}");
         let filters = HashMap::from([("label".to_owned(), vec![own])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
         let containers = engine
@@ -135,7 +140,12 @@ impl Docker {
     fn is_orphan(&self, labels: Option<&HashMap<String, String>>) -> bool {
         let sandbox = labels.and_then(|labels| labels.get(SANDBOX_LABEL));
         let sandbox = sandbox.and_then(|id| id.parse::<SandboxId>().ok());
-        sandbox.is_some_and(|id| !self.state_dir.join("sandboxes").join(id.as_str()).exists())
+        // What cannot be looked at may be there.
+        let is_gone = |id: SandboxId| {
+            let directory = self.state_dir.join("sandboxes").join(id.as_str());
+            matches!(directory.try_exists(), Ok(false))
+        };
+        sandbox.is_some_and(is_gone)
     }
 }
 
@@ -144,6 +154,7 @@ struct View {
     image: String,
     system: Vec<SystemEntry>,
     covered: Vec<Covered>,
+    variables: Vec<String>,
     program: Vec<String>,
     program_files: Vec<(PathBuf, String)>,
 }
@@ -158,18 +169,31 @@ impl View {
             _ => Vec::new(),
         };
         let (program, program_files) = container::plain_program(skep);
-        Ok(Self { image, system, covered, program, program_files })
+        Ok(Self { image, system, covered, variables: Vec::new(), program, program_files })
     }
 
     /// An image's, by what its name means now. This program brings its loader and libraries.
     fn of_image(engine: &Engine, skep: &Path, reference: &str) -> Result<Self, DockerError> {
-        let found = engine.image(reference)?;
-        let image = found.ok_or_else(|| DockerError::NoImage(reference.to_owned()))?.id;
+        let found = engine.settings(reference)?;
+        let found = found.ok_or_else(|| DockerError::NoImage(reference.to_owned()))?;
+        if let Some(volume) = found.volumes.first() {
+            return Err(DockerError::Invalid(format!(
+                "the image `{reference}` asks for a volume at `{volume}`: what is written there would be in no review and under no limit"
+            )));
+        }
         let libraries = skep_machine::initramfs::libraries(skep).map_err(|error| {
             DockerError::Invalid(format!("cannot bring skep along: {}", skep_types::chain(&error)))
         })?;
         let (program, program_files) = container::brought_program(skep, &libraries);
-        Ok(Self { image, system: Vec::new(), covered: Vec::new(), program, program_files })
+        Ok(Self {
+            image: found.id,
+            system: Vec::new(),
+            // The loader would put what it names into init.
+            covered: vec![Covered::File(attendant::PRELOAD.into())],
+            variables: found.variables,
+            program,
+            program_files,
+        })
     }
 }
 

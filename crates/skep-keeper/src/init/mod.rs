@@ -189,6 +189,7 @@ fn set_up(
         machine,
         outlet: spec.outlet(),
         bare: spec.is_bare(),
+        host_ids: spec.map == IdMap::Host,
     };
     Ok((init, report))
 }

@@ -34,6 +34,8 @@ pub(super) struct Init {
     pub(super) machine: Option<InsideMachine>,
     pub(super) outlet: Outlet,
     pub(super) bare: bool,
+    /// There is no user namespace: a limit on processes would count all of this user's.
+    pub(super) host_ids: bool,
 }
 
 impl Init {
@@ -140,6 +142,7 @@ impl Init {
             .ok_or(io::ErrorKind::InvalidData.into())
             .and_then(from_file::<SpawnOrder>);
         let order = match order {
+            Ok(order) if self.host_ids => SpawnOrder { processes: None, ..order },
             Ok(order) => order,
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EINVAL);

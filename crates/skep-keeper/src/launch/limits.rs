@@ -2,21 +2,29 @@
 
 use super::quota::Quota;
 use crate::failure::Failure;
+use crate::identity::IdMap;
 use crate::vessel::{Tasks, Vessel};
 use skep_confine::cgroup::Group;
 use skep_confine::report::{Fallback, report_limits};
 use skep_provider::RunSpec;
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
 
-/// The part of the report that is about limits.
+/// The part of the report that is about limits, from skep's own group and, where there is none, from
+/// one that is only watched.
 pub fn report(
     spec: &RunSpec,
     vessel: &Vessel,
-    group: Option<&Group>,
+    map: IdMap,
+    (own, watched): (Option<&Group>, Option<&Group>),
     quota: &Result<Quota, String>,
 ) -> EnforcementReport {
     let limits = &spec.policy.limits;
-    let fallback = Fallback { process_limit: limits.pids, polled: group.is_none() };
+    let group = own.or(watched);
+    let fallback = Fallback {
+        process_limit: limits.pids.filter(|_| map != IdMap::Host),
+        polled: group.is_none(),
+        beside: u64::from(own.is_none() && watched.is_some()),
+    };
     let mut report = report_limits(group, limits, fallback);
     if let (Some(machine), Some(_)) = (vessel.machine(), limits.memory) {
         // The group around it leaves room for what makes the guest; the guest has no more.

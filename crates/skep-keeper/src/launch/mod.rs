@@ -151,7 +151,7 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     owners::give_upper_to_inside(spec, plan.map)?;
     // Before the overlay makes a directory in its work area: a file cannot be moved between projects.
-    let quota = quota::hold(spec);
+    let quota = quota::hold(spec, plan.map);
     let (child, mut way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
     undo.init = Some(match way.life.take() {
         None => Held::new(child),
@@ -178,8 +178,8 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
         (Vessel::Attended(_), None, Some(init)) => CgroupHost::around(init.pid),
         _ => None,
     };
-    let group = undo.group.as_ref().or(watched.as_ref());
-    report.0.extend(limits::report(spec, vessel, group, &quota).0);
+    let groups = (undo.group.as_ref(), watched.as_ref());
+    report.0.extend(limits::report(spec, vessel, plan.map, groups, &quota).0);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }

@@ -1,12 +1,14 @@
 //! A limit of the disk that the filesystem itself keeps, where it can.
 //!
 //! The guard in the keeper counts what was written and ends who wrote too much, a moment late. A
-//! project quota is never late: the write fails. It needs a filesystem mounted with `prjquota`
-//! and root of the host; without either the guard stands alone, and the report says why.
+//! project quota is never late: the write fails. It needs a filesystem mounted with `prjquota`,
+//! root of the host, and a sandbox with a user namespace of its own; without any of them the guard
+//! stands alone, and the report says why.
 //!
 //! The project's number is derived from the inode of the upper, so nobody has to hand numbers
 //! out. A snapshot makes a new upper, which counts from nothing.
 
+use crate::identity::IdMap;
 use crate::keeper::areas;
 use rustix::fs::{Mode, OFlags};
 use skep_provider::RunSpec;
@@ -28,13 +30,18 @@ pub struct Quota {
 }
 
 /// Puts all that the sandbox can write to disk under one quota. The error says why there is none.
-pub fn hold(spec: &RunSpec) -> Result<Quota, String> {
+pub fn hold(spec: &RunSpec, map: IdMap) -> Result<Quota, String> {
     let limits = &spec.policy.limits;
     if limits.disk.is_none() && limits.inodes.is_none() {
         return Err("no limit".into());
     }
     if !rustix::process::geteuid().is_root() {
         return Err("only root may set one".into());
+    }
+    // The kernel lets the owner of a file change its number, but in a user namespace. A filter of
+    // that call would not do: `subprocess` has none.
+    if map == IdMap::Host {
+        return Err("processes inside are of the host's user namespace and could leave it".into());
     }
     if spec.driver == WorkspaceDriver::Copy {
         return Err("the workspace is a copy".into());
