@@ -1,6 +1,6 @@
 //! Execs behave the same everywhere, and when a sandbox ends nothing of it is left.
 
-use super::{for_all, run};
+use super::{for_all, for_these, run};
 use crate::harness::{Lab, Terminal, outside, wait_for, wait_for_empty};
 
 /// How many `sleep`s run: seen from outside, or asked of gVisor, whose processes are its own.
@@ -147,5 +147,50 @@ fn res_1_a_fork_bomb_stops_at_the_limit_on_every_provider() {
         let end = ran.ok().json();
         let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
         assert!((10..40).contains(&made), "{provider}: {end}");
+    });
+}
+
+/// Each link lives for less than a look at `/proc` takes. All of them hold one lock, which tells
+/// whether any is left.
+const CHAIN: &str = r#"
+#include <fcntl.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    time_t end = time(0) + 40;
+    flock(open(argv[1], O_RDONLY), LOCK_SH);
+    if (fork()) return 0;
+    setsid();
+    while (time(0) < end) if (fork() > 0) _exit(0);
+    return 0;
+}
+"#;
+
+#[test]
+fn stop_ends_those_who_fork_and_end_without_a_pause() {
+    for_these(&["subprocess"], |lab, provider| {
+        // Outside the project: a file of the workspace is another one than the project's.
+        let (source, lock) = (lab.write("chain.c", CHAIN), lab.root.join("lock"));
+        std::fs::write(&lock, "").unwrap();
+        let program = lab.project.join("chain");
+        let mut compiler = std::process::Command::new("gcc");
+        compiler.arg("-O1").arg("-o").arg(&program).arg(&source);
+        assert!(compiler.status().unwrap().success());
+        let held = std::fs::File::open(&lock).unwrap();
+        let is_free = || {
+            let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            let free = rustix::fs::flock(&held, operation).is_ok();
+            let _ = rustix::fs::flock(&held, rustix::fs::FlockOperation::Unlock);
+            free
+        };
+        lab.skep(["create", "s", "--provider", provider]).run().ok();
+        let lock = lock.display();
+        let script = format!("for i in 1 2 3; do ./chain {lock}; done; sleep 4781");
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok();
+        wait_for("the chains", 20, || (!is_free()).then_some(()));
+        lab.skep(["stop", "s"]).run().ok();
+        assert!(is_free(), "a chain goes on after `stop`");
+        assert_eq!(outside::processes_of(&lab.root), vec![]);
     });
 }

@@ -10,13 +10,22 @@ use crate::init::InitSpec;
 use crate::view::apply::{self, ServeFuse};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid,
+};
 use skep_confine::usage::family_of;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 /// How long ending may take: what is stuck in the kernel does not die, and cannot run either.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long everyone is stopped before everyone is killed.
+const STOPPING: Duration = Duration::from_millis(100);
+/// How long they are killed without a pause between two looks.
+const CHASING: Duration = Duration::from_millis(50);
+/// The state of a process that has ended and was not waited for.
+const ENDED: u8 = b'Z';
 
 /// Puts the workspace in its place, and opens it.
 pub fn workspace(
@@ -46,50 +55,98 @@ pub fn workspace(
 /// one by one could make others meanwhile.
 pub fn signal_family(signal: Signal) {
     if signal == Signal::KILL {
-        stop_family(Instant::now() + PATIENCE);
+        stop_family(Instant::now() + STOPPING);
     }
     signal_each(signal);
 }
 
+/// Signals everyone who is found by one look and still runs, and returns them.
+///
 /// A number may come to mean another process between looking and signalling: so the handle is
 /// opened first, and its parent looked at again through the same number.
-fn signal_each(signal: Signal) {
-    for pid in descendants() {
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        if family_of(getpid()).contains(&pid) {
-            let _ = pidfd_send_signal(&process, signal);
+fn signal_each(signal: Signal) -> BTreeSet<i32> {
+    let family: HashSet<Pid> = descendants().into_iter().collect();
+    let mut reached = BTreeSet::new();
+    for pid in &family {
+        let Ok(process) = pidfd_open(*pid, PidfdFlags::empty()) else { continue };
+        let Some((state, parent)) = state_of(*pid) else { continue };
+        let is_ours = parent == getpid() || family.contains(&parent);
+        if state != ENDED && is_ours && pidfd_send_signal(&process, signal).is_ok() {
+            reached.insert(pid.as_raw_nonzero().get());
         }
     }
+    reached
 }
 
-/// Until nobody is found who was not there the time before: who was, has been stopped.
+/// Until nobody is found who was not there the time before: who was, has been stopped. Processes that
+/// fork and end without a pause are not caught by this, so it is not tried for long.
 fn stop_family(deadline: Instant) {
     let mut known = BTreeSet::new();
     loop {
-        let family: BTreeSet<i32> =
-            descendants().into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-        if family.is_subset(&known) || Instant::now() > deadline {
+        let found = signal_each(Signal::STOP);
+        if found.is_subset(&known) || Instant::now() > deadline {
             return;
         }
-        known = family;
-        signal_each(Signal::STOP);
+        known = found;
     }
 }
 
+/// State and parent of a process: `PID (NAME) STATE PARENT …`, where the name may hold anything.
+fn state_of(pid: Pid) -> Option<(u8, Pid)> {
+    let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut rest = stat.get(name_end + 2..)?.split(|byte| *byte == b' ');
+    let state = *rest.next()?.first()?;
+    let parent = std::str::from_utf8(rest.next()?).ok()?.parse().ok()?;
+    Some((state, Pid::from_raw(parent)?))
+}
+
+/// Everyone below this process. The kernel's lists of children are read where it has them: a look at
+/// all of `/proc` takes longer than a process needs to fork and end.
 fn descendants() -> Vec<Pid> {
     let own = getpid();
-    family_of(own).into_iter().filter(|pid| *pid != own).collect()
+    let Some(mut family) = children_of(own) else {
+        return family_of(own).into_iter().filter(|pid| *pid != own).collect();
+    };
+    let mut next = 0;
+    while let Some(pid) = family.get(next).copied() {
+        next += 1;
+        let born = children_of(pid).unwrap_or_default();
+        family.extend(born);
+    }
+    family
+}
+
+/// Of all its threads. `None`: the kernel does not tell, or there is no such process.
+fn children_of(pid: Pid) -> Option<Vec<Pid>> {
+    let mut children = Vec::new();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?;
+    for thread in threads.flatten() {
+        let list = std::fs::read_to_string(thread.path().join("children")).ok()?;
+        children.extend(list.split(' ').filter_map(|number| Pid::from_raw(number.parse().ok()?)));
+    }
+    Some(children)
+}
+
+/// Whether anybody is left, ended or not. Whoever lives is below a child of this process.
+fn has_children() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
 /// Ends every descendant, and waits until none is left.
 pub fn end_family() {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        while let Ok(Some(_)) = skep_sys::process::wait_any() {}
-        if descendants().is_empty() {
-            return;
+        stop_family(Instant::now() + STOPPING);
+        let pause = Instant::now() + CHASING;
+        while Instant::now() < pause {
+            while let Ok(Some(_)) = skep_sys::process::wait_any() {}
+            if !has_children() {
+                return;
+            }
+            signal_each(Signal::KILL);
         }
-        signal_family(Signal::KILL);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
