@@ -87,8 +87,10 @@ fn images_that_could_write_elsewhere_or_exchange_init_are_refused() {
         assert!(refused.errors().contains("a volume at `/data`"), "{}", refused.errors());
         for name in ["run", "preload"] {
             let refused = run(lab, &["--image", name], "true").run();
-            assert_ne!(refused.code(), 0, "{name}");
-            assert!(refused.errors().contains("is a link"), "{name}: {}", refused.errors());
+            // Or the engine itself cannot put a file in its place.
+            let said = refused.errors();
+            let is_why = said.contains("is a link") || said.contains("could not look at");
+            assert!(refused.code() == 5 && is_why, "{name}: {said}");
         }
         engine.assert_empty();
         engine.ask(&["rmi", "volume", "run", "preload"]);
