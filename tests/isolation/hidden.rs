@@ -62,22 +62,86 @@ fn hidden_too_is_what_came_into_the_project_since_the_last_start() {
     });
 }
 
-/// What was not searched is not hidden, and the report says so.
+/// More than the search for the built-in list looks at.
+fn crowd(lab: &Lab) {
+    for number in 0..2_500 {
+        std::fs::write(lab.project.join(format!("file-{number}")), "").unwrap();
+    }
+}
+
+/// What was not searched is not hidden, and it is said: when it is made, in the report, in JSON.
 #[test]
 fn hidden_by_a_search_that_ended_early_is_said_and_what_is_named_is_hidden_anyway() {
     for_both(|lab| {
         let reason = |name: &str| lab.sandbox(name)["enforcement"]["filesystem"]["reason"].clone();
+        let stopped = "the search for secrets stopped after 2000 entries";
         lab.write("deep/er/.env", "SECRET=1\n");
-        lab.create("small");
-        assert!(reason("small").is_null());
+        let made = lab.skep(["create", "small"]).run().ok();
+        assert!(reason("small").is_null() && !made.errors().contains("secrets"));
         assert_ne!(lab.exec_script("small", "cat deep/er/.env").run().code(), 0);
-        for number in 0..2_500 {
-            std::fs::write(lab.project.join(format!("file-{number}")), "").unwrap();
-        }
-        lab.create("large");
+        crowd(lab);
+        let made = lab.skep(["create", "large"]).run().ok();
+        assert!(made.errors().starts_with(&format!("skep: {stopped}")), "{}", made.describe());
+        assert!(made.errors().contains("--hide GLOB"), "{}", made.describe());
         let said = reason("large").to_string();
-        assert!(said.contains("stopped early") && said.contains("--hide"), "{said}");
+        assert!(said.contains(stopped), "{said}");
+        let ran = lab.skep(["run", "--", "true"]).run().ok();
+        assert!(ran.errors().contains(&format!("skep: {stopped}")), "{}", ran.describe());
+        let ran = lab.skep(["run", "--json", "--", "true"]).run().ok();
+        let said = ran.json()["enforcement"]["filesystem"]["reason"].to_string();
+        assert!(said.contains(stopped), "{said}");
+        let refused = lab.skep(["run", "--require", "filesystem", "--", "true"]).run();
+        assert_eq!(refused.code(), 5, "{}", refused.describe());
+        assert!(refused.errors().contains("--hide"), "{}", refused.describe());
         lab.skep(["create", "named", "--hide", "deep/er/.env"]).run().ok();
         assert_ne!(lab.exec_script("named", "cat deep/er/.env").run().code(), 0);
+    });
+}
+
+/// What the caller typed is searched for in the whole project, whatever its size and wherever.
+#[test]
+fn hidden_by_a_glob_of_the_caller_is_everything_it_matches_in_a_large_project() {
+    for_both(|lab| {
+        crowd(lab);
+        let deep = "packages/1/2/3/4/5/6/7/8/9/10/11/12/13/.env";
+        let places = [
+            "packages/api/config/.env",
+            "packages/a/node_modules/b/.env",
+            "packages/.git/.env",
+            deep,
+        ];
+        for place in places {
+            lab.write(place, &lab.canary.text);
+        }
+        let all = |options: &[&str]| {
+            let words = ["run"].iter().chain(options).chain(&["--", "cat"]).chain(&places);
+            lab.skep(words.copied()).run()
+        };
+        // Control: without a glob all of them are read.
+        let ran = all(&[]).ok();
+        assert_eq!(
+            ran.text().matches(&lab.canary.text).count(),
+            places.len(),
+            "{}",
+            ran.describe()
+        );
+        for glob in ["**/.env", ".env", "packages/**/.env", "*.env"] {
+            for options in [&["--hide", glob][..], &["--hide", glob, "--require", "filesystem"]] {
+                let ran = all(options);
+                assert_eq!(ran.code(), 1, "{}", ran.describe());
+                assert!(!lab.canary.is_in(&ran.stdout), "{glob}: {}", ran.describe());
+                assert!(!ran.errors().contains("search for secrets"), "{}", ran.describe());
+            }
+        }
+        // As a setting.
+        let hide = "SKEP_SANDBOX_HIDE";
+        let ran = lab.skep(["run", "--", "cat", deep]).env(hide, ".env").run();
+        assert!(ran.code() == 1 && !lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        // At a later start too.
+        lab.skep(["create", "again", "--hide", "**/.env"]).run().ok();
+        lab.skep(["stop", "again"]).run().ok();
+        lab.write("packages/new/.env", &lab.canary.text);
+        let ran = lab.exec_script("again", "cat packages/new/.env packages/api/config/.env").run();
+        assert!(ran.code() == 1 && !lab.canary.is_in(&ran.stdout), "{}", ran.describe());
     });
 }

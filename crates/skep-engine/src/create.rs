@@ -2,6 +2,7 @@
 
 use crate::api::{CreateRequest, StartedRun};
 use crate::execs::check_spec;
+use crate::hidden::{SearchError, Searched, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::providers::Chosen;
 use crate::{Engine, git_head, hidden, layout, naming, settings};
@@ -12,8 +13,7 @@ use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
 use skep_sys::failpoint;
 use skep_types::{
     Base, ByteString, Code, EnforcementReport, Exec, ExecSpec, Instant, KeeperIdentity, Layer,
-    LayerId, LayerReport, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState,
-    WorkspaceDriver,
+    LayerId, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
 };
 use skep_workspace::tree::TreeRoot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -404,29 +404,18 @@ pub(crate) fn find_hidden(
     let failed = |error| io_problem("search for secrets in", project, &error);
     let rules = HideRules::of(policy).map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let root = TreeRoot::open(project).map_err(failed)?;
-    let found = hidden::search(&root, &rules).map_err(failed)?;
-    let searched = if found.cut_short { Searched::InPart } else { Searched::Whole };
-    Ok((found.hidden, searched))
-}
-
-/// Whether the search for files to hide saw everything it meant to look at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Searched {
-    Whole,
-    InPart,
-}
-
-/// The report says how much is hidden, and whether more could have been.
-pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: Searched) {
-    let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
-        return;
-    };
-    how.push_str(&format!(", {hidden} path(s) hidden"));
-    if searched == Searched::InPart {
-        let more = "the search for secrets stopped early in this large project; name what it may \
-                    have missed with `--hide`";
-        reason.get_or_insert_with(|| more.to_owned());
+    let found = hidden::search(&root, &rules).map_err(|error| match error {
+        SearchError::Io(error) => failed(error),
+        other => Problem::from_error(Code::Refused, &other)
+            .hint("`--hide` with a path from the project's root needs no search"),
+    })?;
+    if found.searched != Searched::Whole && policy.require.contains(&Layer::Filesystem) {
+        let message = "the search for secrets was cut short in this large project, and \
+                       `filesystem` is required";
+        return Err(Problem::new(Code::MissingCapability, message)
+            .hint("`--hide GLOB` (`--hide .env`) searches everything"));
     }
+    Ok((found.hidden, found.searched))
 }
 
 /// The report says which drivers failed before the one in use.

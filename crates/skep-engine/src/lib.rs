@@ -62,6 +62,7 @@ mod usage;
 mod views;
 
 pub use files::{Noticed, ToWatch, Watch};
+pub use hidden::unsearched;
 pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
 pub use patch::{Patch, TimeToLive};

@@ -1,7 +1,8 @@
 //! Start, stop, freeze, thaw, remove.
 
 use crate::api::{Disposal, SettledRun};
-use crate::create::{Searched, find_hidden, note_hidden};
+use crate::create::find_hidden;
+use crate::hidden::{Searched, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash};
@@ -73,7 +74,8 @@ impl Engine {
     fn hide_more(&self, sandbox: Sandbox) -> Result<(Sandbox, Searched), Problem> {
         let project = sandbox.project.as_path();
         let (found, searched) = find_hidden(project, &sandbox.policy)?;
-        let new: Vec<_> = found.into_iter().filter(|path| !sandbox.hidden.contains(path)).collect();
+        let new: Vec<_> =
+            found.into_iter().filter(|path| sandbox.hidden.binary_search(path).is_err()).collect();
         // A copy was made without what was hidden then, and has nothing newer.
         if new.is_empty() || sandbox.driver == WorkspaceDriver::Copy {
             return Ok((sandbox, searched));

@@ -52,6 +52,7 @@ struct Exception {
 struct SearchData {
     max_entries: usize,
     max_depth: usize,
+    max_entries_asked: usize,
     skip: Vec<String>,
 }
 
@@ -144,17 +145,26 @@ impl HideRules {
     /// A hidden directory is hidden as a whole, unless the caller shows a path inside it by
     /// spelling it from the root: then its other entries are hidden one by one.
     pub fn hides(&self, path: &RelPath, is_dir: bool) -> Option<&str> {
-        if path.is_root() || self.show.first(path).is_some() {
+        if self.shows(path, is_dir) {
             return None;
         }
+        self.hidden_by_caller(path).or_else(|| self.hidden_by_list(path, is_dir))
+    }
+
+    /// As [`HideRules::hides`], by the caller's patterns alone.
+    pub fn hides_as_asked(&self, path: &RelPath, is_dir: bool) -> Option<&str> {
+        if self.shows(path, is_dir) { None } else { self.hidden_by_caller(path) }
+    }
+
+    fn shows(&self, path: &RelPath, is_dir: bool) -> bool {
         let shown_below = |shown: &RelPath| shown != path && shown.starts_with(path);
-        if is_dir && self.show.literals().any(shown_below) {
-            return None;
-        }
-        if let Some(rule) = self.hide.first(path) {
-            return self.reasons.get(rule).map(String::as_str);
-        }
-        self.hidden_by_list(path, is_dir)
+        path.is_root()
+            || self.show.first(path).is_some()
+            || (is_dir && self.show.literals().any(shown_below))
+    }
+
+    fn hidden_by_caller(&self, path: &RelPath) -> Option<&str> {
+        self.hide.first(path).and_then(|rule| self.reasons.get(rule)).map(String::as_str)
     }
 
     /// Whether an entry of this name could be hidden where no directory above it is. No is certain,
@@ -179,15 +189,18 @@ impl HideRules {
         above.or_else(own).map(|entry| entry.reason.as_str())
     }
 
-    /// Where to look for hidden files at create without walking the whole project.
+    /// Where to look for hidden files at create: not through the whole project, unless the caller's
+    /// own patterns can only be found so.
     pub fn search_plan(&self) -> SearchPlan {
         let search = &self.builtin.search;
+        let whole = self.hide.literals().count() < self.reasons.len();
         let mut plan = SearchPlan {
             exact: self.hide.literals().cloned().collect(),
             names: Vec::new(),
             lists_directories: false,
             skip: search.skip.clone(),
-            max_entries: search.max_entries,
+            whole,
+            max_entries: if whole { search.max_entries_asked } else { search.max_entries },
             max_depth: search.max_depth,
         };
         for entry in &self.builtin.entries {
@@ -217,11 +230,15 @@ impl std::fmt::Debug for HideRules {
     }
 }
 
-/// A bounded search for hidden files.
+/// A search for hidden files.
 ///
 /// First look up `exact`: they are hidden wherever they are. Then go through the project, nearest
 /// levels first, asking [`HideRules::hides`] of every entry, not entering `skip`, and stop at
 /// `max_entries` or `max_depth`. What was not searched is not hidden: say so in the report.
+///
+/// A search of the `whole` project has no `max_depth`, asks [`HideRules::hides_as_asked`] of what
+/// is below `skip`, and must not go on without what it could not look at: what was typed holds, or
+/// it is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchPlan {
     /// Paths from the root, one lookup each.
@@ -233,6 +250,8 @@ pub struct SearchPlan {
     pub lists_directories: bool,
     /// Directories (by name, or by the last names of their path) that are not entered.
     pub skip: Vec<String>,
+    /// Whether the caller hides by names or wildcards that may match anywhere.
+    pub whole: bool,
     /// Entries to look at before giving up.
     pub max_entries: usize,
     /// Levels to go down.
@@ -240,15 +259,19 @@ pub struct SearchPlan {
 }
 
 impl SearchPlan {
-    /// Whether the search leaves this directory out.
+    /// Whether the built-in list does not count below this directory.
     pub fn skips(&self, directory: &RelPath) -> bool {
-        directory.depth() > self.max_depth
-            || self.skip.iter().any(|skipped| {
-                let bytes = directory.as_bytes();
-                bytes
-                    .strip_suffix(skipped.as_bytes())
-                    .is_some_and(|before| before.is_empty() || before.ends_with(b"/"))
-            })
+        self.skip.iter().any(|skipped| {
+            let bytes = directory.as_bytes();
+            bytes
+                .strip_suffix(skipped.as_bytes())
+                .is_some_and(|before| before.is_empty() || before.ends_with(b"/"))
+        })
+    }
+
+    /// Whether this directory is below the last level to go down to.
+    pub fn is_too_deep(&self, directory: &RelPath) -> bool {
+        !self.whole && directory.depth() > self.max_depth
     }
 }
 
@@ -368,7 +391,26 @@ mod tests {
         let skips = |text: &str| plan.skips(&RelPath::parse(text.as_bytes()).unwrap());
         assert!(skips("a/node_modules") && skips(".git") && skips("x/vendor/bundle"));
         assert!(!skips("a/my_node_modules") && !skips("src") && !skips("vendor"));
-        assert!(skips("1/2/3/4/5/6/7/8/9/10/11/12/13"));
+    }
+
+    #[test]
+    fn only_a_pattern_that_can_match_anywhere_has_the_whole_project_searched() {
+        let deep = RelPath::parse(b"1/2/3/4/5/6/7/8/9/10/11/12/13").unwrap();
+        for bounded in [&[][..], &["/.env"], &["a/b.txt", "./c/d/"]] {
+            let plan = rules(bounded, &[]).search_plan();
+            assert!(!plan.whole && plan.max_entries == 2000, "{bounded:?}");
+            assert!(plan.is_too_deep(&deep));
+        }
+        for whole in ["**/.env", ".env", "a/**/.env", "/*.sql", "a/?"] {
+            let plan = rules(&["a/b.txt", whole], &[]).search_plan();
+            assert!(plan.whole && plan.max_entries >= 1_000_000, "{whole}");
+            assert!(!plan.is_too_deep(&deep));
+        }
+        let rules = rules(&["*.sql"], &["keep.sql"]);
+        let asked = |text: &str| {
+            rules.hides_as_asked(&RelPath::parse(text.as_bytes()).unwrap(), false).is_some()
+        };
+        assert!(asked("node_modules/a.sql") && !asked("keep.sql") && !asked(".env"));
     }
 
     #[test]

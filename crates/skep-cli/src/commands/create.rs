@@ -10,7 +10,7 @@ use crate::json::sandbox::SandboxDocument;
 use crate::resolve;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::{Code, Problem, SandboxName};
+use skep_types::{Code, Problem, Sandbox, SandboxName};
 use std::path::Path;
 
 /// What can be typed.
@@ -43,8 +43,17 @@ impl Run for Create {
             context.output.document(&SandboxDocument::new(&sandbox))?;
         } else {
             context.output.text(&format!("{}\n", sandbox.name))?;
+            say_unsearched(context, &sandbox);
         }
         Ok(0)
+    }
+}
+
+/// Secrets that were not searched for may be seen inside. In JSON the enforcement says so.
+pub(crate) fn say_unsearched(context: &Context, sandbox: &Sandbox) {
+    if let Some(unsearched) = skep_engine::unsearched(&sandbox.enforcement) {
+        let style = context.output.error_style;
+        context.output.always(&format!("{} {unsearched}", style.yellow("skep:")));
     }
 }
 

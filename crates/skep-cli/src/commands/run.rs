@@ -6,7 +6,7 @@ use crate::arguments::sandbox::SandboxArguments;
 use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
 use crate::attach::{Input, terminal};
-use crate::commands::create::read_environment;
+use crate::commands::create::{read_environment, say_unsearched};
 use crate::commands::exec::{Ended, Through, enforcement_of, say_why, stay_with};
 use crate::context::Context;
 use crate::exit::{self, Failure, Outcome};
@@ -59,6 +59,7 @@ impl crate::tree::Run for Run {
         if self.json.json {
             self.captured(context, api, &sandbox, &spec, exec)
         } else {
+            say_unsearched(context, &sandbox);
             self.streamed(context, api, &sandbox, &spec, exec)
         }
     }
