@@ -1,6 +1,6 @@
 //! What an exec leaves running: ended with it when it was ended, tracked when it went by itself.
 
-use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
+use crate::harness::{Lab, Who, attack, for_both, for_each, outside, wait_for, wait_for_empty};
 
 /// Processes of the sandbox that sleep for just this long, seen from outside.
 fn sleepers(lab: &Lab, seconds: &str) -> usize {
@@ -48,5 +48,80 @@ fn res_11_nothing_survives_the_keeper() {
             outside::kill(keeper);
         }
         wait_for_empty("processes", 5, || outside::processes_of(&lab.root));
+    });
+}
+
+/// What lies in a sandbox's upper.
+fn upper(lab: &Lab, name: &str) -> std::path::PathBuf {
+    let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
+    lab.state.join("sandboxes").join(id).join("upper")
+}
+
+/// The exec is over before it had a group; what it left counts on.
+#[test]
+fn a_freeze_holds_the_daemon_of_a_short_exec() {
+    for_both(|lab| {
+        lab.create("s");
+        let script = "setsid sh -c 'i=0; while true; do i=$((i+1)); echo $i > count; sleep 0.01; done' \
+            >/dev/null 2>&1 </dev/null &";
+        lab.exec_script("s", script).run().ok();
+        let file = upper(lab, "s").join("count");
+        let count = || std::fs::read_to_string(&file).ok()?.trim().parse::<u64>().ok();
+        // Control: it counts.
+        wait_for("it to count", 10, || (count()? > 20).then_some(()));
+        lab.skep(["freeze", "s"]).run().ok();
+        let before = std::fs::read(&file).unwrap();
+        // Long enough for ten rounds of a loop that is not frozen.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+        lab.skep(["thaw", "s"]).run().ok();
+        let then = count();
+        wait_for("it to count on", 10, || (count() > then).then_some(()));
+    });
+}
+
+/// Puts `tests/attack/chain.c` into the project.
+fn with_chain(lab: &Lab) -> Option<()> {
+    std::fs::copy(attack::program("chain")?, lab.project.join("chain")).unwrap();
+    Some(())
+}
+
+/// It starts before the sandbox is in its group, which nobody typed a limit for.
+#[test]
+fn res_2_a_chain_of_forks_does_not_escape_the_memory_limit() {
+    for_each([Who::root()], |lab| {
+        if with_chain(lab).is_none() {
+            return;
+        }
+        // Control: where there is room it gets what it asks for.
+        for (limit, name) in [("512M", "roomy"), ("64M", "narrow")] {
+            lab.write("skep.toml", format!("[limits]\nmemory = \"{limit}\"\n"));
+            let script = "./chain 1000 256 held; sleep 4; ls held";
+            let ran = lab.skep(["run", "--keep", "--name", name, "--", "sh", "-c", script]).run();
+            assert_eq!(ran.code() == 0, name == "roomy", "{}", ran.describe());
+        }
+    });
+}
+
+/// Another exec runs, so that not everyone may be ended.
+#[test]
+fn res_11_a_timeout_takes_a_chain_of_forks_along() {
+    for_each([Who::root()], |lab| {
+        if with_chain(lab).is_none() {
+            return;
+        }
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4714"]).run().ok();
+        wait_for("the other exec", 5, || (sleepers(lab, "4714") == 1).then_some(()));
+        // Control: an exec that is not ended leaves it alone.
+        lab.exec_script("s", "./chain 1500 0 first").run().ok();
+        wait_for("the end of the chain", 10, || {
+            upper(lab, "s").join("first").exists().then_some(())
+        });
+        let flags = ["exec", "--timeout", "700ms", "--grace", "100ms", "s", "--", "sh", "-c"];
+        lab.skep(flags).arg("./chain 3000 0 second; sleep 300").run().exits(124);
+        std::thread::sleep(std::time::Duration::from_millis(3_000));
+        assert!(!upper(lab, "s").join("second").exists(), "the chain lived on");
+        assert_eq!(sleepers(lab, "4714"), 1, "the other exec lives");
     });
 }

@@ -32,21 +32,78 @@ impl Reach {
         }
     }
 
-    fn moving(self) -> std::io::Result<Option<Moving>> {
+    /// Who is meant, as of now. Number 1 may be somebody else's, and is then nobody's to stop.
+    fn pids(self) -> std::io::Result<Vec<i32>> {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let mut pids = Vec::new();
         match self {
-            Self::Everyone => moving(Path::new("/proc"), |pid| pid != 1),
+            Self::Everyone => {
+                for entry in std::fs::read_dir("/proc")? {
+                    pids.extend(number(&entry?.file_name()));
+                }
+            }
             Self::Descendants => {
-                let own = rustix::process::getpid();
-                let family = skep_confine::usage::family_of(own);
-                let numbers: Vec<i32> = family
-                    .into_iter()
-                    .filter(|pid| *pid != own)
-                    .map(|pid| pid.as_raw_nonzero().get())
-                    .collect();
-                moving(Path::new("/proc"), |pid| numbers.contains(&pid))
+                let family = skep_confine::usage::family_of(rustix::process::getpid());
+                pids.extend(family.into_iter().map(|pid| pid.as_raw_nonzero().get()));
             }
         }
+        pids.retain(|pid| *pid != 1 && *pid != own);
+        Ok(pids)
     }
+
+    fn moving(self, still: &[String]) -> std::io::Result<Option<Moving>> {
+        let pids = self.pids()?;
+        moving(Path::new("/proc"), |pid| pids.contains(&pid) && !is_inside(pid, still))
+    }
+}
+
+/// How often it is looked whether all are in their cgroups, before they are stopped.
+const LOOKS: u32 = 5;
+
+/// Whether everyone is in a cgroup of one of these names. In doubt it is `false`.
+///
+/// One who forks and exits, again and again, is never there when its number is looked up. So a look
+/// counts only if none of those listed was gone when it was looked at, and no number was given out
+/// meanwhile: a fork that had its number before has a parent that is on the list.
+pub(crate) fn all_are_inside(reach: Reach, names: &[String]) -> bool {
+    for _ in 0..LOOKS {
+        let before = last_number();
+        let inside = reach.pids().is_ok_and(|pids| pids.iter().all(|pid| is_inside(*pid, names)));
+        // Without a pid namespace the numbers are everybody's.
+        let quiet = reach == Reach::Descendants || (before.is_some() && before == last_number());
+        if inside && quiet {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// The number that was given out last in this pid namespace.
+fn last_number() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_ascii_whitespace().last().map(str::to_owned)
+}
+
+/// Whether all threads of a process that still run are in a cgroup of one of these names. Names of
+/// cgroups are given outside only.
+fn is_inside(pid: i32, names: &[String]) -> bool {
+    if names.is_empty() {
+        return false;
+    }
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    tasks.into_iter().all(|task| {
+        let Ok(path) = task.map(|task| task.path()) else { return false };
+        let Ok(groups) = std::fs::read_to_string(path.join("cgroup")) else { return false };
+        let named = |line: &str| line.split('/').any(|part| names.iter().any(|name| name == part));
+        groups.lines().any(named) || has_ended(&path)
+    })
+}
+
+/// A process that has ended and was not waited for; version 1 no longer says where it was.
+fn has_ended(task: &Path) -> bool {
+    let stat = std::fs::read(task.join("stat")).unwrap_or_default();
+    parse(&stat).is_some_and(|(state, _)| matches!(state, b'Z' | b'X'))
 }
 
 /// Called by init. Every process but init has stopped when it returns `Ok`.
@@ -56,12 +113,14 @@ impl Reach {
 ///
 /// A parent of `vfork` stops only when its child has called `exec`, and the child was just stopped
 /// on its way there: such a child is let go for a moment, until both can be stopped.
-pub(crate) fn pause_everyone(reach: Reach) -> Result<(), Failure> {
+///
+/// Whoever is in a cgroup of one of the names in `still` is frozen and not waited for.
+pub(crate) fn pause_everyone(reach: Reach, still: &[String]) -> Result<(), Failure> {
     reach.signal(Signal::STOP);
     let start = Instant::now();
     let mut nudge_at = start + VFORK_PATIENCE;
     loop {
-        let moving = reach.moving().step(|| "look at the processes".into())?;
+        let moving = reach.moving(still).step(|| "look at the processes".into())?;
         let Some(moving) = moving else { return Ok(()) };
         let now = Instant::now();
         if now > start + PATIENCE {
@@ -72,6 +131,10 @@ pub(crate) fn pause_everyone(reach: Reach) -> Result<(), Failure> {
         if moving.state == b'D' && now >= nudge_at {
             let_children_go(Path::new("/proc"), moving.pid, reach);
             nudge_at = Instant::now() + VFORK_PATIENCE;
+        } else if now >= nudge_at {
+            // One that was not stopped yet may have let it go on.
+            reach.signal(Signal::STOP);
+            nudge_at = now + VFORK_PATIENCE;
         }
         std::thread::sleep(Duration::from_micros(200));
     }

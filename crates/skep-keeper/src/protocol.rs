@@ -214,6 +214,14 @@ pub enum ToInit {
     End,
     /// Stop every process but init, and answer when they stand (where there is no cgroup).
     Pause,
+    /// If anybody may be outside the cgroups of these names, stop everyone, so that nobody can fork
+    /// away from being moved; answer when they stand.
+    Hold {
+        /// Names of cgroups.
+        inside: Vec<String>,
+        /// Whether whoever is in them is frozen.
+        frozen: bool,
+    },
     /// Put something into the workspace. Descriptor: the [`WriteOrder`], then a file's bytes.
     Write,
 }
@@ -272,6 +280,8 @@ pub enum FromInit {
         /// Limits of a machine that were felt, which no group of ours counts.
         felt: Vec<String>,
     },
+    /// The answer to a hold: whether everyone was stopped.
+    Held(Result<bool, Failure>),
     /// The answer to a write, or to a pause.
     Done(Result<(), Failure>),
 }

@@ -111,7 +111,11 @@ impl Init {
                 knock::start(&targets, proxy, &self.confinement, descriptors);
                 Ok(())
             }
-            ToInit::Pause => channel.send(&FromInit::Done(self.pause()), &[]),
+            ToInit::Pause => channel.send(&FromInit::Done(self.pause(&[], &[]).map(drop)), &[]),
+            ToInit::Hold { inside, frozen } => {
+                let still = if frozen { inside.as_slice() } else { &[] };
+                channel.send(&FromInit::Held(self.pause(&inside, still)), &[])
+            }
             ToInit::Resize { exec, size } => {
                 if let Some(terminal) = self.terminals.get(&exec) {
                     let _ = relay::resize(terminal, size);
@@ -197,15 +201,20 @@ impl Init {
         channel.send(&FromInit::Spawned { exec, noted: false }, &[])
     }
 
-    /// A guest first writes everything back.
-    fn pause(&self) -> Result<(), Failure> {
+    /// Stops everyone, unless they are all in the cgroups of these names; says whether it did. Those
+    /// in the cgroups `still` are not waited for. A guest first writes everything back.
+    fn pause(&self, inside: &[String], still: &[String]) -> Result<bool, Failure> {
         if let Some(machine) = &self.machine {
             machine.freeze()?;
         }
-        pause::pause_everyone(match self.bare {
+        let reach = match self.bare {
             true => pause::Reach::Descendants,
             false => pause::Reach::Everyone,
-        })
+        };
+        if !inside.is_empty() && pause::all_are_inside(reach, inside) {
+            return Ok(false);
+        }
+        pause::pause_everyone(reach, still).map(|()| true)
     }
 
     fn signal(&self, whom: &Whom, signal: i32) {

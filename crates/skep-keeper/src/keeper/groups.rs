@@ -13,11 +13,13 @@
 use super::Keeper;
 use crate::failure::Failure;
 use crate::vessel::{Tasks, pid_of};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
 use skep_confine::usage::{families_of, time_of_descendants};
 use skep_types::{ExecId, Limits};
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long after its start something is moved.
@@ -45,13 +47,31 @@ pub struct Membership {
     since: Instant,
     /// Whether anybody has ever been in it: before, there is nothing to ask it.
     pub used: bool,
+    /// Whether it is known that nobody was left outside.
+    pub closed: bool,
 }
 
 impl Membership {
     /// A group that init has joined already, or will soon.
     pub fn new(group: Group, joined: bool) -> Self {
         let since = Instant::now();
-        Self { group, join_at: (!joined).then(|| since + SOON), since, used: joined }
+        Self {
+            group,
+            join_at: (!joined).then(|| since + SOON),
+            since,
+            used: joined,
+            closed: joined,
+        }
+    }
+
+    /// Whether all that were found have been moved, and somebody may have been missed.
+    pub fn is_to_be_closed(&self) -> bool {
+        self.used && !self.closed && self.join_at.is_none()
+    }
+
+    /// Moves everyone again in a moment.
+    pub fn move_again(&mut self) {
+        self.join_at = Some(Instant::now() + AGAIN);
     }
 
     /// Somebody is there who is not in it yet.
@@ -75,8 +95,9 @@ impl Keeper<'_> {
         if self.next_join().is_none_or(|next| now < next) || self.may_wait(now) {
             return;
         }
-        if self.join_all().is_err() {
-            self.state.stopping = true;
+        match self.join_all() {
+            Ok(()) => self.close_group(),
+            Err(_) => self.state.stopping = true,
         }
     }
 
@@ -140,7 +161,7 @@ impl Keeper<'_> {
         Err(Failure::invalid("processes are started faster than they can be moved into a cgroup"))
     }
 
-    fn join_exec(&mut self, exec: &ExecId) -> Result<(), CgroupError> {
+    pub(super) fn join_exec(&mut self, exec: &ExecId) -> Result<(), CgroupError> {
         let Some(membership) = &self.group else { return Ok(()) };
         let Some(running) = self.state.execs.get_mut(exec) else { return Ok(()) };
         running.join_at = None;
@@ -163,7 +184,13 @@ impl Keeper<'_> {
     /// Processes that have detached from their exec before it had a group: init has adopted them,
     /// they are nobody's main process and in nobody's group. They are taken for the exec that was
     /// started last before they were.
-    fn orphans_since(&self, born: u64) -> Vec<Pid> {
+    pub(super) fn orphans_since(&self, born: u64) -> Vec<Pid> {
+        self.unattributed(children_of(self.init.pid), born)
+    }
+
+    /// Those of some processes who are in nobody's group and were started after this exec, and
+    /// before the next.
+    pub(super) fn unattributed(&self, mut pids: Vec<Pid>, born: u64) -> Vec<Pid> {
         let execs = || self.state.execs.values();
         let mains: HashSet<Pid> =
             execs().filter_map(|running| running.process.as_ref().and_then(pid_of)).collect();
@@ -178,7 +205,8 @@ impl Keeper<'_> {
                 && started >= born
                 && later.is_none_or(|later| started < later)
         };
-        children_of(self.init.pid).into_iter().filter(is_orphan).collect()
+        pids.retain(is_orphan);
+        pids
     }
 
     /// An exec with limits of its own is in its group from the first instruction on. The sandbox is
@@ -254,8 +282,18 @@ fn move_family(group: &Group, first: &[Pid]) -> Result<Moved, CgroupError> {
                 return Ok(Moved::Some);
             }
             for file in &files {
-                // Gone meanwhile is as good as moved.
-                let _ = rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes());
+                match rustix::io::write(file, pid.as_raw_nonzero().to_string().as_bytes()) {
+                    // Gone meanwhile is as good as moved.
+                    Ok(_) | Err(Errno::SRCH) => {}
+                    Err(error) => {
+                        return Err(CgroupError::WriteKnob {
+                            knob: "cgroup.procs",
+                            value: pid.as_raw_nonzero().to_string(),
+                            cgroup: group.directories().next().unwrap_or(Path::new("")).to_owned(),
+                            source: error.into(),
+                        });
+                    }
+                }
             }
         }
     }

@@ -15,6 +15,7 @@ mod owners;
 mod polled;
 mod refusals;
 mod running;
+mod strays;
 mod streams;
 
 pub use accountant::{Usage, usage};
@@ -106,6 +107,7 @@ struct State {
     tracked: Tracking,
     egress: EgressState,
     so_far: ExecsSoFar,
+    strays: strays::Strays,
 }
 
 /// Noting which files git had clean, once, while the first exec runs that takes a while.
@@ -302,6 +304,7 @@ impl<'a> Keeper<'a> {
                 let main = running::MainEnd { code, signal, cpu_ms, memory_peak, felt };
                 self.main_ended(&exec, &main);
             }
+            FromInit::Held(result) => self.held(result),
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));

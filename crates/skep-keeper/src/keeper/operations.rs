@@ -254,12 +254,17 @@ impl Keeper<'_> {
         let client = running.client.take();
         running.end = Some(end.clone());
         running.join_at = None;
+        let (born, grouped) = (running.born, running.group.is_some());
         if let Some(id) = client {
             if let Some(connection) = self.state.connections.get_mut(&id) {
                 connection.push(FrameKind::End, &to_json(&end));
                 connection.closing = true;
             }
             self.flush(id);
+        }
+        if !grouped && self.has_exec_groups() && !self.orphans_since(born).is_empty() {
+            // What it left behind is its own, not the next one's.
+            self.state.stopping |= self.join_exec(exec).is_err();
         }
         self.forget_if_quiet(exec);
         if self.state.execs.is_empty() {
@@ -345,11 +350,15 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         running.verdict.get_or_insert(reason);
         running.kill_at = None;
-        let all_in = running.group.is_some() && running.join_at.is_none();
+        let (born, grouped) = (running.born, running.group.is_some());
+        let all_in = grouped && running.join_at.is_none();
         if let Some(group) = &running.group {
             let _ = group.kill();
         }
-        if !all_in {
+        if grouped && !alone {
+            self.end_strays(born);
+        }
+        if alone || !all_in {
             // Without a cgroup a process that left the group cannot be told from another
             // exec's; if there is no other exec, everyone is meant.
             let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
@@ -363,15 +372,19 @@ impl Keeper<'_> {
         }
         let failure = self.set_frozen_groups(freeze);
         self.state.frozen = freeze;
+        if freeze && failure.is_none() {
+            return self.freeze_strays(client);
+        }
         let answer = match failure {
             None => Ok(Reply::Done),
             Some(failure) => Err(failure),
         };
         self.reply(client, &answer);
+        self.close_group();
     }
 
     /// Where the host cannot freeze each exec, and where a guest must first write everything back.
-    fn pauses_by_init(&self) -> bool {
+    pub(super) fn pauses_by_init(&self) -> bool {
         !self.has_exec_groups() || self.vessel.machine().is_some()
     }
 
@@ -394,6 +407,9 @@ impl Keeper<'_> {
             let message = ToInit::Signal { whom: Whom::Everyone, signal: libc::SIGCONT };
             let sent = self.channel.send(&message, &[]);
             return sent.step(|| "wake the processes".into()).err();
+        }
+        if !freeze {
+            self.wake_strays();
         }
         let groups = self.state.execs.values().filter_map(|running| running.group.as_ref());
         for group in groups {

@@ -1,0 +1,140 @@
+//! Those whom no group holds: found, held, moved and ended although they fork faster than anybody looks.
+//!
+//! A process that forks and exits, again and again, is gone before its number can be written into a
+//! group. So init looks from inside, where it can tell whether it has missed anybody, and stops
+//! everyone if it may have: who is stopped cannot fork. Then a list of them is complete.
+
+use super::Keeper;
+use crate::failure::{Failure, Step};
+use crate::protocol::{Reply, ToInit, Whom};
+use skep_confine::usage::family_of;
+use std::collections::VecDeque;
+
+/// How often the sandbox's group is tried to be closed.
+const TRIES: u32 = 5;
+
+/// Questions to init that are not answered yet, and what became of earlier ones.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    asked: VecDeque<Purpose>,
+    /// Whether a freeze has stopped some by signal, who must be woken.
+    stopped: bool,
+    failures: u32,
+}
+
+/// Why everyone is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To move those into the sandbox's group who were missed.
+    Close,
+    /// To end those of an exec, which was started then, who are in no exec's group.
+    End(u64),
+    /// To freeze, for this client.
+    Freeze(u64),
+}
+
+impl Keeper<'_> {
+    /// Once all that were found are in the sandbox's group, has those looked for who were not. Whoever
+    /// is started later is in it from the start.
+    pub(super) fn close_group(&mut self) {
+        let open = self.group.as_ref().is_some_and(super::Membership::is_to_be_closed);
+        let asked = self.state.strays.asked.contains(&Purpose::Close);
+        if open && !asked && !self.state.frozen && !self.pauses_by_init() {
+            let _ = self.hold(Purpose::Close, vec![self.spec.id.to_string()], false);
+        }
+    }
+
+    /// Ends whoever was started by an exec and escaped its group.
+    pub(super) fn end_strays(&mut self, born: u64) {
+        let _ = self.hold(Purpose::End(born), self.names_of_groups(), self.state.frozen);
+    }
+
+    /// Groups are frozen; stops whoever is in none.
+    pub(super) fn freeze_strays(&mut self, client: u64) {
+        let names = self.names_of_groups();
+        if let Err(failure) = self.hold(Purpose::Freeze(client), names, true) {
+            self.reply(client, &Err(failure));
+        }
+    }
+
+    /// Before the groups are thawed: a stop that is still pending there is taken back by this.
+    pub(super) fn wake_strays(&mut self) {
+        if std::mem::take(&mut self.state.strays.stopped) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let message = ToInit::Signal { whom: Whom::Everyone, signal: libc::SIGCONT };
+        let _ = self.channel.send(&message, &[]);
+    }
+
+    fn names_of_groups(&self) -> Vec<String> {
+        let execs = self.state.execs.iter().filter(|(_, running)| running.group.is_some());
+        execs.map(|(exec, _)| exec.to_string()).collect()
+    }
+
+    fn hold(&mut self, purpose: Purpose, inside: Vec<String>, frozen: bool) -> Result<(), Failure> {
+        let message = ToInit::Hold { inside, frozen };
+        self.channel.send(&message, &[]).step(|| "hold the processes".into())?;
+        self.state.strays.asked.push_back(purpose);
+        Ok(())
+    }
+
+    /// Init has looked, and holds everyone if it says so.
+    pub(super) fn held(&mut self, result: Result<bool, Failure>) {
+        let Some(purpose) = self.state.strays.asked.pop_front() else { return };
+        match (purpose, &result) {
+            (Purpose::Freeze(client), Ok(stopped)) => {
+                self.state.strays.stopped |= *stopped;
+                return self.reply(client, &Ok(Reply::Done));
+            }
+            (Purpose::Freeze(client), Err(_)) => {
+                self.set_frozen_groups(false);
+                self.state.frozen = false;
+                return self.reply(client, &result.map(|_| Reply::Done));
+            }
+            (Purpose::Close, Ok(false)) => self.set_closed(),
+            (Purpose::Close, Ok(true)) => match self.move_everyone() {
+                Ok(()) => self.set_closed(),
+                Err(_) => self.state.stopping = true,
+            },
+            (Purpose::Close, Err(_)) => self.close_later(),
+            (Purpose::End(born), Ok(true)) => {
+                for pid in self.unattributed(family_of(self.init.pid), born) {
+                    if pid != self.init.pid {
+                        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    }
+                }
+            }
+            (Purpose::End(_), _) => {}
+        }
+        match (result, self.state.frozen) {
+            (Ok(true), false) => self.wake(),
+            (Ok(true), true) => self.state.strays.stopped = true,
+            _ => {}
+        }
+    }
+
+    fn set_closed(&mut self) {
+        if let Some(membership) = &mut self.group {
+            membership.closed = true;
+        }
+    }
+
+    /// Somebody did not stop. Limits that may not hold are worse than no sandbox.
+    fn close_later(&mut self) {
+        self.state.strays.failures += 1;
+        self.state.stopping |= self.state.strays.failures >= TRIES;
+        if let Some(membership) = &mut self.group {
+            membership.move_again();
+        }
+    }
+
+    fn move_everyone(&mut self) -> Result<(), Failure> {
+        if let Some(membership) = &mut self.group {
+            membership.move_again();
+        }
+        self.join_completely()
+    }
+}
