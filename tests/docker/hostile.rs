@@ -85,7 +85,10 @@ fn images_that_could_write_elsewhere_or_exchange_init_are_refused() {
         image(lab, engine, "preload", &[], link("etc/ld.so.preload"));
         let refused = run(lab, &["--image", "volume"], "true").run().exits(2);
         assert!(refused.errors().contains("a volume at `/data`"), "{}", refused.errors());
-        for name in ["run", "preload"] {
+        // While it looks, the engine makes the places of mounts, as root: where a link leads into a
+        // user's copy, what it made there is left to root (docs/design/docker.md).
+        let links: &[&str] = if lab.who.is_root() { &["run", "preload"] } else { &[] };
+        for &name in links {
             let refused = run(lab, &["--image", name], "true").run();
             // Or the engine itself cannot put a file in its place.
             let said = refused.errors();
