@@ -230,6 +230,29 @@ for name in [long+'.wild.test']+['n%d.wild.test'%i for i in range(400)]:
     });
 }
 
+/// A server of HTTP/2 speaks first. That makes it no raw protocol, however long the client waits.
+#[test]
+fn net_5_http2_after_the_servers_first_word_is_not_raw() {
+    in_world_as([Who::user()], &["http2"], |world| {
+        let script = "import socket,time
+s=socket.create_connection(('origin.test',8080)); s.settimeout(5)
+print('first', len(s.recv(100))>0)
+try:
+    s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n'+bytes([0,0,0,4,0,0,0,0,0]))
+    s.sendall(bytes([0,0,8,6,0,0,0,0,0])+b'pingpong')
+    heard=b''
+    while b'pingpong' not in heard:
+        more=s.recv(100)
+        if not more: raise OSError
+        heard+=more
+    print('answered')
+except OSError: print('cut')";
+        let call = world.skep(["run", "--allow", "origin.test:8080", "--"]);
+        let ran = call.args(["/usr/bin/python3", "-c", script]).within(60).run().ok();
+        assert_eq!(ran.text().trim(), "first True\ncut", "{}", ran.describe());
+    });
+}
+
 #[test]
 fn net_5_each_stream_of_http2_is_judged_alone() {
     in_world_as([Who::user()], &["http2"], |world| {

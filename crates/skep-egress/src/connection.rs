@@ -62,8 +62,12 @@ pub(crate) async fn serve(
         Ok(grant) => match gateway.dial(grant).await {
             Ok(found) => {
                 ticket.set_purpose(grant.purpose(found.1));
-                if !inside_speaks_first(&mut client, &found.0, &gateway).await {
-                    return pass(&gateway, &ticket, client, grant, Some(found)).await;
+                // A server of HTTP/2 may speak first, too. Its client does not wait for that; where
+                // one does wait for a greeting, what it says then is watched.
+                if !inside_speaks_first(&mut client, &found.0, &gateway).await
+                    && !speaks_soon(&mut client).await
+                {
+                    return pass_watched(&gateway, &ticket, client, grant, Some(found)).await;
                 }
                 dialled = Some(found);
             }
@@ -119,6 +123,12 @@ async fn inside_speaks_first(client: &mut Client, outside: &TcpStream, gateway: 
         _ = outside.readable() => false,
         () = tokio::time::sleep(idle) => false,
     }
+}
+
+/// Whether the inside has something to say without waiting for more of the other side.
+async fn speaks_soon(client: &mut Client) -> bool {
+    let _ = timeout(SHORT, client.see_more()).await;
+    !client.seen().is_empty()
 }
 
 /// What the connection speaks; `None` if it ends before it says so.
