@@ -139,7 +139,10 @@ fn api_4_every_role_against_every_endpoint() {
                     }
                 };
                 assert_eq!(ask(None) == 401, !open, "{method} {path} without a token");
+                let head = method == "get";
                 for (role, token) in &roles {
+                    let refused = || server.with(token, &["--head"], &target).status == 403;
+                    assert!(!head || refused() != may(role, method, path), "{role} head {path}");
                     let refused = ask(Some(token)) == 403;
                     assert_eq!(refused, !may(role, method, path), "{role} {method} {path}");
                     seen += 1;
@@ -223,13 +226,7 @@ fn an_operator_does_not_widen() {
     for_each([Who::user()], |lab| {
         let server = lab.serve(&[]);
         let operator = token(lab, &["--role", "operator"]);
-        let create = |token: &str, more: Value| {
-            let mut body = json!({ "project": lab.project });
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let body = body.to_string();
-            let json = ["-X", "POST", "-H", "Content-Type: application/json", "-d", &body];
-            server.with(token, &json, "/v1/sandboxes").status
-        };
+        let create = |token: &str, more: Value| create_with(&server, lab, token, &more);
         let mounts = json!({ "mounts": [{ "source": "/srv", "target": "/srv", "access": "ro" }] });
         for wide in [mounts, json!({ "network": "host" }), json!({ "show": [".env"] })] {
             assert_eq!(create(&operator, wide.clone()), 403, "{wide}");
@@ -250,8 +247,87 @@ fn an_operator_does_not_widen() {
         }
         assert_eq!(patch(&agent, json!({ "labels": { "a": "b" } })), 403);
         assert_eq!(patch(&operator, json!({ "network": "host" })), 403);
+        assert_eq!(patch(&operator, json!({ "network": "allow" })), 403);
+        assert_eq!(patch(&operator, json!({ "network": "none" })), 200);
         assert_eq!(patch(&operator, json!({ "limits": { "memory": "2G" } })), 200);
         assert_eq!(patch(TOKEN, json!({ "network": "host" })), 200);
+        server.stop();
+    });
+}
+
+/// Asks for a sandbox with `more` in its body.
+fn create_with(server: &Server<'_>, lab: &Lab, token: &str, more: &Value) -> u16 {
+    let mut body = json!({ "project": lab.project });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let body = body.to_string();
+    let json = ["-X", "POST", "-H", "Content-Type: application/json", "-d", &body];
+    server.with(token, &json, "/v1/sandboxes").status
+}
+
+#[test]
+fn an_operator_runs_nothing_outside_a_fence() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let operator = token(lab, &["--role", "operator"]);
+        let ran = lab.root.join("ran-outside");
+        let script = format!("#!/bin/sh\ntouch {}\nexit 1\n", ran.display());
+        let program = |path: std::path::PathBuf| {
+            let path = lab.write(path, &script);
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            json!({ "provider": format!("oci:{}", path.display()) })
+        };
+        let elsewhere = program(lab.root.join("runtime"));
+        let of_the_project = program(lab.project.join("runtime"));
+        let of_the_state = program(lab.state.join("runtime"));
+        let wide = [
+            json!({ "provider": "subprocess" }),
+            json!({ "allow": ["127.0.0.1:9"] }),
+            json!({ "network": "allow" }),
+            json!({ "profile": "agent" }),
+        ];
+        let closed = [
+            json!({ "provider": "docker" }),
+            json!({ "provider": "oci:sh" }),
+            json!({ "provider": "" }),
+            json!({ "image": "debian" }),
+        ];
+        let programs = [&elsewhere, &of_the_project, &of_the_state];
+        for more in wide.iter().chain(&closed).chain(programs) {
+            assert_eq!(create_with(&server, lab, &operator, more), 403, "{more}");
+        }
+        assert_eq!(server.get("/v1/sandboxes").is(200).json()["items"], json!([]));
+        assert!(!ran.exists(), "a program of the caller's choice ran on the host");
+        // Nobody runs what a sandbox could have written.
+        for more in [&of_the_project, &of_the_state] {
+            assert_eq!(create_with(&server, lab, TOKEN, more), 403, "{more}");
+        }
+        assert!(!ran.exists(), "a program of a sandbox ran on the host");
+        // The controls: it is the role that is refused, and the program does run when it is probed.
+        for more in &wide {
+            assert_eq!(create_with(&server, lab, TOKEN, more), 201, "{more}");
+        }
+        assert_eq!(create_with(&server, lab, TOKEN, &elsewhere), 422);
+        assert!(ran.exists(), "the control did not run");
+        assert_eq!(create_with(&server, lab, &operator, &json!({ "provider": "namespace" })), 201);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_method_without_a_row_is_refused() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        let viewer = token(lab, &["--role", "viewer"]);
+        for (token, status) in [(viewer.as_str(), 403), (TOKEN, 200)] {
+            server.with(token, &[], "/v1/audit").is(status);
+            server.with(token, &["--head"], "/v1/audit").is(status);
+            for method in ["OPTIONS", "TRACE", "DELETE", "UNHEARD"] {
+                let reply = server.with(token, &["-X", method], "/v1/audit").is(405);
+                assert_eq!(reply.header("allow").as_deref(), Some("GET,HEAD"), "{method}");
+            }
+        }
+        server.with(&viewer, &["--head"], "/v1/undo").is(405);
+        server.with(TOKEN, &[], "/v1/unheard-of").is(404);
         server.stop();
     });
 }
