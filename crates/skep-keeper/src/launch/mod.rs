@@ -3,6 +3,7 @@
 //! - [`plan`]: what the sandbox is made from, decided before anything is made.
 //! - [`owners`]: the workspace belongs to the ids inside.
 //! - [`arrival`]: init, from its beginning in the vessel to its report.
+//! - [`quota`]: the disk limit as the filesystem keeps it, where it can.
 //! - [`limits`]: what holds, and what is refused because it does not.
 
 mod arrival;
