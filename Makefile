@@ -19,12 +19,8 @@ ACCEPT     := $(abspath ../shared/accept)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Linked statically: the loader and its relocations cost more than all of `skep version`
-# (docs/design/performance.md). STATIC= builds as cargo does.
-STATIC ?= $(if $(wildcard /usr/lib/*/libc.a),-C target-feature=+crt-static)
-
-build: ## release build: target/release/skep (the default)
-	$(CARGO) rustc --release --package skep-cli --bin skep $(LOCKED) -- $(STATIC)
+build: ## release build: target/release/skep (the default; linked by ci/rustc)
+	$(CARGO) build --release --package skep-cli --bin skep $(LOCKED)
 
 test: ## all tests of a normal run; as root it installs the Debian packages they need
 	ci/provision tests
