@@ -304,3 +304,49 @@ fn the_same_work_has_the_same_digest_wherever_it_was_done() {
     });
     assert_eq!(seen.lock().unwrap().len(), 1, "{seen:?}");
 }
+
+/// Names whose order differs between bytes, languages and directory trees.
+const NAMES: [&str; 8] = ["b", "B", "a.c", "a/c", "é", "Z", "_", "a-c"];
+
+/// A filesystem in memory lists what was made in the order in which it was made.
+#[test]
+fn the_digest_depends_on_neither_the_order_of_a_directory_nor_locale_nor_time_zone() {
+    for_both(|lab| {
+        let memory = tempfile::Builder::new().prefix("skep-lab-").tempdir_in("/dev/shm").unwrap();
+        lab.who.own(memory.path());
+        let home = memory.path().join("state");
+        let skep = |line: &[&str]| lab.skep(line).env("SKEP_HOME", &home);
+        let backwards: Vec<&str> = NAMES.iter().rev().copied().collect();
+        for (name, order) in [("s", NAMES.to_vec()), ("t", backwards)] {
+            let script = "mkdir -p a; for f in \"$@\"; do echo $f > $f; done";
+            let line = ["run", "--name", name, "--", "sh", "-ec", script, "sh"];
+            skep(&[&line[..], &order].concat()).run().ok();
+        }
+        // Control: the kernel does list them in two orders.
+        let listed = |sandbox: &str| {
+            let shown = skep(&["show", sandbox, "--json"]).run().ok().json();
+            let upper = home.join("sandboxes").join(shown["id"].as_str().unwrap()).join("upper");
+            let names = std::fs::read_dir(upper).unwrap().map(|entry| entry.unwrap().file_name());
+            names.collect::<Vec<_>>()
+        };
+        assert_ne!(listed("s"), listed("t"), "the order of creation makes no difference here");
+        let mut sorted = NAMES.to_vec();
+        sorted.sort_by_key(|name| name.as_bytes());
+        let mut seen = std::collections::BTreeSet::new();
+        for (locale, zone) in
+            [("C", "UTC"), ("de_DE.UTF-8", "Asia/Kathmandu"), ("C.UTF-8", "EST5EDT")]
+        {
+            for name in ["s", "t"] {
+                let ran =
+                    skep(&["diff", name, "--json"]).env("LC_ALL", locale).env("TZ", zone).run();
+                let diff = ran.ok().json();
+                assert_eq!(paths(&diff), sorted, "{name}, {locale}");
+                seen.insert(diff["digest"].as_str().unwrap().to_owned());
+            }
+        }
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        for name in ["s", "t"] {
+            skep(&["rm", "--discard", name]).run().ok();
+        }
+    });
+}

@@ -172,3 +172,60 @@ fn a_pull_without_a_repository_says_so() {
         assert!(ran.errors().contains("git inside"), "{}", ran.describe());
     });
 }
+
+/// A tracked file that is hidden looks deleted to git inside, and `git commit -a` says so.
+#[test]
+fn a_hidden_file_committed_as_deleted_is_said_and_moves_no_branch() {
+    for_both(|lab| {
+        lab.write("f", "one\n");
+        lab.write(".env", "TOKEN=tracked\n");
+        lab.write("deep/.env", "TOKEN=deep\n");
+        git(lab, &["init", "-q", "-b", "main", "."]);
+        git(lab, &["add", "-f", "."]);
+        git(lab, &["commit", "-qm", "one"]);
+        git(lab, &["branch", "side"]);
+        git(lab, &["branch", "other"]);
+        lab.up("s");
+        // What git inside thinks is its own matter: the review shows no deletion.
+        assert!(lab.inside("s", "git status --porcelain").text().contains(" D .env"));
+        assert_eq!(super::desk::paths(&lab.diff("s")), [""; 0]);
+        work(lab, "git checkout -q side; echo two > f; git commit -qam two; git checkout -qb feat");
+        // One who names what is committed deletes nothing.
+        let other = "git symbolic-ref HEAD refs/heads/other; git read-tree other; echo three > f; ";
+        work(lab, &format!("{other} git commit -qm three f"));
+        let shown = super::desk::paths(&lab.diff("s"));
+        assert!(!shown.iter().any(|path| path.ends_with(".env")), "{shown:?}");
+        // A branch of the project is not moved to it.
+        let before = git(lab, &["for-each-ref"]);
+        let ran = lab.skep(["pull", "s", "--branch", "side"]).run();
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        assert!(ran.errors().contains("`.env`, `deep/.env`"), "{}", ran.describe());
+        assert_eq!(git(lab, &["for-each-ref"]), before);
+        // Without it the references come, and it is said for those that delete; twice, if need be.
+        for _ in 0..2 {
+            let ran = lab.skep(["pull", "s"]).run().ok();
+            let said: Vec<String> = ran
+                .errors()
+                .lines()
+                .filter(|line| line.contains("deletes"))
+                .map(Into::into)
+                .collect();
+            assert_eq!(said.len(), 2, "{}", ran.describe());
+            assert!(said.iter().all(|line| line.contains("`.env`, `deep/.env`")), "{said:?}");
+            assert!(said[0].contains("refs/skep/s/feat") && said[1].contains("refs/skep/s/side"));
+        }
+        let report = pull(lab, &["--branch", "other"]);
+        let lost = |name: &str| {
+            let refs = report["refs"].as_array().unwrap();
+            refs.iter().find(|entry| entry["name"] == name).unwrap()["deletes_hidden"].clone()
+        };
+        assert_eq!(lost("refs/skep/s/side"), serde_json::json!([".env", "deep/.env"]));
+        assert_eq!(lost("refs/heads/other"), Value::Null, "{report}");
+        // The remedy that is named keeps the files and takes the rest.
+        git(lab, &["merge", "-q", "--no-commit", "--no-ff", "refs/skep/s/side"]);
+        git(lab, &["restore", "-SW", "--", ".env", "deep/.env"]);
+        assert_eq!(lab.bytes(".env"), b"TOKEN=tracked\n");
+        assert_eq!(lab.bytes("deep/.env"), b"TOKEN=deep\n");
+        assert_eq!(lab.bytes("f"), b"two\n");
+    });
+}

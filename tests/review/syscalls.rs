@@ -4,12 +4,49 @@ use super::crash::Scene;
 use crate::harness::{Lab, for_both, long, skip};
 use std::collections::BTreeMap;
 
-/// What an approval asks of the kernel where an answer matters.
-const CALLS: &str = "renameat2,rename,renameat,fsync,fdatasync,syncfs,mkdirat,mkdir,unlinkat,unlink,\
-    rmdir,fchmod,fchmodat,openat2,openat,symlinkat,linkat,write,pwrite64,ftruncate,\
-    copy_file_range,ioctl,fchown,fchownat,utimensat,getdents64,readlinkat,statx,newfstatat,read,pread64";
+/// The calls by which something is written: what a death leaves is decided between two of these, so
+/// that a death at every one of them is a death anywhere.
+const WRITES: &[&str] = &[
+    "renameat2",
+    "rename",
+    "renameat",
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "mkdirat",
+    "mkdir",
+    "unlinkat",
+    "unlink",
+    "rmdir",
+    "fchmod",
+    "fchmodat",
+    "symlinkat",
+    "linkat",
+    "write",
+    "pwrite64",
+    "ftruncate",
+    "copy_file_range",
+    "ioctl",
+    "fchown",
+    "fchownat",
+    "utimensat",
+    "fallocate",
+];
 
-/// The faults: how strace is told, and whether the process dies of it.
+/// The calls by which something is looked at: these can only fail.
+const LOOKS: &[&str] = &[
+    "openat2",
+    "openat",
+    "getdents64",
+    "readlinkat",
+    "statx",
+    "newfstatat",
+    "fstat",
+    "read",
+    "pread64",
+];
+
+/// The faults of a call that writes: how strace is told, and whether the process dies of it.
 const FAULTS: [(&str, bool); 4] = [
     ("signal=KILL:when={}", true),
     ("error=EIO:when={}", false),
@@ -21,23 +58,123 @@ const FAULTS: [(&str, bool); 4] = [
 const SCARCE: [(&str, &str); 4] =
     [("openat2", "EMFILE"), ("renameat2", "EROFS"), ("fsync", "EDQUOT"), ("mkdirat", "EACCES")];
 
-/// How often each call is made by one approval.
-fn counts(scene: &Scene<'_>) -> BTreeMap<String, usize> {
-    let trace = scene.lab.root.join("trace");
-    let line = ["-f", "-qq", "-o", trace.to_str().unwrap(), "-e", &format!("trace={CALLS}")];
-    let binary = scene.lab.binary.to_str().unwrap();
-    let call = scene.lab.program("strace").args(line).args([binary, "approve", "s", "--json"]);
-    call.run().ok();
-    let mut counts = BTreeMap::new();
-    for text in std::fs::read_to_string(&trace).unwrap().lines() {
-        let call = text.split_whitespace().nth(1).and_then(|rest| rest.split('(').next());
-        if let Some(call) = call.filter(|call| CALLS.split(',').any(|one| one == *call)) {
-            *counts.entry(call.to_owned()).or_insert(0) += 1;
+/// A death that is rolled forward, and one that is rolled back.
+const FORWARD: &str = "apply.published:4=kill";
+const BACK: &str = "apply.journal_written=kill";
+
+/// What is cut short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Approve,
+    Undo,
+    /// The command after one that died amid an approval. Where it died is a failpoint.
+    Recovery(&'static str),
+}
+
+impl Work {
+    fn line(self) -> &'static [&'static str] {
+        match self {
+            Self::Approve => &["approve", "s", "--json"],
+            Self::Undo => &["undo", "--json"],
+            Self::Recovery(_) => &["ls", "--json"],
         }
     }
-    std::fs::remove_file(&trace).unwrap();
-    scene.rewind("counting");
-    counts
+
+    /// From the state before to where the work begins.
+    #[track_caller]
+    fn prepare(self, scene: &Scene<'_>, what: &str) {
+        let done = match self {
+            Self::Approve => return,
+            Self::Undo => scene.approve().run().code() == 0,
+            Self::Recovery(point) => scene.approve().env("SKEP_FAILPOINT", point).run().code() != 0,
+        };
+        assert!(done, "{what}: it cannot begin");
+    }
+
+    /// The project when all went well.
+    fn goal<'a>(self, scene: &'a Scene<'_>) -> &'a crate::harness::Tree {
+        match self {
+            Self::Undo | Self::Recovery(BACK) => &scene.before,
+            Self::Approve | Self::Recovery(_) => &scene.after,
+        }
+    }
+
+    /// One fault; the scene is at its start again afterwards.
+    #[track_caller]
+    fn meets(self, scene: &Scene<'_>, call: &str, fault: &str, dies: bool) {
+        let lab = scene.lab;
+        let what = format!("{self:?}, {call}:{fault}");
+        self.prepare(scene, &what);
+        let trace = lab.root.join("trace");
+        let (inject, watch) = (format!("inject={call}:{fault}"), format!("trace={call}"));
+        let options =
+            ["-f", "-qq", "-y", "-o", trace.to_str().unwrap(), "-e", &watch, "-e", &inject];
+        let binary = lab.binary.to_str().unwrap();
+        let ran = lab.program("strace").args(options).arg(binary).args(self.line()).run();
+        // A disk that goes on failing does not let a step be taken back either: that is said, and the
+        // next command goes on. A recovery that failed is not over.
+        let stuck = fault.ends_with('+') && ran.errors().contains("half-way");
+        let unfinished = matches!(self, Self::Recovery(_)) && ran.code() != 0;
+        if !dies && !stuck && !unfinished {
+            scene.whole(&ran, self.goal(scene), &what);
+        }
+        let syncs = ["fsync", "fdatasync", "syncfs"].contains(&call);
+        if !dies && syncs && !was_synced_before(&trace) {
+            assert_ne!(ran.code(), 0, "{what}: success after a failed sync: {}", ran.describe());
+        }
+        scene.rewind(&what);
+    }
+
+    /// How often each call is made.
+    fn counts(self, scene: &Scene<'_>) -> BTreeMap<String, usize> {
+        self.prepare(scene, "counting");
+        let trace = scene.lab.root.join("trace");
+        let all: Vec<&str> = WRITES.iter().chain(LOOKS).copied().collect();
+        let watch = format!("trace={}", all.join(","));
+        let options = ["-f", "-qq", "-o", trace.to_str().unwrap(), "-e", &watch];
+        let binary = scene.lab.binary.to_str().unwrap();
+        scene.lab.program("strace").args(options).arg(binary).args(self.line()).run().ok();
+        let mut counts = BTreeMap::new();
+        for text in std::fs::read_to_string(&trace).unwrap().lines() {
+            let call = text.split_whitespace().nth(1).and_then(|rest| rest.split('(').next());
+            if let Some(call) = call.filter(|call| all.contains(call)) {
+                *counts.entry(call.to_owned()).or_insert(0) += 1;
+            }
+        }
+        scene.rewind("counting");
+        println!("{self:?}: {counts:?}");
+        counts
+    }
+
+    /// Each call, each time, each fault; in the short run the writing calls, `few` times each.
+    fn sweep(self, scene: &Scene<'_>, few: usize) -> usize {
+        let short = ["renameat2", "fsync", "mkdirat", "unlinkat", "write", "pwrite64"];
+        let counts = self.counts(scene);
+        let mut faults = 0;
+        for (call, count) in &counts {
+            let writes = WRITES.contains(&call.as_str());
+            if !long() && !short.contains(&call.as_str()) && call != "openat2" {
+                continue;
+            }
+            let kinds = if writes { &FAULTS[..if long() { 4 } else { 2 }] } else { &FAULTS[1..2] };
+            for (fault, dies) in kinds {
+                for nth in sample(*count, if long() { usize::MAX } else { few }) {
+                    self.meets(scene, call, &fault.replace("{}", &nth.to_string()), *dies);
+                    faults += 1;
+                }
+            }
+        }
+        for (call, error) in SCARCE {
+            let count = counts.get(call).copied().unwrap_or(0);
+            for nth in sample(count, if long() { usize::MAX } else { few.min(2) }) {
+                self.meets(scene, call, &format!("error={error}:when={nth}"), false);
+                faults += 1;
+            }
+        }
+        scene.closed();
+        println!("{self:?}: {faults} faults");
+        faults
+    }
 }
 
 fn has_strace(lab: &Lab) -> bool {
@@ -79,67 +216,34 @@ fn was_synced_before(trace: &std::path::Path) -> bool {
 #[test]
 fn heavy_crash_5_the_nth_system_call_fails_or_is_the_last() {
     for_both(|lab| {
-        if !has_strace(lab) {
-            return;
+        if has_strace(lab) {
+            let faults = Work::Approve.sweep(&Scene::new(lab), 3);
+            assert!(faults > 20, "{faults}");
         }
-        let scene = Scene::new(lab);
-        let counts = counts(&scene);
-        println!("{counts:?}");
-        let short = ["renameat2", "fsync", "mkdirat", "openat2", "unlinkat", "write", "pwrite64"];
-        let trace = lab.root.join("trace");
-        let mut faults = 0;
-        for (call, count) in &counts {
-            if !long() && !short.contains(&call.as_str()) {
-                continue;
-            }
-            for (fault, dies) in FAULTS.iter().take(if long() { 4 } else { 2 }) {
-                for nth in sample(*count, if long() { usize::MAX } else { 3 }) {
-                    let inject = format!("inject={call}:{}", fault.replace("{}", &nth.to_string()));
-                    let line = [
-                        "-f",
-                        "-qq",
-                        "-y",
-                        "-o",
-                        trace.to_str().unwrap(),
-                        "-e",
-                        &format!("trace={call}"),
-                        "-e",
-                        &inject,
-                    ];
-                    let binary = lab.binary.to_str().unwrap();
-                    let traced =
-                        lab.program("strace").args(line).args([binary, "approve", "s", "--json"]);
-                    let ran = traced.run();
-                    // A disk that goes on failing does not let a step be taken back either: that is
-                    // said, and the next command goes on.
-                    let stuck = fault.ends_with('+') && ran.errors().contains("half-way");
-                    if !dies && !stuck {
-                        scene.whole(&ran, &scene.after, &inject);
-                    }
-                    let syncs = ["fsync", "fdatasync", "syncfs"].contains(&call.as_str());
-                    if !dies && syncs && !was_synced_before(&trace) {
-                        assert_ne!(ran.code(), 0, "{inject}: success after a failed sync");
-                    }
-                    scene.rewind(&inject);
-                    faults += 1;
-                }
+    });
+}
+
+#[test]
+fn heavy_crash_5_the_nth_system_call_of_an_undo_fails_or_is_the_last() {
+    for_both(|lab| {
+        if has_strace(lab) {
+            let faults = Work::Undo.sweep(&Scene::new(lab), 1);
+            assert!(faults > 8, "{faults}");
+        }
+    });
+}
+
+#[test]
+fn heavy_crash_5_the_nth_system_call_of_a_recovery_fails_or_is_the_last() {
+    for_both(|lab| {
+        if has_strace(lab) {
+            let scene = Scene::new(lab);
+            let faults = Work::Recovery(FORWARD).sweep(&scene, 1);
+            assert!(faults > 8, "{faults}");
+            if long() {
+                Work::Recovery(BACK).sweep(&scene, 1);
             }
         }
-        for (call, error) in SCARCE {
-            for nth in sample(counts.get(call).copied().unwrap_or(0), if long() { 50 } else { 2 }) {
-                let inject = format!("inject={call}:error={error}:when={nth}");
-                let line = ["-f", "-qq", "-o", "/dev/null", "-e", "trace=none", "-e", &inject];
-                let binary = lab.binary.to_str().unwrap();
-                let ran =
-                    lab.program("strace").args(line).args([binary, "approve", "s", "--json"]).run();
-                scene.whole(&ran, &scene.after, &inject);
-                scene.rewind(&inject);
-                faults += 1;
-            }
-        }
-        scene.closed();
-        println!("{faults} faults");
-        assert!(faults > 20, "{faults}");
     });
 }
 

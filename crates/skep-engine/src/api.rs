@@ -294,6 +294,9 @@ pub struct PulledRef {
     pub commit: String,
     /// Whether it pointed elsewhere before.
     pub changed: bool,
+    /// Paths that are hidden inside and that commits made there delete, because git saw no such file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deletes_hidden: Vec<RelPath>,
 }
 
 /// What a pull did.

@@ -26,6 +26,16 @@ impl Run for Pull {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let sandbox = naming::sandbox(context, &self.name)?;
         let report = context.api()?.pull(&sandbox.id, self.branch.as_deref())?;
+        for entry in report.refs.iter().filter(|entry| !entry.deletes_hidden.is_empty()) {
+            let name = escape::visible(entry.name.as_bytes());
+            let paths: Vec<String> =
+                entry.deletes_hidden.iter().map(|path| format!("`{path}`")).collect();
+            context.output.warn(&format!(
+                "`{name}` deletes {}, hidden inside: git there saw no such file; merge it with \
+                 `git merge --no-commit --no-ff`, then `git restore -SW -- PATH`",
+                paths.join(", ")
+            ));
+        }
         if self.json.json {
             context.output.document(&report)?;
             return Ok(0);

@@ -9,11 +9,13 @@
 //!    project is that it looks up objects there.
 //! 2. Everything that came is checked (`check`): hashes, names, and that nothing is missing.
 //! 3. The pack is put among the project's objects, where nothing refers to it yet.
-//! 4. One transaction moves the references: `refs/skep/<name>/*` and, if asked, one branch forward.
+//! 4. Branches without a file that is hidden inside are found out (`hidden`).
+//! 5. One transaction moves the references: `refs/skep/<name>/*` and, if asked, one branch forward.
 //!
 //! The files of the project are not touched: a branch that is checked out is not moved.
 
 mod check;
+mod hidden;
 mod pipe;
 mod publish;
 
@@ -75,7 +77,9 @@ impl Engine {
         let published = pulled.and_then(|(tips, objects)| {
             let _project = self.lock_project(&sandbox.project)?;
             let now = self.now().parse::<jiff::Timestamp>().map_or(0, |now| now.as_second());
-            let refs = publish::publish(&project, &receiver, &sandbox.name, &tips, branch, now)?;
+            let lost = hidden::deleted_by(&project, &receiver, &tips, &sandbox.hidden)?;
+            let received = publish::Received { receiver: &receiver, tips: &tips, lost: &lost };
+            let refs = publish::publish(&project, &received, &sandbox.name, branch, now)?;
             Ok(PullReport { refs, objects })
         });
         clear()?;

@@ -4,41 +4,54 @@ use super::{Tip, failed, refused};
 use crate::api::PulledRef;
 use gix::refs::Target;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
-use skep_types::{Code, Problem, SandboxName};
+use skep_types::{Code, Problem, RelPath, SandboxName};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// What came, and what is wrong with it.
+pub(super) struct Received<'a> {
+    /// The repository that received it.
+    pub(super) receiver: &'a Path,
+    pub(super) tips: &'a [Tip],
+    /// Per tip, the hidden paths that its commits delete.
+    pub(super) lost: &'a [Vec<RelPath>],
+}
+
 /// Packs first, references in one transaction afterwards. On error no reference has moved.
 pub(super) fn publish(
     project: &gix::Repository,
-    receiver: &Path,
+    received: &Received<'_>,
     sandbox: &SandboxName,
-    tips: &[Tip],
     branch: Option<&str>,
     seconds: i64,
 ) -> Result<Vec<PulledRef>, Problem> {
-    let mut wanted: Vec<(String, gix::ObjectId)> =
-        tips.iter().map(|tip| (format!("refs/skep/{sandbox}/{}", tip.name), tip.id)).collect();
+    let receiver = received.receiver;
+    let tips = || received.tips.iter().zip(received.lost);
+    let mut wanted: Vec<(String, gix::ObjectId, &Vec<RelPath>)> = tips()
+        .map(|(tip, lost)| (format!("refs/skep/{sandbox}/{}", tip.name), tip.id, lost))
+        .collect();
     if let Some(branch) = branch {
-        let tip = tips.iter().find(|tip| tip.name == branch && branch != "HEAD");
-        let tip = tip.ok_or_else(|| {
+        let tip = tips().find(|(tip, _)| tip.name == branch && branch != "HEAD");
+        let (tip, lost) = tip.ok_or_else(|| {
             let shown = skep_types::escape::visible(branch.as_bytes());
             Problem::new(Code::NotFound, format!("there is no branch `{shown}` inside"))
         })?;
         forward(project, receiver, branch, tip.id)?;
-        wanted.push((format!("refs/heads/{branch}"), tip.id));
+        super::hidden::refuse(branch, lost)?;
+        wanted.push((format!("refs/heads/{branch}"), tip.id, lost));
     }
     let mut pulled = Vec::new();
     let mut edits = Vec::new();
-    for (name, id) in wanted {
+    for (name, id, lost) in wanted {
         let before = read(project, &name)?;
         let changed = before != Some(id);
         if changed {
             edits.push(edit(&name, before, id)?);
         }
-        pulled.push(PulledRef { name, commit: id.to_string(), changed });
+        let deletes_hidden = lost.clone();
+        pulled.push(PulledRef { name, commit: id.to_string(), changed, deletes_hidden });
     }
     if edits.is_empty() {
         return Ok(pulled);
