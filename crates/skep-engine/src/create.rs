@@ -105,7 +105,8 @@ impl Engine {
         let start = self.start_from(request, &project)?;
         let memory = start.memory.clone();
         let _scratch = crate::archive::Scratch(start.scratch.clone(), self.layout().trash());
-        let (hidden, searched) = find_hidden(&project, &settings.policy)?;
+        let (hidden, searched) =
+            find_hidden(&project, &settings.policy, &self.layout().searched())?;
         let base = match start.base.clone() {
             Some(base) => base,
             None => base_of(&project, began)?,
@@ -250,7 +251,7 @@ impl Engine {
             .and_then(|(driver, mut started)| {
                 // The first exec must not start before every later edit carries a later time.
                 skep_workspace::wait_past(&sandbox.base.instant);
-                note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
+                note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
                 let event =
                     self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
                 let first = first.map(|spec| self.exec_of(&sandbox.id, spec, &started.enforcement));
@@ -400,20 +401,25 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
 pub(crate) fn find_hidden(
     project: &Path,
     policy: &Policy,
+    memories: &Path,
 ) -> Result<(Vec<RelPath>, Searched), Problem> {
     let failed = |error| io_problem("search for secrets in", project, &error);
     let rules = HideRules::of(policy).map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let root = TreeRoot::open(project).map_err(failed)?;
-    let found = hidden::search(&root, &rules).map_err(|error| match error {
+    let found = hidden::search(&root, &rules, memories).map_err(|error| match error {
         SearchError::Io(error) => failed(error),
         other => Problem::from_error(Code::Refused, &other)
             .hint("`--hide` with a path from the project's root needs no search"),
     })?;
-    if found.searched != Searched::Whole && policy.require.contains(&Layer::Filesystem) {
-        let message = "the search for secrets was cut short in this large project, and \
-                       `filesystem` is required";
+    if let Searched::Except { directory, .. } = &found.searched
+        && policy.require.contains(&Layer::Filesystem)
+    {
+        let message = format!(
+            "`{directory}` cannot be searched for secrets, because it cannot be listed, and \
+             `filesystem` is required"
+        );
         return Err(Problem::new(Code::MissingCapability, message)
-            .hint("`--hide GLOB` (`--hide .env`) searches everything"));
+            .hint("hide it whole (`--hide PATH`), or make it readable"));
     }
     Ok((found.hidden, found.searched))
 }

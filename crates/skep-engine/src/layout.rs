@@ -87,6 +87,11 @@ impl Layout {
         self.root.join("archives")
     }
 
+    /// What searches for secrets remember of projects.
+    pub fn searched(&self) -> PathBuf {
+        self.root.join("searched")
+    }
+
     /// The key that receipts are signed with.
     pub fn receipt_key(&self) -> PathBuf {
         self.root.join("receipt-key")

@@ -60,7 +60,7 @@ impl Engine {
         let (sandbox, searched) = self.hide_more(sandbox)?;
         let provider = self.provider(&sandbox.provider)?;
         let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
-        note_hidden(&mut started.enforcement, sandbox.hidden.len(), searched);
+        note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;
             row.state_reason = None;
@@ -73,7 +73,7 @@ impl Engine {
     /// was hidden stays so. Nothing is mounted now, so the mask may change.
     fn hide_more(&self, sandbox: Sandbox) -> Result<(Sandbox, Searched), Problem> {
         let project = sandbox.project.as_path();
-        let (found, searched) = find_hidden(project, &sandbox.policy)?;
+        let (found, searched) = find_hidden(project, &sandbox.policy, &self.layout().searched())?;
         let new: Vec<_> =
             found.into_iter().filter(|path| sandbox.hidden.binary_search(path).is_err()).collect();
         // A copy was made without what was hidden then, and has nothing newer.

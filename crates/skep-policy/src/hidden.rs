@@ -6,7 +6,7 @@
 
 use crate::dotgit::folded_path;
 use crate::names::NameTable;
-use crate::pattern::{PatternError, PatternSet, Reach, is_wild, parents};
+use crate::pattern::{PatternError, PatternSet, Reach, parents};
 use serde::Deserialize;
 use skep_types::{Policy, RelPath};
 use std::sync::LazyLock;
@@ -50,9 +50,6 @@ struct Exception {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SearchData {
-    max_entries: usize,
-    max_depth: usize,
-    max_entries_asked: usize,
     skip: Vec<String>,
 }
 
@@ -189,35 +186,19 @@ impl HideRules {
         above.or_else(own).map(|entry| entry.reason.as_str())
     }
 
-    /// Where to look for hidden files at create: not through the whole project, unless the caller's
-    /// own patterns can only be found so.
+    /// Everything that what is hidden depends on: two sets of rules with the same text hide the same.
+    pub fn text(&self) -> String {
+        // No pattern holds a NUL.
+        format!("{DATA}\0\0{}\0\0{}", self.hide.texts().join("\0"), self.show.texts().join("\0"))
+    }
+
+    /// How to look for hidden files.
     pub fn search_plan(&self) -> SearchPlan {
-        let search = &self.builtin.search;
-        let whole = self.hide.literals().count() < self.reasons.len();
-        let mut plan = SearchPlan {
+        SearchPlan {
             exact: self.hide.literals().cloned().collect(),
-            names: Vec::new(),
-            lists_directories: false,
-            skip: search.skip.clone(),
-            whole,
-            max_entries: if whole { search.max_entries_asked } else { search.max_entries },
-            max_depth: search.max_depth,
-        };
-        for entry in &self.builtin.entries {
-            match is_wild(&entry.pattern) {
-                true => plan.lists_directories = true,
-                false => plan.names.push(entry.pattern.clone()),
-            }
+            skip: self.builtin.search.skip.clone(),
+            whole: self.hide.literals().count() < self.reasons.len(),
         }
-        for index in 0..self.reasons.len() {
-            let text = self.hide.text(index);
-            match is_wild(text) {
-                true => plan.lists_directories = true,
-                false if !text.contains('/') => plan.names.push(text.to_owned()),
-                false => {}
-            }
-        }
-        plan
     }
 }
 
@@ -232,30 +213,20 @@ impl std::fmt::Debug for HideRules {
 
 /// A search for hidden files.
 ///
-/// First look up `exact`: they are hidden wherever they are. Then go through the project, nearest
-/// levels first, asking [`HideRules::hides`] of every entry, not entering `skip`, and stop at
-/// `max_entries` or `max_depth`. What was not searched is not hidden: say so in the report.
+/// First look up `exact`: they are hidden wherever they are. Then go through the project, asking
+/// [`HideRules::hides`] of every entry, not entering `skip`. What could not be searched is not
+/// hidden: say so in the report.
 ///
-/// A search of the `whole` project has no `max_depth`, asks [`HideRules::hides_as_asked`] of what
-/// is below `skip`, and must not go on without what it could not look at: what was typed holds, or
-/// it is refused.
+/// A search of the `whole` project goes below `skip` too, asks [`HideRules::hides_as_asked`] there,
+/// and must not go on without what it could not look at: what was typed holds, or it is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchPlan {
     /// Paths from the root, one lookup each.
     pub exact: Vec<RelPath>,
-    /// Names (or short paths) without wildcards that count in every directory.
-    pub names: Vec<String>,
-    /// Whether some pattern has wildcards, so that looking up `names` is not enough and every
-    /// directory has to be listed.
-    pub lists_directories: bool,
     /// Directories (by name, or by the last names of their path) that are not entered.
     pub skip: Vec<String>,
     /// Whether the caller hides by names or wildcards that may match anywhere.
     pub whole: bool,
-    /// Entries to look at before giving up.
-    pub max_entries: usize,
-    /// Levels to go down.
-    pub max_depth: usize,
 }
 
 impl SearchPlan {
@@ -269,15 +240,16 @@ impl SearchPlan {
         })
     }
 
-    /// Whether this directory is below the last level to go down to.
-    pub fn is_too_deep(&self, directory: &RelPath) -> bool {
-        !self.whole && directory.depth() > self.max_depth
+    /// Whether the built-in list counts in this directory: not in one that is skipped, nor below.
+    pub fn counts_in(&self, directory: &RelPath) -> bool {
+        !self.skips(directory) && !directory.ancestors().any(|above| self.skips(&above))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::is_wild;
 
     fn rules(hide: &[&str], show: &[&str]) -> HideRules {
         HideRules::new(hide, show).unwrap()
@@ -383,28 +355,39 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_is_bounded() {
+    fn the_plan_knows_what_is_not_entered() {
         let plan = rules(&["a/b.txt", "secret", "*.x"], &[]).search_plan();
         assert_eq!(plan.exact, [RelPath::parse(b"a/b.txt").unwrap()]);
-        assert!(plan.names.contains(&".env".into()) && plan.names.contains(&"secret".into()));
-        assert!(plan.lists_directories && plan.max_entries > 0);
-        let skips = |text: &str| plan.skips(&RelPath::parse(text.as_bytes()).unwrap());
+        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let skips = |text: &str| plan.skips(&path(text));
         assert!(skips("a/node_modules") && skips(".git") && skips("x/vendor/bundle"));
         assert!(!skips("a/my_node_modules") && !skips("src") && !skips("vendor"));
+        assert!(!skips("dist") && !skips("a/build"), "copies of secrets end up there");
+        assert!(plan.counts_in(&path("")) && plan.counts_in(&path("a/dist")));
+        assert!(!plan.counts_in(&path(".git")) && !plan.counts_in(&path("a/node_modules/b/c")));
+    }
+
+    #[test]
+    fn rules_are_told_apart_by_their_text() {
+        let texts = [
+            rules(&[], &[]).text(),
+            rules(&["a"], &[]).text(),
+            rules(&[], &["a"]).text(),
+            rules(&["a", "b"], &[]).text(),
+            rules(&["a"], &["b"]).text(),
+        ];
+        let different: std::collections::BTreeSet<_> = texts.iter().collect();
+        assert_eq!(different.len(), texts.len());
+        assert_eq!(texts[3], rules(&["a", "b"], &[]).text());
     }
 
     #[test]
     fn only_a_pattern_that_can_match_anywhere_has_the_whole_project_searched() {
-        let deep = RelPath::parse(b"1/2/3/4/5/6/7/8/9/10/11/12/13").unwrap();
-        for bounded in [&[][..], &["/.env"], &["a/b.txt", "./c/d/"]] {
-            let plan = rules(bounded, &[]).search_plan();
-            assert!(!plan.whole && plan.max_entries == 2000, "{bounded:?}");
-            assert!(plan.is_too_deep(&deep));
+        for listed in [&[][..], &["/.env"], &["a/b.txt", "./c/d/"]] {
+            assert!(!rules(listed, &[]).search_plan().whole, "{listed:?}");
         }
         for whole in ["**/.env", ".env", "a/**/.env", "/*.sql", "a/?"] {
-            let plan = rules(&["a/b.txt", whole], &[]).search_plan();
-            assert!(plan.whole && plan.max_entries >= 1_000_000, "{whole}");
-            assert!(!plan.is_too_deep(&deep));
+            assert!(rules(&["a/b.txt", whole], &[]).search_plan().whole, "{whole}");
         }
         let rules = rules(&["*.sql"], &["keep.sql"]);
         let asked = |text: &str| {

@@ -102,6 +102,11 @@ pub(crate) struct PatternSet {
 }
 
 impl PatternSet {
+    /// The patterns as they were typed.
+    pub(crate) fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
     /// Compiles patterns; the first bad one is the error.
     pub(crate) fn new<T: AsRef<str>>(patterns: &[T], reach: Reach) -> Result<Self, PatternError> {
         let mut builder = GlobSetBuilder::new();

@@ -55,6 +55,7 @@ mod hunks;
 mod markers;
 mod merge;
 mod plan;
+pub mod remembered;
 mod spec;
 pub mod tree;
 mod union;

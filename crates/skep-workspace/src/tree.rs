@@ -112,6 +112,28 @@ impl TreeRoot {
         list_dir(fd)
     }
 
+    /// As [`TreeRoot::list`], in no order; `None` when there are more than `most`.
+    pub fn list_some(
+        &self,
+        path: &RelPath,
+        most: usize,
+    ) -> io::Result<Option<Vec<(Vec<u8>, FileType)>>> {
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if names.len() == most {
+                return Ok(None);
+            }
+            names.push((name.to_vec(), entry.file_type()));
+        }
+        Ok(Some(names))
+    }
+
     /// What stands at `path`, with the hash of its bytes when it is a file.
     pub fn state(&self, path: &RelPath) -> io::Result<EntryState> {
         Ok(self.state_and_stat(path)?.0)

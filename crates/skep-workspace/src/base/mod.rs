@@ -65,6 +65,11 @@ pub fn wait_past(instant: &Instant) {
     }
 }
 
+/// The clock that change times are measured by, in nanoseconds.
+pub(crate) fn clock_ns() -> i128 {
+    wall_ns(ClockId::RealtimeCoarse)
+}
+
 fn wall_ns(clock: ClockId) -> i128 {
     let time = clock_gettime(clock);
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)

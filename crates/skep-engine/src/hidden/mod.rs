@@ -1,0 +1,59 @@
+//! The project's files that the inside must not see: found by [`search`], covered by [`mask`].
+//!
+//! The search goes through the whole project; what it could not look at is not hidden, and the
+//! report says so. Where the caller typed names or globs, it is refused then.
+
+mod mask;
+mod search;
+
+pub use mask::make_mask;
+pub(crate) use search::{SearchError, Searched, search};
+
+use skep_types::{EnforcementReport, Layer, LayerReport};
+
+const UNSEARCHED: &str = "the search for secrets could not list ";
+
+/// The report says how much is hidden, and whether more could have been.
+pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searched: &Searched) {
+    let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
+        return;
+    };
+    how.push_str(&format!(", {hidden} path(s) hidden"));
+    if let Searched::Except { directory, others } = searched {
+        let others = match others {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let more = format!(
+            "{UNSEARCHED}`{directory}`{others}: `.env` files and keys there may be readable by \
+             their names"
+        );
+        *reason = Some(reason.take().into_iter().chain([more]).collect::<Vec<_>>().join("; "));
+    }
+}
+
+/// What a report says of directories that could not be searched for secrets.
+pub fn unsearched(report: &EnforcementReport) -> Option<&str> {
+    let reason = report.0.get(&Layer::Filesystem)?.reason.as_deref()?;
+    reason.find(UNSEARCHED).and_then(|at| reason.get(at..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::RelPath;
+
+    #[test]
+    fn what_could_not_be_searched_is_said_beside_other_reasons() {
+        let mut report = EnforcementReport::default();
+        report.on(Layer::Filesystem, "overlay");
+        note_hidden(&mut report, 1, &Searched::Whole);
+        assert_eq!(unsearched(&report), None);
+        report.0.get_mut(&Layer::Filesystem).unwrap().reason = Some("no overlay".into());
+        let directory = RelPath::parse(b"a/shut").unwrap();
+        note_hidden(&mut report, 1, &Searched::Except { directory, others: 2 });
+        let said = unsearched(&report).unwrap();
+        assert!(said.starts_with("the search for secrets could not list `a/shut` and 2 more"));
+        assert!(report.0[&Layer::Filesystem].reason.as_ref().unwrap().starts_with("no overlay; "));
+    }
+}
