@@ -8,6 +8,7 @@
  *
  * Knobs are opened and not turned, and calls that act on the machine get arguments that cannot. */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
@@ -69,6 +70,19 @@ static long open_and_read(const char *path, int flags)
 	if (fd < 0)
 		return -1;
 	return read(fd, &byte, 1) < 1 ? (errno = errno ? errno : ENODATA, -1) : 0;
+}
+
+/* Where a descriptor leads. How many there are may be seen: that says nothing. */
+static long read_descriptors(const char *path)
+{
+	char target[64];
+	DIR *descriptors = opendir(path);
+	if (!descriptors)
+		return -1;
+	for (struct dirent *entry; (entry = readdir(descriptors));)
+		if (entry->d_name[0] != '.' && readlinkat(dirfd(descriptors), entry->d_name, target, sizeof target) > 0)
+			return 0;
+	return errno = errno ? errno : EACCES, -1;
 }
 
 /* Opened only: a control run must not turn the host's knobs. */
@@ -254,7 +268,8 @@ int main(int count, char **words)
 		printf("end\n");
 		return 0;
 	}
-	if (is_root_of_the_host()) {
+	/* Where a sandbox has no user namespace, or a kernel that shows none, the test says that this is one. */
+	if (!getenv("IN_A_SANDBOX") && is_root_of_the_host()) {
 		fprintf(stderr, "escape: not as root of a host\n");
 		return 9;
 	}
@@ -268,7 +283,7 @@ int main(int count, char **words)
 	TRY("init-environment", open_and_read(OF("environ"), O_RDONLY));
 	TRY("init-root", open(OF("root/"), O_RDONLY));
 	TRY("init-directory", open(OF("cwd/"), O_RDONLY));
-	TRY("init-descriptors", open(OF("fd"), O_RDONLY | O_DIRECTORY));
+	TRY("init-descriptors", read_descriptors(OF("fd")));
 	TRY("init-ptrace", ptrace(PTRACE_SEIZE, target, 0, 0));
 	TRY("init-vm-readv", read_memory(target));
 	TRY("init-getfd", steal_descriptor(target));
