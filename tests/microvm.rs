@@ -2,7 +2,8 @@
 //!
 //! Each test boots at least one guest in software, so they run one at a time.
 
-use crate::harness::{Lab, Who, for_both, for_each, wait_for};
+use crate::egress::everywhere::the_way_out;
+use crate::harness::{Call, Lab, Who, for_both, for_each, wait_for};
 use serde_json::Value;
 
 /// Changes of every kind that the review knows.
@@ -214,4 +215,17 @@ fn heavy_a_caller_with_more_than_one_group_has_a_guest() {
         crate::harness::Call::new(command).within(240).run().ok();
         assert_eq!(lab.diff("m")["changes"][0]["path"], "x");
     });
+}
+
+fn the_way_out_of_a_guest(lab: &Lab) {
+    let emulated = |call: Call| call.env("SKEP_MICROVM_EMULATION", "1");
+    the_way_out(lab, "microvm", &emulated, "the same redirect in it");
+}
+
+#[test]
+fn heavy_the_way_out_of_a_guest_is_that_of_every_sandbox() {
+    for_each([Who::user()], the_way_out_of_a_guest);
+    if std::env::var_os("SKEP_TEST_LONG").is_some() {
+        for_each([Who::root()], the_way_out_of_a_guest);
+    }
 }

@@ -7,6 +7,7 @@
 mod attacks;
 mod audit;
 mod clients;
+pub(crate) mod everywhere;
 mod execs;
 mod faults;
 pub(crate) mod names;

@@ -27,6 +27,18 @@ impl Origin {
         Self { address, heard }
     }
 
+    /// The same, one connection after the other.
+    pub(crate) fn start_patient(text: &str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (log, text) = (Arc::clone(&heard), text.to_owned());
+        std::thread::spawn(move || {
+            listener.incoming().flatten().for_each(|connection| answer(connection, &log, &text));
+        });
+        Self { address, heard }
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }

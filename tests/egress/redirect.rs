@@ -54,6 +54,17 @@ c=socket.create_connection((\"127.0.0.1\",8099)); k,_=s.accept(); k.sendall(b\"o
     });
 }
 
+#[test]
+fn a_server_that_serves_one_connection_at_a_time_is_reached() {
+    for_both(|lab| {
+        // Where raw bytes are allowed the proxy dials before it knows what is spoken.
+        let origin = Origin::start_patient("the-origin");
+        let rule = format!("127.0.0.1:{}", origin.port());
+        let reached = raw(lab, &["--allow", &rule], "127.0.0.1", origin.port()).ok();
+        assert!(reached.text().contains("the-origin"), "{}", reached.describe());
+    });
+}
+
 /// Everything a program could send that is no allowed connection, each with what it must see.
 pub(crate) const ATTEMPTS: &str = r#"
 import socket,errno

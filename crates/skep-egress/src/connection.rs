@@ -26,7 +26,7 @@ use crate::http::{self, Origin};
 use crate::judge::{Denial, Destination, Grant};
 use crate::opened;
 use crate::tunnel::{self, Counts};
-use crate::watched::Watched;
+use crate::watched::{Bytes, Watched};
 use skep_policy::egress::{Name, Protocol, reason};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(crate) async fn serve(
         && let Some(address) = grant.addresses.first()
         && gateway.rules().is_blind(grant.name.as_ref(), *address, grant.port)
     {
-        return pass(&gateway, &ticket, client, grant, None).await;
+        return pass(&gateway, &ticket, client, (grant, Bytes::Judged), None).await;
     }
     let mut dialled = None;
     let mut patience = gateway.head_patience();
@@ -67,7 +67,8 @@ pub(crate) async fn serve(
                 if !inside_speaks_first(&mut client, &found.0, &gateway).await
                     && !speaks_soon(&mut client).await
                 {
-                    return pass_watched(&gateway, &ticket, client, grant, Some(found)).await;
+                    let unjudged = (grant, Bytes::Unjudged);
+                    return pass(&gateway, &ticket, client, unjudged, Some(found)).await;
                 }
                 dialled = Some(found);
             }
@@ -86,18 +87,24 @@ pub(crate) async fn serve(
     let kind = timeout(patience, first_bytes(&mut client)).await;
     match (kind, raw) {
         (Err(_), Ok(grant)) if !client.seen().is_empty() => {
-            pass_watched(&gateway, &ticket, client, &grant, dialled).await;
+            pass(&gateway, &ticket, client, (&grant, Bytes::Unjudged), dialled).await;
         }
         (Ok(Some(FirstBytes::Tls)), _) => {
             serve_tls(gateway, ticket, client, destination, dialled).await;
         }
+        // Requests are sent over connections of their own. A server that serves one connection at a time
+        // would wait for a word on the one that was dialled.
         (Ok(Some(FirstBytes::Http1)), _) => {
+            drop(dialled);
             http::serve(gateway, ticket, client, Origin::Plain(destination)).await;
         }
         (Ok(Some(FirstBytes::Http2)), _) => {
+            drop(dialled);
             http::serve_http2(gateway, ticket, client, Origin::Plain(destination)).await;
         }
-        (Ok(Some(_)), Ok(grant)) => pass(&gateway, &ticket, client, &grant, dialled).await,
+        (Ok(Some(_)), Ok(grant)) => {
+            pass(&gateway, &ticket, client, (&grant, Bytes::Judged), dialled).await;
+        }
         (_, Ok(_)) => {
             let denial = Denial::new(reason::TIMEOUT, "the first bytes did not come");
             refuse(&gateway, client, subject(&destination, &gateway, &ticket, "tcp"), &denial);
@@ -191,7 +198,7 @@ async fn serve_tls(
         }
         _ => {
             let same = dialled.filter(|(_, address)| grant.addresses.contains(address));
-            pass(&gateway, &ticket, client, &grant, same).await;
+            pass(&gateway, &ticket, client, (&grant, Bytes::Judged), same).await;
         }
     }
 }
@@ -201,33 +208,18 @@ async fn pass(
     gateway: &Arc<Gateway>,
     ticket: &Ticket,
     client: Client,
-    grant: &Grant,
+    (grant, bytes): (&Grant, Bytes),
     dialled: Dialled,
 ) {
     let Some((subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
         return client.reset();
     };
-    let (reason, bytes) = copy(gateway, ticket, client, outside).await;
-    gateway.allow(&subject, &grant.rule, reason, bytes);
-}
-
-/// The same for bytes of which it cannot be said yet what they are.
-async fn pass_watched(
-    gateway: &Arc<Gateway>,
-    ticket: &Ticket,
-    client: Client,
-    grant: &Grant,
-    dialled: Dialled,
-) {
-    let Some((subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
-        return client.reset();
-    };
-    let (watched, changed) = Watched::new(client);
-    let (reason, bytes) = copy(gateway, ticket, watched, outside).await;
+    let (inside, changed) = Watched::before(client, bytes);
+    let (reason, counts) = copy(gateway, ticket, inside, outside).await;
     if changed.load(Ordering::Relaxed) {
         gateway.deny(&subject, reason::PROTOCOL_NOT_ALLOWED);
     } else {
-        gateway.allow(&subject, &grant.rule, reason, bytes);
+        gateway.allow(&subject, &grant.rule, reason, counts);
     }
 }
 

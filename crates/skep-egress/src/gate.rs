@@ -7,13 +7,14 @@
 //! the connection after that answer. A refused head becomes bytes that hyper answers with 400.
 
 use crate::head::{self, Body};
+use crate::sifted::{Sieve, Sifted};
 use bytes::BytesMut;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// No method begins like this, so hyper refuses it.
 const REFUSED: &[u8] = b"\0\r\n\r\n";
@@ -31,20 +32,18 @@ enum Phase {
     Refused,
 }
 
-pub(crate) struct Gate<S> {
-    inner: S,
+pub(crate) struct Gate {
     held: BytesMut,
     phase: Phase,
     refused: Arc<AtomicBool>,
 }
 
-impl<S> Gate<S> {
-    /// The flag tells afterwards whether a head was refused.
-    pub(crate) fn new(inner: S) -> (Self, Arc<AtomicBool>) {
+impl Gate {
+    /// Before `inner`. The flag tells afterwards whether a head was refused.
+    pub(crate) fn before<S>(inner: S) -> (Sifted<S, Self>, Arc<AtomicBool>) {
         let refused = Arc::new(AtomicBool::new(false));
-        let gate =
-            Self { inner, held: BytesMut::new(), phase: Phase::Head, refused: refused.clone() };
-        (gate, refused)
+        let gate = Self { held: BytesMut::new(), phase: Phase::Head, refused: refused.clone() };
+        (Sifted::new(inner, gate), refused)
     }
 
     /// Looks at what is held; whether there is something to give out now.
@@ -74,89 +73,61 @@ impl<S> Gate<S> {
         buffer.put_slice(&self.held.split_to(count));
         count
     }
-}
 
-impl<S: AsyncRead + Unpin> Gate<S> {
     /// Reads more into what is held; the number of bytes.
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_more<S: AsyncRead + Unpin>(
+        &mut self,
+        inner: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         let mut space = [0; 8192];
         let mut buffer = ReadBuf::new(&mut space);
-        ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer))?;
+        ready!(Pin::new(inner).poll_read(context, &mut buffer))?;
         self.held.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gate<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
+impl Sieve for Gate {
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        inner: &mut S,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let gate = self.get_mut();
         loop {
-            match gate.phase {
+            match self.phase {
                 Phase::Head => {
-                    if !gate.look() && ready!(gate.poll_more(context))? == 0 {
+                    if !self.look() && ready!(self.poll_more(inner, context))? == 0 {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                Phase::Give(0, Body::Length(length)) => gate.phase = Phase::Body(length),
-                Phase::Give(0, Body::Chunked) => gate.phase = Phase::Open,
+                Phase::Give(0, Body::Length(length)) => self.phase = Phase::Body(length),
+                Phase::Give(0, Body::Chunked) => self.phase = Phase::Open,
                 Phase::Give(left, body) => {
-                    let given = gate.give(left, buffer);
-                    gate.phase = Phase::Give(left - given, body);
+                    let given = self.give(left, buffer);
+                    self.phase = Phase::Give(left - given, body);
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Body(0) => gate.phase = Phase::Head,
+                Phase::Body(0) => self.phase = Phase::Head,
                 Phase::Body(left) => {
-                    if gate.held.is_empty() && ready!(gate.poll_more(context))? == 0 {
+                    if self.held.is_empty() && ready!(self.poll_more(inner, context))? == 0 {
                         return Poll::Ready(Ok(()));
                     }
                     let most = usize::try_from(left).unwrap_or(usize::MAX);
-                    let given = gate.give(most, buffer) as u64;
-                    gate.phase = Phase::Body(left - given);
+                    let given = self.give(most, buffer) as u64;
+                    self.phase = Phase::Body(left - given);
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Open if gate.held.is_empty() => {
-                    return Pin::new(&mut gate.inner).poll_read(context, buffer);
+                Phase::Open if self.held.is_empty() => {
+                    return Pin::new(inner).poll_read(context, buffer);
                 }
                 Phase::Open | Phase::Refused => {
-                    gate.give(usize::MAX, buffer);
+                    self.give(usize::MAX, buffer);
                     return Poll::Ready(Ok(()));
                 }
             }
         }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gate<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
     }
 }
 
@@ -166,7 +137,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     async fn through(bytes: &[u8]) -> (Vec<u8>, bool) {
-        let (mut gate, refused) = Gate::new(bytes);
+        let (mut gate, refused) = Gate::before(bytes);
         let mut out = Vec::new();
         gate.read_to_end(&mut out).await.unwrap();
         (out, refused.load(Ordering::Relaxed))

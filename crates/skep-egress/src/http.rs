@@ -46,7 +46,7 @@ pub(crate) async fn serve<S>(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream:
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (gate, refused) = Gate::new(stream);
+    let (gate, refused) = Gate::before(stream);
     let session = Session::new(gateway.clone(), ticket.clone(), origin);
     let service = service_fn(move |request| session.clone().answer(request));
     let connection = hyper::server::conn::http1::Builder::new()

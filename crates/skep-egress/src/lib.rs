@@ -57,6 +57,7 @@ mod owner;
 mod process;
 mod secrets;
 mod serve;
+mod sifted;
 mod tunnel;
 mod upstream;
 mod watched;

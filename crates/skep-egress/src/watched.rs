@@ -1,69 +1,64 @@
 //! Bytes that pass before it is certain what they are, and stop if they become what must be judged.
 
 use crate::first_bytes::{FirstBytes, classify};
+use crate::sifted::{Sieve, Sifted};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// What is known of bytes from the inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// What they are; they pass.
+    Judged,
+    /// Nothing yet; they are watched until it is.
+    Unjudged,
+}
 
 /// Reads from the inside what may pass. Nothing is given out that makes TLS or a request of HTTP of
 /// what was given out before: reading fails then.
-pub(crate) struct Watched<S> {
-    inner: S,
+pub(crate) struct Watched {
     /// All bytes so far; `None` once they are something else for good.
     line: Option<Vec<u8>>,
     changed: Arc<AtomicBool>,
 }
 
-impl<S> Watched<S> {
-    /// The flag tells afterwards whether it ended for that reason.
-    pub(crate) fn new(inner: S) -> (Self, Arc<AtomicBool>) {
+impl Watched {
+    /// Before `inner`. The flag tells afterwards whether it ended for that reason.
+    pub(crate) fn before<S>(inner: S, bytes: Bytes) -> (Sifted<S, Self>, Arc<AtomicBool>) {
         let changed = Arc::new(AtomicBool::new(false));
-        (Self { inner, line: Some(Vec::new()), changed: changed.clone() }, changed)
+        let line = match bytes {
+            Bytes::Unjudged => Some(Vec::new()),
+            Bytes::Judged => None,
+        };
+        (Sifted::new(inner, Self { line, changed: changed.clone() }), changed)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
+impl Sieve for Watched {
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        inner: &mut S,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let watched = self.get_mut();
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut watched.inner).poll_read(context, buffer))?;
-        let Some(line) = &mut watched.line else { return Poll::Ready(Ok(())) };
+        ready!(Pin::new(inner).poll_read(context, buffer))?;
+        let Some(line) = &mut self.line else { return Poll::Ready(Ok(())) };
         line.extend_from_slice(&buffer.filled()[before..]);
         match classify(line) {
             FirstBytes::NeedMore => {}
-            FirstBytes::Other => watched.line = None,
+            FirstBytes::Other => self.line = None,
             FirstBytes::Tls | FirstBytes::Http1 | FirstBytes::Http2 => {
                 buffer.set_filled(before);
-                watched.changed.store(true, Ordering::Relaxed);
+                self.changed.store(true, Ordering::Relaxed);
                 return Poll::Ready(Err(io::ErrorKind::PermissionDenied.into()));
             }
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
     }
 }
 
@@ -75,7 +70,7 @@ mod tests {
     /// What passes of pieces that come one after the other, and whether it was ended.
     async fn through(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
         let (mut from, to) = tokio::io::duplex(4096);
-        let (mut watched, changed) = Watched::new(to);
+        let (mut watched, changed) = Watched::before(to, Bytes::Unjudged);
         let mut passed = Vec::new();
         for piece in pieces {
             from.write_all(piece).await.unwrap();

@@ -6,6 +6,9 @@
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
+use crate::network::inside::{DNS_PORT, Doors};
+use crate::network::knock::Question;
+use crate::network::{NOWHERE, OWN_ADDRESSES, process, rules};
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, Whom};
 use crate::spawn::{self, Newborn, Spawned, spawn_as};
 use rustix::fd::{AsFd, OwnedFd};
@@ -13,9 +16,10 @@ use rustix::process::{Pid, Signal};
 use skep_confine::cgroup::GroupLimits;
 use skep_machine::boot::{Machine, MachineFiles};
 use skep_machine::qemu::Place;
-use skep_machine::wire::{NotStarted, Order, Outcome};
+use skep_machine::wire::{Network, NotStarted, Order, Outcome};
 use skep_machine::{Accelerator, MachineError, MachineSpec, boot, relay};
 use skep_provider::RunSpec;
+use skep_sys::process::{Namespaces, clone_with};
 use skep_sys::stdio::Stdio;
 use skep_types::{ByteSize, EnforcementReport, ExecId, Layer, TerminalSize};
 use std::collections::HashMap;
@@ -70,6 +74,8 @@ pub struct Inside<'a> {
     pub map: IdMap,
     /// Its fences.
     pub confinement: &'a Confinement,
+    /// Where its connections are led to, if it may have any.
+    pub doors: Option<Doors>,
 }
 
 /// A machine, and the execs in it.
@@ -95,7 +101,12 @@ impl InsideMachine {
             inside.confinement.drop_privileges()?;
             inside.confinement.filter_system_calls()
         };
-        let place = Place { name: &inside.run.name, project: &inside.run.project };
+        let network = inside.doors.map(|doors| network(inside.run, &doors)).transpose()?;
+        let place = Place {
+            name: &inside.run.name,
+            project: &inside.run.project,
+            network: network.is_some(),
+        };
         let machine = boot::boot(spec, files, &place, &nonce, &fence)?;
         report.on(
             Layer::Kernel,
@@ -107,6 +118,9 @@ impl InsideMachine {
                 spec.processors
             ),
         );
+        if let Some(network) = network {
+            connect(&machine, network, report)?;
+        }
         Ok(Self {
             machine,
             ids: inside.map.inside(),
@@ -149,6 +163,41 @@ impl InsideMachine {
         serde_json::from_slice(&said).ok()
     }
 
+    /// Has the guest lead its connections by other rules.
+    pub fn rule(&self, rules: String) -> Result<(), Failure> {
+        self.machine.rule(rules).map_err(|error| {
+            Failure::invalid(format!("the guest did not take in its new rules: {error}"))
+        })
+    }
+
+    /// Has hosts tried from inside the guest, and the findings written to the descriptor. Init does
+    /// not wait for it; without an answer, the reader sees the end.
+    pub fn knock(&self, question: &Question, confinement: &Confinement, descriptors: Vec<OwnedFd>) {
+        let Some(answer) = descriptors.into_iter().next() else { return };
+        let Ok(line) = self.machine.connect() else { return };
+        let order = Order {
+            argv: Vec::new(),
+            environment: Default::default(),
+            workdir: "/".into(),
+            umask: 0o077,
+            uid: self.ids.0,
+            gid: self.ids.1,
+            terminal: None,
+            file_size: None,
+            open_files: None,
+            processes: None,
+            knock: Some(crate::protocol::to_json(question).into()),
+        };
+        let _ = clone_with(Namespaces::NONE, move || {
+            let worn = rustix::stdio::dup2_stdout(&answer)
+                .map_err(io::Error::from)
+                .and_then(|()| skep_sys::process::close_all_but(&[line.as_fd()]))
+                .and_then(|()| confinement.drop_privileges())
+                .and_then(|()| confinement.filter_system_calls());
+            i32::from(worn.is_err() || relay::run(&line, &order, drop).is_err())
+        });
+    }
+
     /// Starts an exec in the guest, and its relay here.
     pub fn spawn(
         &mut self,
@@ -184,8 +233,52 @@ impl InsideMachine {
             file_size: order.file_size,
             open_files: order.open_files,
             processes: self.limits.pids,
+            knock: None,
         }
     }
+}
+
+/// The sandbox's network once more: programs in the guest find the same ports, and the same rules lead
+/// them there.
+fn network(run: &RunSpec, doors: &Doors) -> Result<Network, Failure> {
+    let literals = process::host_loopback(&run.policy.egress.allow)?;
+    let nowhere = NOWHERE.iter().filter(|to| to.is_ipv4() || doors.tcp6.is_some());
+    Ok(Network {
+        own: OWN_ADDRESSES,
+        tcp4: doors.tcp4,
+        tcp6: doors.tcp6,
+        proxy: doors.proxy,
+        dns: DNS_PORT,
+        program: rules::program().ok_or_else(rules::not_installed)?.to_owned(),
+        rules: rules::ruleset(doors, &literals),
+        nowhere: nowhere.copied().collect(),
+    })
+}
+
+/// Gives the guest its network, and says in the report what it is.
+fn connect(
+    machine: &Machine,
+    network: Network,
+    report: &mut EnforcementReport,
+) -> Result<(), Failure> {
+    let networked =
+        machine.connect_network(network).step(|| "give the guest its network".into())?;
+    if let Some(reason) = networked.failure {
+        return Err(Failure::missing(
+            "`--net allow`",
+            format!("the guest has no network: {reason}"),
+            "see `console.log` in the sandbox's directory, or use `--provider namespace`",
+        ));
+    }
+    if let Some(found) = report.0.get_mut(&Layer::Network) {
+        found.how.push_str(&match networked.unredirected {
+            None => "; the guest has no network card, and the same redirect in it".to_owned(),
+            Some(reason) => format!(
+                "; the guest has no network card, and proxy variables only (no redirect in it: {reason})"
+            ),
+        });
+    }
+    Ok(())
 }
 
 /// The rest of a relay's life. Everything of init's but its own ends is closed first.

@@ -8,6 +8,7 @@
 
 use crate::failure::Failure;
 use crate::network::inside::Doors;
+use crate::network::knock::Question;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
 use skep_types::{
@@ -197,12 +198,9 @@ pub enum ToInit {
         signal: i32,
     },
     /// Try from inside whether hosts can be reached. Descriptor: where the findings are written.
-    Knock {
-        /// Host and port.
-        targets: Vec<(String, u16)>,
-        /// Of the proxy.
-        proxy: u16,
-    },
+    Knock(Question),
+    /// The guest's connections are led by these rules from here on (where there is a guest).
+    Rules(String),
     /// A relayed terminal has another size.
     Resize {
         /// Whose.
@@ -248,6 +246,8 @@ pub enum FromInit {
     Serve(FuseOrder),
     /// Lead connections to these doors and have somebody behind them; descriptors: the doors.
     Connect(Doors),
+    /// The answer to `Rules`.
+    Ruled(Result<(), Failure>),
     /// A process runs; descriptors: a handle on it, where its refused system calls are answered if
     /// they are noted, and the terminal's other end if it has one.
     Spawned {

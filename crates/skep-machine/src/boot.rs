@@ -88,6 +88,9 @@ fn patience(accelerator: Accelerator) -> Duration {
 /// How long it may take to stand still with everything written back.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long it may take to take in rules: a program is started in it.
+const RULES_PATIENCE: Duration = Duration::from_secs(90);
+
 /// Boots `machine` in the view of the caller, who is number 1 of its pid namespace and has all
 /// capabilities in its user namespace. `fence` is called in the children that need none.
 pub fn boot(
@@ -136,7 +139,34 @@ impl Machine {
         }
         match switchboard::hear(&self.control)? {
             Announcement::Frozen => Ok(()),
-            Announcement::Up(_) => Err(io::Error::other("the guest has started again")),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Gives the guest its network, and says what became of it.
+    pub fn connect_network(&self, network: wire::Network) -> io::Result<wire::Networked> {
+        self.instruct_and_wait(&Instruction::Network(Box::new(network)))?;
+        match switchboard::hear(&self.control)? {
+            Announcement::Networked(networked) => Ok(networked),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the guest take in other rules.
+    pub fn rule(&self, rules: String) -> io::Result<()> {
+        self.instruct_and_wait(&Instruction::Rules(rules))?;
+        match switchboard::hear(&self.control)? {
+            Announcement::Ruled(None) => Ok(()),
+            Announcement::Ruled(Some(reason)) => Err(io::Error::other(reason)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn instruct_and_wait(&self, instruction: &Instruction) -> io::Result<()> {
+        switchboard::instruct(&self.control, instruction, &[])?;
+        match speaks(self.control.as_fd(), RULES_PATIENCE)? {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not answer")),
         }
     }
 
@@ -305,7 +335,7 @@ fn first_words(
     }
     let ready = match switchboard::hear(control) {
         Ok(Announcement::Up(ready)) => ready,
-        Ok(Announcement::Frozen) | Err(_) => return Err(not_up("the guest was lost")),
+        Ok(_) | Err(_) => return Err(not_up("the guest was lost")),
     };
     if let Some(failure) = &ready.failure {
         return Err(not_up(failure));
@@ -314,6 +344,10 @@ fn first_words(
         return Err(not_up("another machine answered than the one that was asked for"));
     }
     Ok(ready)
+}
+
+fn unexpected() -> io::Error {
+    io::Error::other("the guest says something else than it was asked")
 }
 
 fn speaks(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {

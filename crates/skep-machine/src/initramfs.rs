@@ -18,6 +18,9 @@ pub const INIT: &str = "/skep-guest";
 /// Directory of the modules in the archive; they are numbered in loading order.
 pub const MODULES: &str = "/modules";
 
+/// Directory of those that redirect connections.
+pub const NETWORK_MODULES: &str = "/network";
+
 /// Writes the archive for `kernel` with `program` as init into `directory`, unless it is there.
 pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<PathBuf, MachineError> {
     let archive = build(kernel, program)?;
@@ -42,7 +45,7 @@ pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<Path
 fn build(kernel: &Kernel, program: &Path) -> Result<Vec<u8>, MachineError> {
     let read = |path: &Path| std::fs::read(path).at(|| format!("read `{}`", path.display()));
     let mut archive = Archive::default();
-    for directory in ["proc", "sys", "dev", "view", "control", "modules"] {
+    for directory in ["proc", "sys", "dev", "view", "control", "modules", "network"] {
         archive.directory(directory);
     }
     archive.file(INIT, 0o755, &read(program)?);
@@ -50,8 +53,10 @@ fn build(kernel: &Kernel, program: &Path) -> Result<Vec<u8>, MachineError> {
         archive.parents(&library);
         archive.file(&library.to_string_lossy(), 0o755, &read(&library)?);
     }
-    for (index, module) in kernel.modules.iter().enumerate() {
-        archive.file(&format!("{MODULES}/{index:03}.ko"), 0o644, &read(module)?);
+    for (place, modules) in [(MODULES, &kernel.modules), (NETWORK_MODULES, &kernel.network)] {
+        for (index, module) in modules.iter().enumerate() {
+            archive.file(&format!("{place}/{index:03}.ko"), 0o644, &read(module)?);
+        }
     }
     Ok(archive.finish())
 }
@@ -184,7 +189,12 @@ mod tests {
     #[test]
     fn another_tool_reads_the_archive() {
         let directory = tempfile::tempdir().unwrap();
-        let kernel = Kernel { image: "/dev/null".into(), release: "1".into(), modules: Vec::new() };
+        let kernel = Kernel {
+            image: "/dev/null".into(),
+            release: "1".into(),
+            modules: Vec::new(),
+            network: Vec::new(),
+        };
         let program = std::env::current_exe().unwrap();
         let archive = prepare(directory.path(), &kernel, &program).unwrap();
         let listed = Command::new("busybox")

@@ -20,6 +20,8 @@ pub struct Kernel {
     pub release: String,
     /// Modules to load, in order. What is built in has none.
     pub modules: Vec<PathBuf>,
+    /// Those that redirect connections, in order, as far as there are any.
+    pub network: Vec<PathBuf>,
 }
 
 /// What the guest needs, in the order in which it can be loaded.
@@ -32,6 +34,21 @@ const MODULES: &[&str] = &[
     "fuse",
     "virtiofs",
     "virtio_console",
+];
+
+/// What redirects connections in it, likewise.
+const NETWORK_MODULES: &[&str] = &[
+    "crc32c_generic",
+    "libcrc32c",
+    "nfnetlink",
+    "nf_defrag_ipv4",
+    "nf_defrag_ipv6",
+    "nf_conntrack",
+    "nf_nat",
+    "nf_tables",
+    "nft_ct",
+    "nft_chain_nat",
+    "nft_redir",
 ];
 
 /// The newest usable kernel below one of `roots` (each with `boot/` and `lib/modules/` or
@@ -133,14 +150,19 @@ fn in_root(root: &Path) -> Result<Kernel, String> {
     let mut reason = format!("`{}` holds no vmlinuz-*", boot.display());
     for (release, image) in images.into_iter().rev() {
         match with_modules(root, &release, &image) {
-            Ok(modules) => return Ok(Kernel { image, release, modules }),
+            Ok((modules, network)) => return Ok(Kernel { image, release, modules, network }),
             Err(error) => reason = skep_types::chain(&error),
         }
     }
     Err(reason)
 }
 
-fn with_modules(root: &Path, release: &str, image: &Path) -> Result<Vec<PathBuf>, MachineError> {
+/// The modules, and those for a network.
+fn with_modules(
+    root: &Path,
+    release: &str,
+    image: &Path,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), MachineError> {
     std::fs::File::open(image).at(|| format!("read the kernel `{}`", image.display()))?;
     let directory = ["lib/modules", "usr/lib/modules"]
         .map(|place| root.join(place).join(release))
@@ -152,7 +174,7 @@ fn with_modules(root: &Path, release: &str, image: &Path) -> Result<Vec<PathBuf>
             remedy: "install the package the kernel came with".into(),
         })?;
     let built_in = listed(&directory, "modules.builtin");
-    let modules = all_modules(&directory);
+    let modules = all_modules(&directory, PLACES);
     let mut found = Vec::new();
     for name in MODULES {
         if let Some(path) = modules.iter().find(|path| module_name(path) == Some(name)) {
@@ -165,7 +187,10 @@ fn with_modules(root: &Path, release: &str, image: &Path) -> Result<Vec<PathBuf>
             });
         }
     }
-    Ok(found)
+    // A kernel without them, or with all of them built in, is found out by trying.
+    let all = all_modules(&directory, NETWORK_PLACES);
+    let find = |name: &&str| all.iter().find(|path| module_name(path) == Some(name)).cloned();
+    Ok((found, NETWORK_MODULES.iter().filter_map(find).collect()))
 }
 
 /// The halves of the PCI driver are modules of their own only in newer kernels.
@@ -183,8 +208,16 @@ fn module_name(path: &Path) -> Option<&str> {
 }
 
 /// Only the directories that hold what we look for; a kernel has thousands of modules.
-fn all_modules(directory: &Path) -> Vec<PathBuf> {
-    let places = ["kernel/drivers/virtio", "kernel/fs/fuse", "kernel/drivers/char"];
+const PLACES: &[&str] = &["kernel/drivers/virtio", "kernel/fs/fuse", "kernel/drivers/char"];
+const NETWORK_PLACES: &[&str] = &[
+    "kernel/crypto",
+    "kernel/lib",
+    "kernel/net/netfilter",
+    "kernel/net/ipv4/netfilter",
+    "kernel/net/ipv6/netfilter",
+];
+
+fn all_modules(directory: &Path, places: &[&str]) -> Vec<PathBuf> {
     let entries = places.iter().filter_map(|place| std::fs::read_dir(directory.join(place)).ok());
     entries.flat_map(|entries| entries.flatten().map(|entry| entry.path())).collect()
 }

@@ -21,6 +21,9 @@
 //!   descriptors, so that output logs, terminals, limits in time and ends work as they do without
 //!   a machine.
 //!
+//! - [`carried`] and [`outlets`] are the way out, where there is one: connections that the guest opens
+//!   travel over the same line and are made by the switchboard, in the sandbox's network namespace.
+//!
 //! No network card, no port, no password. The guest has no disk. When QEMU ends, for whatever
 //! reason, the sandbox ends.
 //!
@@ -35,9 +38,11 @@
 //! ```
 
 pub mod boot;
+pub mod carried;
 pub mod guest;
 pub mod initramfs;
 pub mod kernel;
+pub mod outlets;
 pub mod qemu;
 pub mod relay;
 pub mod switchboard;

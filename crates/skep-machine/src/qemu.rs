@@ -44,6 +44,8 @@ pub struct Place<'a> {
     pub name: &'a SandboxName,
     /// The project's path.
     pub project: &'a Path,
+    /// Whether the guest will be given a network.
+    pub network: bool,
 }
 
 /// Arguments of QEMU: `q35` with virtio over PCI and nothing else on it.
@@ -76,6 +78,9 @@ pub fn arguments(machine: &MachineSpec, place: &Place<'_>) -> Vec<OsString> {
 /// What a guest that is only asked whether it boots says on its console.
 pub const PROBE_ANSWER: &str = "skep: this guest boots";
 
+/// The word that has a guest load what redirects connections.
+pub const NETWORK_WORD: &str = "skep.network";
+
 /// The word on its command line that asks it.
 pub const PROBE_WORD: &str = "skep.probe";
 
@@ -103,6 +108,10 @@ fn command_line(machine: &MachineSpec, place: &Place<'_>) -> String {
     for byte in place.project.as_os_str().as_bytes() {
         // Any byte may stand in a path, and a command line has only words.
         let _ = write!(line, "{byte:02x}");
+    }
+    if place.network {
+        line.push(' ');
+        line.push_str(NETWORK_WORD);
     }
     if machine.accelerator == Accelerator::Emulation {
         line.push_str(" tsc_early_khz=2000000 lpj=4000000");
@@ -132,7 +141,7 @@ mod tests {
     }
 
     fn place<'a>(name: &'a SandboxName, project: &'a str) -> Place<'a> {
-        Place { name, project: Path::new(project) }
+        Place { name, project: Path::new(project), network: false }
     }
 
     #[test]

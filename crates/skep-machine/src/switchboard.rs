@@ -1,8 +1,11 @@
-//! The process that holds the host's end of the serial line and connects execs to it.
+//! The process that holds the host's end of the serial line and connects execs to it, and what the
+//! guest wants to reach.
 //!
 //! It trusts the relays, which are forks of init, and not the guest: what the guest may leave
 //! lying here is bounded by the window of each line.
 
+use crate::carried::BY_GUEST;
+use crate::outlets::Outlets;
 use crate::wire::{self, Frame, Inbox, Kind, WINDOW};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
@@ -13,6 +16,8 @@ use std::io;
 
 /// Bytes for the guest that may wait here before relays are no longer read from.
 const CROWDED: usize = 1 << 20;
+/// And before the guest is taken for one that does not read.
+const FLOODED: usize = 32 << 20;
 
 /// What init tells the switchboard.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,6 +28,10 @@ pub enum Instruction {
     Freeze,
     /// They go on.
     Thaw,
+    /// The guest gets a network.
+    Network(Box<wire::Network>),
+    /// It takes in other rules.
+    Rules(String),
 }
 
 /// What the switchboard tells init.
@@ -32,6 +41,10 @@ pub enum Announcement {
     Up(wire::Ready),
     /// The guest stands still.
     Frozen,
+    /// Its network stands, or not.
+    Networked(wire::Networked),
+    /// Its rules are taken in, or why not.
+    Ruled(Option<String>),
 }
 
 struct Line {
@@ -49,6 +62,15 @@ struct Switchboard {
     out: Vec<u8>,
     lines: BTreeMap<u32, Line>,
     next: u32,
+    outlets: Outlets,
+}
+
+/// Who has something to say, or room.
+struct Ready {
+    serial: bool,
+    control: bool,
+    lines: Vec<u32>,
+    outlets: Vec<u32>,
 }
 
 /// Until init or the guest is gone. Returns the exit code.
@@ -60,6 +82,7 @@ pub fn run(serial: OwnedFd, control: OwnedFd) -> i32 {
         out: Vec::new(),
         lines: BTreeMap::new(),
         next: 1,
+        outlets: Outlets::default(),
     };
     i32::from(board.serve().is_err())
 }
@@ -68,7 +91,7 @@ impl Switchboard {
     fn serve(mut self) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&self.serial, true)?;
         loop {
-            let (serial, control, lines) = self.wait()?;
+            let Ready { serial, control, lines, outlets } = self.wait()?;
             if serial {
                 self.hear_guest()?;
             }
@@ -78,6 +101,13 @@ impl Switchboard {
             for number in lines {
                 self.hear_line(number);
             }
+            let calm = self.out.len() < CROWDED;
+            for number in outlets {
+                self.outlets.pump(number, calm, &mut self.out);
+            }
+            if self.out.len() > FLOODED {
+                return Err(io::Error::other("the guest does not read"));
+            }
             flush(&self.serial, &mut self.out)?;
             self.lines.retain(|_, line| {
                 let sent = flush(&line.socket, &mut line.out).is_ok();
@@ -86,7 +116,7 @@ impl Switchboard {
         }
     }
 
-    fn wait(&self) -> io::Result<(bool, bool, Vec<u32>)> {
+    fn wait(&self) -> io::Result<Ready> {
         let wanted = |out: &[u8], read: bool| {
             let mut flags = if read { PollFlags::IN } else { PollFlags::empty() };
             flags.set(PollFlags::OUT, !out.is_empty());
@@ -100,6 +130,10 @@ impl Switchboard {
         for line in self.lines.values() {
             watched.push(PollFd::new(&line.socket, wanted(&line.out, calm)));
         }
+        let outlets = self.outlets.interests(calm);
+        for (_, socket, flags) in &outlets {
+            watched.push(PollFd::from_borrowed_fd(*socket, *flags));
+        }
         match poll(&mut watched, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -107,7 +141,14 @@ impl Switchboard {
         let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         let ready: Vec<bool> = watched.iter().map(|fd| fd.revents().intersects(readable)).collect();
         let lines = self.lines.keys().zip(&ready[2..]).filter(|(_, ready)| **ready);
-        Ok((ready[0], ready[1], lines.map(|(number, _)| *number).collect()))
+        let outlets = outlets.iter().zip(&watched[2 + self.lines.len()..]);
+        let outlets = outlets.filter(|(_, watched)| !watched.revents().is_empty());
+        Ok(Ready {
+            serial: ready[0],
+            control: ready[1],
+            lines: lines.map(|(number, _)| *number).collect(),
+            outlets: outlets.map(|((number, ..), _)| *number).collect(),
+        })
     }
 
     fn hear_guest(&mut self) -> io::Result<()> {
@@ -126,6 +167,17 @@ impl Switchboard {
                 Frame { line: 0, kind: Kind::Frozen, .. } => {
                     announce(&self.control, &Announcement::Frozen)?;
                 }
+                Frame { line: 0, kind: Kind::Networked, payload } => {
+                    let stands = serde_json::from_slice(payload)?;
+                    announce(&self.control, &Announcement::Networked(stands))?;
+                }
+                Frame { line: 0, kind: Kind::Ruled, payload } => {
+                    let ruled = serde_json::from_slice(payload)?;
+                    announce(&self.control, &Announcement::Ruled(ruled))?;
+                }
+                Frame { line, kind, payload } if line & BY_GUEST != 0 => {
+                    self.outlets.obey((line, kind, payload), &mut self.out)?;
+                }
                 Frame { line, kind, payload } => pass_on(&mut self.lines, line, kind, payload)?,
             }
         }
@@ -133,7 +185,7 @@ impl Switchboard {
     }
 
     fn hear_init(&mut self) -> io::Result<()> {
-        let mut buffer = [0; 256];
+        let mut buffer = vec![0; 64 << 10];
         let (length, descriptors) = receive_with(&self.control, &mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -150,6 +202,13 @@ impl Switchboard {
             }
             Instruction::Freeze => wire::push(&mut self.out, 0, Kind::Freeze, b""),
             Instruction::Thaw => wire::push(&mut self.out, 0, Kind::Thaw, b""),
+            Instruction::Network(network) => {
+                self.outlets.open(network.dns);
+                wire::push_json(&mut self.out, 0, Kind::Network, &network);
+            }
+            Instruction::Rules(rules) => {
+                wire::push(&mut self.out, 0, Kind::Rules, rules.as_bytes());
+            }
         }
         Ok(())
     }

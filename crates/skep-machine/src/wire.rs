@@ -1,13 +1,14 @@
 //! What the host and the guest say to each other over one serial line.
 //!
 //! A frame is a line number, a kind, a length and so many bytes. Line 0 is the machine itself;
-//! every other line is one exec. Nobody may flood a line: whoever sends bytes of a stream may be
+//! every other line is one exec, or, if the guest has opened it, one connection or question. Nobody may flood a line: whoever sends bytes of a stream may be
 //! at most [`WINDOW`] bytes ahead of what the other side said it has passed on, so that one exec
 //! that nobody reads from does not hold up the others.
 
 use serde::{Deserialize, Serialize};
 use skep_types::{ByteString, TerminalSize};
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 /// Bytes of a stream that may be on their way.
 pub const WINDOW: usize = 256 << 10;
@@ -67,6 +68,26 @@ kinds! {
     Frozen = 15;
     /// Host, line 0: go on.
     Thaw = 16;
+    /// Host, line 0: this is your network. JSON: [`Network`].
+    Network = 17;
+    /// Guest, line 0: it stands, or not. JSON: [`Networked`].
+    Networked = 18;
+    /// Host, line 0: take in these rules. Text, as `nft` reads it.
+    Rules = 19;
+    /// Guest, line 0: done, or why not. JSON: text or null.
+    Ruled = 20;
+    /// Guest, on a line of its own making: connect it to this. JSON: address and port.
+    Dial = 21;
+    /// Either: bytes of a connection.
+    Bytes = 22;
+    /// Either: nothing more will follow from here.
+    BytesEnd = 23;
+    /// Either: the connection is broken; nothing follows on this line.
+    Reset = 24;
+    /// Guest, on a line of its own making: a question about a name, as a datagram.
+    Ask = 25;
+    /// Host: the answer.
+    Answer = 26;
 }
 
 impl Kind {
@@ -98,6 +119,39 @@ pub struct Order {
     pub open_files: Option<u64>,
     /// Processes of this exec.
     pub processes: Option<u64>,
+    /// Instead of the command: try to reach hosts. What is asked, and answered on standard output,
+    /// is whatever the guest's init was given a function for.
+    pub knock: Option<ByteString>,
+}
+
+/// The guest's network, told by the host: what the sandbox has, one kernel further in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Its own addresses that are no loopback addresses, one of each family.
+    pub own: [IpAddr; 2],
+    /// Port of the door for IPv4 connections.
+    pub tcp4: u16,
+    /// And for IPv6.
+    pub tcp6: Option<u16>,
+    /// Of the proxy.
+    pub proxy: u16,
+    /// Where names are asked for.
+    pub dns: u16,
+    /// The program that takes in rules, absolute.
+    pub program: String,
+    /// They.
+    pub rules: String,
+    /// Where nobody is: connecting there shows that connections are redirected.
+    pub nowhere: Vec<SocketAddr>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Networked {
+    /// Why there is none.
+    pub failure: Option<String>,
+    /// Why only programs that know proxies get out, if so.
+    pub unredirected: Option<String>,
 }
 
 /// The guest's first words.

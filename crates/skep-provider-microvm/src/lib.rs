@@ -8,7 +8,9 @@
 //! Otherwise the guest's instructions are emulated, which is some twenty times slower and is done
 //! only where a setting allows it (`provider.microvm.emulation`).
 //!
-//! What it does not do yet: networks other than none, a copy-on-write system, limits of total
+//! The guest has no network card; what the rules allow is reached over the line it has.
+//!
+//! What it does not do yet: the host's network, a copy-on-write system, limits of total
 //! processor time (the guest's processors are the machine's).
 //!
 //! ```no_run
@@ -185,7 +187,7 @@ impl Kind for Microvm {
         Capabilities {
             boundary: Boundary::VirtualMachine,
             layers,
-            networks: vec![NetworkMode::None],
+            networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
             images: false,
             unprivileged: true,

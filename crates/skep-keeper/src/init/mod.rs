@@ -11,6 +11,7 @@ use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::{self, IdMap};
 use crate::machine::{self, Inside, InsideMachine};
+use crate::network::inside::Doors;
 use crate::network::{self, inside};
 use crate::probe;
 use crate::protocol::{FromInit, ToInit};
@@ -155,7 +156,7 @@ fn set_up(
     let mut kept = vec![channel.as_fd()];
     kept.extend(files.iter().flat_map(|files| files.descriptors()));
     skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
-    let project = take_place(spec, channel)?;
+    let (project, doors) = take_place(spec, channel)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "hide init from the inside".into())?;
     if !spec.is_bare() {
@@ -174,7 +175,7 @@ fn set_up(
     };
     let machine = match (&spec.machine, files) {
         (Some(machine), Some(files)) => {
-            let inside = Inside { run: &spec.run, map: spec.map, confinement: &confinement };
+            let inside = Inside { run: &spec.run, map: spec.map, confinement: &confinement, doors };
             Some(InsideMachine::boot(machine, files, &inside, &mut report)?)
         }
         _ => None,
@@ -194,8 +195,9 @@ fn set_up(
     Ok((init, report))
 }
 
-/// Steps 2 to 6, as far as they are left for init. Returns the project as it is inside.
-fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<OwnedFd, Failure> {
+/// Steps 2 to 6, as far as they are left for init. Returns the project as it is inside, and the doors
+/// where init has made any.
+fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option<Doors>), Failure> {
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
@@ -203,18 +205,18 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<OwnedFd, Failure
             apply::build(&plan_of(spec), opened, &spec.parts, &serve)?;
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
-            connect(spec.run.policy.network, channel)?;
-            open_project(spec)
+            let doors = connect(spec.run.policy.network, channel)?;
+            Ok((open_project(spec)?, doors))
         }
         Manner::Bare { .. } => {
             let opened = settle(spec, channel)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .step(|| "adopt orphans".into())?;
-            vessel::bare_workspace(spec, opened, &serve)
+            Ok((vessel::bare_workspace(spec, opened, &serve)?, None))
         }
         Manner::Contained(_) => {
             identity::take_on(spec.map, spec.run.policy.user)?;
-            open_project(spec)
+            Ok((open_project(spec)?, None))
         }
     }
 }
@@ -271,13 +273,13 @@ fn wait_for_go(channel: &Channel) -> Result<Vec<OwnedFd>, Failure> {
 }
 
 /// The sandbox's own network: `lo`, and where something may be reached, the doors to it.
-pub(crate) fn connect(network: NetworkMode, channel: &Channel) -> Result<(), Failure> {
+pub(crate) fn connect(network: NetworkMode, channel: &Channel) -> Result<Option<Doors>, Failure> {
     if network == NetworkMode::Host {
-        return Ok(());
+        return Ok(None);
     }
     skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
     if network == NetworkMode::None {
-        return Ok(());
+        return Ok(None);
     }
     let (doors, sockets) = inside::open_doors()?;
     let step = || "pass the doors to the keeper".to_owned();
@@ -286,7 +288,7 @@ pub(crate) fn connect(network: NetworkMode, channel: &Channel) -> Result<(), Fai
     // Ours are closed here: with the egress process gone for good, nobody must seem to listen.
     drop(sockets);
     match channel.receive().step(step)?.0 {
-        ToInit::Connected(result) => result,
+        ToInit::Connected(result) => result.map(|()| Some(doors)),
         other => Err(Failure::invalid(format!("init was told {other:?} too early"))),
     }
 }

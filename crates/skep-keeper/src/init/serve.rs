@@ -107,9 +107,16 @@ impl Init {
                 let result = self.write(descriptors);
                 channel.send(&FromInit::Done(result), &[])
             }
-            ToInit::Knock { targets, proxy } => {
-                knock::start(&targets, proxy, &self.confinement, descriptors);
+            ToInit::Knock(question) => {
+                match &self.machine {
+                    Some(machine) => machine.knock(&question, &self.confinement, descriptors),
+                    None => knock::start(&question, &self.confinement, descriptors),
+                }
                 Ok(())
+            }
+            ToInit::Rules(rules) => {
+                let ruled = self.machine.as_ref().map_or(Ok(()), |machine| machine.rule(rules));
+                channel.send(&FromInit::Ruled(ruled), &[])
             }
             ToInit::Pause => channel.send(&FromInit::Done(self.pause(&[], &[]).map(drop)), &[]),
             ToInit::Hold { inside, frozen } => {

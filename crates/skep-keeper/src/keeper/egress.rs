@@ -5,7 +5,9 @@
 
 use super::Keeper;
 use crate::failure::{Failure, Step};
-use crate::network::process::{Egress, PATIENCE};
+use crate::network::knock::Question;
+use crate::network::process::{Egress, PATIENCE, host_loopback};
+use crate::network::rules;
 use crate::protocol::{Reply, ToInit};
 use rustix::fd::AsFd;
 use skep_types::{ByteString, EgressDeath, FromEgress, ToEgress};
@@ -30,6 +32,8 @@ pub(super) struct EgressState {
     restart_at: Option<Instant>,
     /// By when it must have answered.
     answer_by: Option<Instant>,
+    /// Clients whose new rules a guest has not taken in yet, and how many connections they cut.
+    ruling: VecDeque<(u64, usize)>,
 }
 
 #[derive(Debug)]
@@ -104,8 +108,12 @@ impl Keeper<'_> {
             (Asked::Serve, _) => self.egress_died("it refused what it was told"),
             (Asked::Rules { client, rules }, FromEgress::Ack { cut }) => {
                 let redirected = egress.redirect(&rules);
-                egress.config.rules = rules;
-                self.reply(client, &redirected.map(|()| Reply::Reached { cut }));
+                let before = std::mem::replace(&mut egress.config.rules, rules.clone());
+                match redirected.and_then(|()| self.redirect_in_guest(&before, &rules)) {
+                    Ok(true) => self.state.egress.ruling.push_back((client, cut)),
+                    Ok(false) => self.reply(client, &Ok(Reply::Reached { cut })),
+                    Err(failure) => self.reply(client, &Err(failure)),
+                }
             }
             (Asked::Revoke { client, name }, FromEgress::Ack { cut }) => {
                 egress.config.secrets.retain(|secret| secret.name != name);
@@ -118,6 +126,25 @@ impl Keeper<'_> {
                 };
                 self.reply(client, &Err(Failure::invalid(reason)));
             }
+        }
+    }
+
+    /// A guest has rules of its own, which lead to the same doors; they change with the loopback
+    /// addresses that mean the host's. Returns whether its answer is waited for.
+    fn redirect_in_guest(&self, before: &[String], now: &[String]) -> Result<bool, Failure> {
+        let literals = host_loopback(now)?;
+        if self.vessel.machine().is_none() || host_loopback(before)? == literals {
+            return Ok(false);
+        }
+        let order = ToInit::Rules(rules::changed(&literals));
+        self.channel.send(&order, &[]).step(|| "tell the guest its rules".into())?;
+        Ok(true)
+    }
+
+    /// The guest has taken them in, or not.
+    pub(super) fn guest_ruled(&mut self, result: Result<(), Failure>) {
+        if let Some((client, cut)) = self.state.egress.ruling.pop_front() {
+            self.reply(client, &result.map(|()| Reply::Reached { cut }));
         }
     }
 
@@ -184,7 +211,7 @@ impl Keeper<'_> {
             None => Err(Failure::invalid("this sandbox runs without `--net allow`")),
             Some(egress) => {
                 self.state.so_far.something_else();
-                let order = ToInit::Knock { targets, proxy: egress.doors.proxy };
+                let order = ToInit::Knock(Question { targets, proxy: egress.doors.proxy });
                 let answer: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 self.channel.send(&order, &answer).step(|| "ask init to knock".into())
             }

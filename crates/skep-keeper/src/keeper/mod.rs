@@ -305,6 +305,7 @@ impl<'a> Keeper<'a> {
                 self.main_ended(&exec, &main);
             }
             FromInit::Held(result) => self.held(result),
+            FromInit::Ruled(result) => self.guest_ruled(result),
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));

@@ -6,7 +6,7 @@
 
 use crate::confinement::Confinement;
 use rustix::fd::OwnedFd;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use skep_provider::EgressProbe;
 use skep_sys::process::{Namespaces, clone_with};
 use std::io::{self, Read, Write};
@@ -18,14 +18,36 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// More of an answer is not looked at.
 const LONGEST: u64 = 16 << 10;
 
+/// What shall be tried.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Question {
+    /// Host and port.
+    pub targets: Vec<(String, u16)>,
+    /// Port of the proxy.
+    pub proxy: u16,
+}
+
+impl Question {
+    fn try_all(&self) -> Vec<u8> {
+        let both = |(host, port): &(String, u16)| {
+            [knock(host, *port, self.proxy), super::direct::knock(host, *port)]
+        };
+        let found: Vec<EgressProbe> = self.targets.iter().flat_map(both).collect();
+        crate::protocol::to_json(&found)
+    }
+}
+
+/// Tries what is asked for in JSON and answers in JSON, in a process that somebody else has made an
+/// exec of (the guest's init). A question that cannot be read has an empty answer.
+pub fn answer(question: &[u8]) -> Vec<u8> {
+    serde_json::from_slice::<Question>(question)
+        .map(|question| question.try_all())
+        .unwrap_or_default()
+}
+
 /// Starts a child that tries and writes what it found to the descriptor. Init does not wait for
 /// it; without an answer, the reader sees the end.
-pub fn start(
-    targets: &[(String, u16)],
-    proxy: u16,
-    confinement: &Confinement,
-    descriptors: Vec<OwnedFd>,
-) {
+pub fn start(question: &Question, confinement: &Confinement, descriptors: Vec<OwnedFd>) {
     let Some(answer) = descriptors.into_iter().next() else { return };
     let _ = clone_with(Namespaces::NONE, || {
         let worn = confinement
@@ -35,11 +57,7 @@ pub fn start(
         if worn.is_err() {
             return 1;
         }
-        let both = |(host, port): &(String, u16)| {
-            [knock(host, *port, proxy), super::direct::knock(host, *port)]
-        };
-        let found: Vec<EgressProbe> = targets.iter().flat_map(both).collect();
-        let written = std::fs::File::from(answer).write_all(&crate::protocol::to_json(&found));
+        let written = std::fs::File::from(answer).write_all(&question.try_all());
         i32::from(written.is_err())
     });
 }

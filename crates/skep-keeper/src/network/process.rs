@@ -272,7 +272,7 @@ fn wait_on(descriptor: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -> io
 }
 
 /// Loopback addresses with a port that a rule names literally.
-fn host_loopback(rules: &[String]) -> Result<Vec<SocketAddr>, Failure> {
+pub fn host_loopback(rules: &[String]) -> Result<Vec<SocketAddr>, Failure> {
     let rules = RuleSet::parse(rules).map_err(|error| Failure::invalid(error.to_string()))?;
     let literals = rules.literals().map(|(address, port)| SocketAddr::new(address, port));
     let mut literals: Vec<SocketAddr> =

@@ -1,5 +1,6 @@
 //! The execs of the guest, one per line.
 
+use super::Knock;
 use super::groups::{Group, Groups};
 use crate::wire::{self, Frame, Kind, NotStarted, Order, Outcome, PIECE, WINDOW};
 use rustix::event::PollFlags;
@@ -20,6 +21,7 @@ const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 /// All of them.
 pub(super) struct Lines {
     groups: Groups,
+    knock: Knock,
     lines: BTreeMap<u32, Line>,
     /// Of execs that have ended and left processes behind: those go on, as they do elsewhere.
     lingering: Vec<Group>,
@@ -44,8 +46,8 @@ struct Output {
 }
 
 impl Lines {
-    pub(super) fn new(groups: Groups) -> Self {
-        Self { groups, lines: BTreeMap::new(), lingering: Vec::new() }
+    pub(super) fn new(groups: Groups, knock: Knock) -> Self {
+        Self { groups, knock, lines: BTreeMap::new(), lingering: Vec::new() }
     }
 
     /// What to wait for.
@@ -95,7 +97,7 @@ impl Lines {
 
     fn start(&mut self, number: u32, order: &Order, out: &mut Vec<u8>) {
         let group = self.groups.create(number, order.processes);
-        match Line::start(order, group) {
+        match Line::start(order, group, self.knock) {
             Ok(line) => {
                 self.lines.insert(number, line);
                 wire::push(out, number, Kind::Started, b"");
@@ -145,7 +147,11 @@ impl Lines {
 }
 
 impl Line {
-    fn start(order: &Order, group: Option<Group>) -> Result<Self, (Option<Group>, NotStarted)> {
+    fn start(
+        order: &Order,
+        group: Option<Group>,
+        knock: Knock,
+    ) -> Result<Self, (Option<Group>, NotStarted)> {
         let failed = |error: io::Error| NotStarted {
             workdir: false,
             errno: error.raw_os_error().unwrap_or(libc::EIO),
@@ -154,7 +160,7 @@ impl Line {
             Ok(made) => made,
             Err(error) => return Err((group, failed(error))),
         };
-        match spawn(order, &stdio, group.as_ref()) {
+        match spawn(order, &stdio, group.as_ref(), knock) {
             Ok(main) => Ok(Self {
                 main,
                 group,
@@ -279,7 +285,12 @@ impl Ends {
     }
 }
 
-fn spawn(order: &Order, stdio: &Stdio, group: Option<&Group>) -> Result<Pid, NotStarted> {
+fn spawn(
+    order: &Order,
+    stdio: &Stdio,
+    group: Option<&Group>,
+    knock: Knock,
+) -> Result<Pid, NotStarted> {
     let failed = |error: io::Error| NotStarted {
         workdir: false,
         errno: error.raw_os_error().unwrap_or(libc::EAGAIN),
@@ -293,7 +304,12 @@ fn spawn(order: &Order, stdio: &Stdio, group: Option<&Group>) -> Result<Pid, Not
         .map_err(|error| failed(error.into()))?;
     let child = clone_with(Namespaces::NONE, || {
         let failure = match become_user(order, stdio, group) {
-            Ok(()) => NotStarted { workdir: false, errno: program.run() },
+            Ok(()) => {
+                if let Some(question) = &order.knock {
+                    exit_now(answer(question.as_bytes(), knock));
+                }
+                NotStarted { workdir: false, errno: program.run() }
+            }
             Err(failure) => failure,
         };
         let _ = rustix::io::write(&report, &serde_json::to_vec(&failure).unwrap_or_default());
@@ -310,6 +326,17 @@ fn spawn(order: &Order, stdio: &Stdio, group: Option<&Group>) -> Result<Pid, Not
         }
         Err(_) => Ok(child.pid),
     }
+}
+
+/// Instead of a command, as the same user. The report is closed first: who waits for it also serves
+/// what is tried here.
+fn answer(question: &[u8], knock: Knock) -> i32 {
+    let answered = skep_sys::process::close_all_but(&[]).and_then(|()| {
+        let answer = knock(question);
+        io::Write::write_all(&mut io::stdout(), &answer)?;
+        io::Write::flush(&mut io::stdout())
+    });
+    i32::from(answered.is_err())
 }
 
 /// The machine is the fence; still, a command is nobody special inside it.

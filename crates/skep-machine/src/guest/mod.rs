@@ -4,12 +4,16 @@
 //! ready, and then runs what it is told over the serial line until the machine is switched off.
 //! It never returns to the kernel: if it cannot go on, it switches the machine off.
 
+mod doors;
 mod groups;
 mod lines;
 mod places;
 
-use crate::qemu::{PROBE_ANSWER, PROBE_WORD};
+use crate::carried::BY_GUEST;
+use crate::initramfs::{MODULES, NETWORK_MODULES};
+use crate::qemu::{NETWORK_WORD, PROBE_ANSWER, PROBE_WORD};
 use crate::wire::{self, Kind, Ready};
+use doors::Doors;
 use lines::Lines;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -27,9 +31,15 @@ pub fn is_init(argument: Option<&std::ffi::OsStr>) -> bool {
     argument.is_some_and(|name| name == crate::initramfs::INIT) && std::process::id() == 1
 }
 
+/// Tries to reach hosts: asked and answered in bytes that only the two who speak know.
+pub type Knock = fn(&[u8]) -> Vec<u8>;
+
+/// Bytes for the host that may wait here before connections are no longer read from.
+const CROWDED: usize = 1 << 20;
+
 /// The life of the guest's init.
-pub fn run() -> ! {
-    let error = match live() {
+pub fn run(knock: Knock) -> ! {
+    let error = match live(knock) {
         Ok(()) => io::Error::other("skep: the line was closed"),
         Err(error) => error,
     };
@@ -40,12 +50,17 @@ pub fn run() -> ! {
     }
 }
 
-fn live() -> io::Result<()> {
+fn live(knock: Knock) -> io::Result<()> {
     places::mount_own()?;
-    if std::fs::read_to_string("/proc/cmdline")?.contains(PROBE_WORD) {
+    let words = std::fs::read_to_string("/proc/cmdline")?;
+    if words.contains(PROBE_WORD) {
         return Err(io::Error::other(PROBE_ANSWER));
     }
-    places::load_modules()?;
+    places::load_modules(MODULES)?;
+    if words.split_ascii_whitespace().any(|word| word == NETWORK_WORD) {
+        // Without them connections cannot be redirected, which is found out and said later.
+        let _ = places::load_modules(NETWORK_MODULES);
+    }
     let serial = places::open_serial()?;
     let command_line = CommandLine::read()?;
     rustix::system::sethostname(command_line.name.as_bytes())?;
@@ -56,7 +71,8 @@ fn live() -> io::Result<()> {
     };
     let mut guest = Guest {
         signals: SignalFd::new(&[libc::SIGCHLD])?,
-        lines: Lines::new(groups),
+        lines: Lines::new(groups, knock),
+        doors: Doors::default(),
         serial,
         inbox: wire::Inbox::default(),
         out: Vec::new(),
@@ -106,6 +122,7 @@ impl CommandLine {
 struct Guest {
     signals: SignalFd,
     lines: Lines,
+    doors: Doors,
     serial: OwnedFd,
     inbox: wire::Inbox,
     out: Vec<u8>,
@@ -121,8 +138,13 @@ impl Guest {
             }
             self.hear()?;
             self.lines.pump(&mut self.out);
+            self.doors.pump(self.is_calm(), &mut self.out);
             self.say()?;
         }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.out.len() < CROWDED
     }
 
     fn wait(&self) -> io::Result<()> {
@@ -134,8 +156,8 @@ impl Guest {
             PollFd::new(&self.serial, interest),
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
         ];
-        watched
-            .extend(self.lines.interests().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+        let inside = self.lines.interests().chain(self.doors.interests(self.is_calm()));
+        watched.extend(inside.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
         match poll(&mut watched, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -153,7 +175,19 @@ impl Guest {
                 Err(error) => return Err(error.into()),
             }
             while let Some(frame) = self.inbox.take().map_err(io::Error::other)? {
-                self.lines.obey(&frame, &mut self.out)?;
+                match frame.kind {
+                    Kind::Network => {
+                        let networked = self.doors.open(&serde_json::from_slice(frame.payload)?);
+                        wire::push_json(&mut self.out, 0, Kind::Networked, &networked);
+                    }
+                    Kind::Rules => {
+                        let loaded = self.doors.load(&String::from_utf8_lossy(frame.payload));
+                        let ruled = loaded.err().map(|error| error.to_string());
+                        wire::push_json(&mut self.out, 0, Kind::Ruled, &ruled);
+                    }
+                    _ if frame.line & BY_GUEST != 0 => self.doors.obey(&frame, &mut self.out)?,
+                    _ => self.lines.obey(&frame, &mut self.out)?,
+                }
             }
         }
     }

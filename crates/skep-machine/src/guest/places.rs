@@ -1,7 +1,6 @@
 //! The guest's own mounts and devices, and the view that commands see.
 
 use super::NONCE;
-use crate::initramfs::MODULES;
 use crate::qemu::{PORT, SHARE};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, symlinkat};
@@ -34,8 +33,8 @@ pub(super) fn mount_own() -> io::Result<()> {
 }
 
 /// In the order of their names, which is the order in which they can be loaded.
-pub(super) fn load_modules() -> io::Result<()> {
-    let mut modules: Vec<_> = std::fs::read_dir(MODULES)?.flatten().map(|e| e.path()).collect();
+pub(super) fn load_modules(directory: &str) -> io::Result<()> {
+    let mut modules: Vec<_> = std::fs::read_dir(directory)?.flatten().map(|e| e.path()).collect();
     modules.sort();
     for module in modules {
         let file = std::fs::File::open(&module)?;
@@ -45,6 +44,32 @@ pub(super) fn load_modules() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Runs a program of the view's with `input`, and says what it said if it fails.
+pub(super) fn feed(words: &[&str], input: &str) -> io::Result<()> {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let [program, arguments @ ..] = words else { return Ok(()) };
+    let named = |error: io::Error| io::Error::other(format!("cannot run `{program}`: {error}"));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(named)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).map_err(named)?;
+    }
+    let done = child.wait_with_output().map_err(named)?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+    Err(io::Error::other(format!("`{program}`: {}", line.trim())))
 }
 
 /// The port by its name; the device appears a moment after its driver.
