@@ -4,6 +4,7 @@ mod ends;
 mod faults;
 mod hostile;
 mod images;
+mod network;
 mod refusals;
 mod work;
 

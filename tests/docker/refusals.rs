@@ -23,9 +23,7 @@ fn what_a_container_cannot_do_is_refused_and_leaves_nothing() {
     for_both(|lab, engine| {
         lab.directory("part/of/it");
         for flags in [
-            ["--net", "allow"],
             ["--net", "host"],
-            ["--allow", "example.com"],
             ["--system", "cow"],
             ["--publish", "8080"],
             ["--scope", "part"],

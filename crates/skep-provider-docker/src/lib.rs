@@ -24,7 +24,8 @@
 //! ```
 //!
 //! What is deliberately not here: engines of other hosts (a sandbox's files are on this one), the
-//! engine's own `exec`, networks of the engine (the only way out of a sandbox is skep's).
+//! engine's own `exec`, networks of the engine (the only way out of a sandbox is skep's: the keeper makes
+//! its doors in the container's network namespace, which takes root).
 
 mod attendant;
 mod container;
@@ -48,7 +49,7 @@ use error::{Asked, At};
 use record::Record;
 use skep_keeper::kept::Kind;
 use skep_keeper::vessel::{
-    Attended, DOOR, NO_RESOLV_CONF, SystemEntry, Vessel, hosts_file, system_entries,
+    Attended, DOOR, NO_RESOLV_CONF, RESOLV_CONF, SystemEntry, Vessel, hosts_file, system_entries,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
@@ -209,10 +210,14 @@ fn prepare_door(spec: &RunSpec) -> Result<PathBuf, DockerError> {
         _ => {}
     }
     std::fs::create_dir_all(door.join("nothing")).at(step)?;
+    let resolver = match spec.policy.network {
+        NetworkMode::Allow => RESOLV_CONF,
+        NetworkMode::None | NetworkMode::Host => NO_RESOLV_CONF,
+    };
     let files = [
         ("empty", String::new()),
         ("hosts", hosts_file(spec.name.as_str())),
-        ("resolv.conf", NO_RESOLV_CONF.to_owned()),
+        ("resolv.conf", resolver.to_owned()),
     ];
     for (name, content) in files {
         std::fs::write(door.join(name), content).at(step)?;
@@ -234,6 +239,13 @@ fn refuse(spec: &RunSpec) -> Result<(), ProviderError> {
     };
     if spec.policy.scope.iter().any(|part| !part.is_root()) {
         return missing("`--scope`", "the workspace is mounted by the Docker engine, as a whole");
+    }
+    // The engine's network namespaces are the host's root's, whoever asked for the container.
+    if spec.policy.network == NetworkMode::Allow && !rustix::process::geteuid().is_root() {
+        return missing(
+            "`--net allow`",
+            "only root may enter the network namespace of a Docker container, where the way to skep's proxy is made",
+        );
     }
     let project = rustix::fs::lstat(&spec.project).map_err(|error| ProviderError::Setup {
         operation: format!("look at `{}`", spec.project.display()),
@@ -257,7 +269,7 @@ impl Kind for Docker {
         Capabilities {
             boundary: Boundary::SharedKernel,
             layers: SHARED_KERNEL_LAYERS.to_vec(),
-            networks: vec![NetworkMode::None],
+            networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
             images: true,
             unprivileged: true,

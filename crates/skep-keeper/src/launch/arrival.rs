@@ -4,6 +4,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
 use crate::init::{self, InitSpec, Manner};
+use crate::network::inside;
 use crate::network::place::Place;
 use crate::network::process::Egress;
 use crate::network::publish::{Publisher, Taken};
@@ -203,6 +204,8 @@ pub struct Arrival<'a> {
     place: Option<Place>,
     published: Vec<Taken>,
     publisher: Option<Publisher>,
+    /// The way out, where init has no power to make it.
+    egress: Option<Egress>,
 }
 
 /// What init reports when it is up, and whom it had started on the way.
@@ -223,7 +226,7 @@ impl<'a> Arrival<'a> {
         way: Way,
         published: Vec<Taken>,
     ) -> Self {
-        Self { plan, channel, way, place: None, published, publisher: None }
+        Self { plan, channel, way, place: None, published, publisher: None, egress: None }
     }
 
     /// Where the sandbox's network is, if it is made together with our child.
@@ -231,6 +234,14 @@ impl<'a> Arrival<'a> {
         match vessel {
             Vessel::Namespaces | Vessel::Machine(_) | Vessel::Runtime(_) => {
                 self.found_place(child.pid)
+            }
+            // The engine's containers have no powers; the doors are made from here, before anything runs.
+            Vessel::Attended(_) if self.plan.run.policy.network == NetworkMode::Allow => {
+                let step = || "find the container's network".to_owned();
+                let place = Place::of(child.pid.as_raw_nonzero().get()).step(step)?;
+                let (doors, sockets) = inside::open_doors_at(&place)?;
+                self.egress = Some(Egress::prepare(&self.plan.run, doors, place, sockets)?);
+                Ok(())
             }
             Vessel::Bubblewrap { .. } | Vessel::Bare { .. } | Vessel::Attended(_) => Ok(()),
         }
@@ -287,7 +298,7 @@ impl<'a> Arrival<'a> {
     pub fn wait(mut self, spec: &RunSpec) -> Result<Up, Failure> {
         let step = || "wait for init".to_owned();
         let mut served: Vec<Served> = Vec::new();
-        let (mut egress, mut handle) = (None, None);
+        let (mut egress, mut handle) = (self.egress.take(), None);
         loop {
             let (message, mut descriptors) = self.receive()?;
             match message {

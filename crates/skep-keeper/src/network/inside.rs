@@ -1,10 +1,13 @@
 //! Init's part: the interface, its routes, and the sockets whose other end is outside.
 
 use super::OWN_ADDRESSES;
+use super::place::Place;
+use crate::channel::Channel;
 use crate::failure::{Failure, Step};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
+use skep_sys::process::{Namespaces, clone_with};
 use skep_sys::route::{Family, add_default_route, add_loopback_address};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -53,6 +56,30 @@ pub fn open_doors() -> Result<(Doors, Vec<OwnedFd>), Failure> {
     }
     sockets.push(skep_sys::socket_diag::open().step(step)?);
     Ok((doors, sockets))
+}
+
+/// The same in a network that somebody else has made, by a child that goes there.
+pub fn open_doors_at(place: &Place) -> Result<(Doors, Vec<OwnedFd>), Failure> {
+    let step = || "open doors in the container's network".to_owned();
+    let (ours, theirs) = Channel::pair().step(step)?;
+    let child = clone_with(Namespaces::NONE, || {
+        let opened = place.enter().and_then(|()| skep_sys::network::loopback_up());
+        let opened = opened.step(|| "enter the container's network".into());
+        let sent = match opened.and_then(|()| open_doors()) {
+            Ok((doors, sockets)) => {
+                let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                theirs.send(&Ok::<_, Failure>(doors), &descriptors)
+            }
+            Err(failure) => theirs.send(&Err::<Doors, _>(failure), &[]),
+        };
+        i32::from(sent.is_err())
+    })
+    .step(step)?;
+    drop(theirs);
+    let answer = ours.receive::<Result<Doors, Failure>>().step(step);
+    skep_sys::process::wait_for(&child).step(step)?;
+    let (doors, sockets) = answer?;
+    Ok((doors?, sockets))
 }
 
 fn listen(address: IpAddr, port: u16) -> io::Result<OwnedFd> {

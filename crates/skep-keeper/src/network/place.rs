@@ -9,7 +9,8 @@ use std::io;
 /// Handles on the sandbox's user and network namespace.
 #[derive(Debug)]
 pub struct Place {
-    user: OwnedFd,
+    /// None where it is the caller's own: nobody may enter the one he is in.
+    user: Option<OwnedFd>,
     network: OwnedFd,
 }
 
@@ -17,7 +18,11 @@ impl Place {
     /// Of init, which has just been made and waits: later it hides from everybody.
     pub fn of(init: i32) -> io::Result<Self> {
         let open = |name: &str| File::open(format!("/proc/{init}/ns/{name}")).map(OwnedFd::from);
-        Ok(Self { user: open("user")?, network: open("net")? })
+        let user = open("user")?;
+        let own = rustix::fs::stat("/proc/self/ns/user")?;
+        let theirs = rustix::fs::fstat(&user)?;
+        let same = (own.st_dev, own.st_ino) == (theirs.st_dev, theirs.st_ino);
+        Ok(Self { user: (!same).then_some(user), network: open("net")? })
     }
 
     /// Moves this process in, with all rights there, and binds its life to its parent's.
@@ -25,11 +30,9 @@ impl Place {
     /// The kernel forgets the death signal when a process changes its rights, so that comes last.
     pub fn enter(&self) -> io::Result<()> {
         let parent = rustix::process::getppid();
-        let kinds = [
-            (self.user.as_fd(), LinkNameSpaceType::User),
-            (self.network.as_fd(), LinkNameSpaceType::Network),
-        ];
-        for (namespace, kind) in kinds {
+        let user = self.user.iter().map(|user| (user.as_fd(), LinkNameSpaceType::User));
+        let network = (self.network.as_fd(), LinkNameSpaceType::Network);
+        for (namespace, kind) in user.chain([network]) {
             rustix::thread::move_into_link_name_space(namespace, Some(kind))?;
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

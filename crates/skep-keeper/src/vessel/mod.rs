@@ -11,7 +11,7 @@ mod bubblewrap;
 mod held;
 mod stage;
 
-pub use crate::network::{NO_RESOLV_CONF, hosts_file};
+pub use crate::network::{NO_RESOLV_CONF, RESOLV_CONF, hosts_file};
 pub use crate::view::plan::{MASKED, MaskKind, SystemEntry};
 pub use crate::view::sources::{exists, system_entries};
 pub use attended::{Attended, DOOR, DOOR_SOCKET};
