@@ -2,8 +2,10 @@
 //! an id is found by its start, scopes, names of holders. The databases fetch and write; what is
 //! allowed is decided here.
 
-use crate::{APPROVAL_MOVES, Expect, Result, ScopeConflict, StoreError};
-use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState, RelPath, Sandbox, SandboxId};
+use crate::{APPROVAL_MOVES, ExecMoves, Expect, Result, ScopeConflict, StoreError};
+use skep_types::{
+    Approval, ApprovalId, ApprovalKind, ApprovalState, RelPath, Sandbox, SandboxId, SandboxState,
+};
 
 /// A sandbox after a change: id and creation stay, the version is the next, and the state moves as
 /// the table allows.
@@ -38,6 +40,19 @@ pub(crate) fn check_epoch(id: &SandboxId, expected: u64, found: u64) -> Result<(
         return Ok(());
     }
     Err(StoreError::StaleLease { id: id.clone(), expected, found })
+}
+
+/// Refuses a sandbox that was deleted: nothing begins in it any more.
+pub(crate) fn refuse_deleted(sandbox: &Sandbox) -> Result<()> {
+    match sandbox.state {
+        SandboxState::Deleted => Err(sandbox_not_found(&sandbox.id)),
+        _ => Ok(()),
+    }
+}
+
+/// The same for execs that come with a change: one that only ends execs may be the deletion itself.
+pub(crate) fn check_moves(sandbox: &Sandbox, moves: &ExecMoves<'_>) -> Result<()> {
+    if moves.begun.is_empty() { Ok(()) } else { refuse_deleted(sandbox) }
 }
 
 pub(crate) fn sandbox_not_found(id: &SandboxId) -> StoreError {

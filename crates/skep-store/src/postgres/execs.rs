@@ -5,8 +5,8 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, ledger, sandboxes};
 use crate::value::encode;
-use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError};
-use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId, SandboxState};
+use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError, rules};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId};
 
 const TABLE: &str = "execs";
 const SEARCH: IdSearch = IdSearch {
@@ -104,10 +104,7 @@ impl PostgresStore {
         sandbox: &Sandbox,
         moves: ExecMoves<'_>,
     ) -> Outcome<()> {
-        if !moves.begun.is_empty() && sandbox.state == SandboxState::Deleted {
-            let name = sandbox.id.to_string();
-            return Err(StoreError::NotFound { what: "sandbox", name }.into());
-        }
+        rules::check_moves(sandbox, &moves)?;
         for exec in moves.begun {
             insert(session, exec)?;
         }
@@ -120,9 +117,6 @@ impl PostgresStore {
     }
 
     fn refuse_orphan(&self, session: &mut Session, id: &SandboxId) -> Outcome<()> {
-        if sandboxes::load_own(session, id, &self.node)?.state == SandboxState::Deleted {
-            return Err(StoreError::NotFound { what: "sandbox", name: id.to_string() }.into());
-        }
-        Ok(())
+        Ok(rules::refuse_deleted(&sandboxes::load_own(session, id, &self.node)?)?)
     }
 }

@@ -4,9 +4,9 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, ledger, sandboxes};
 use crate::value::encode;
-use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError};
+use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError, rules};
 use rusqlite::{Transaction, params};
-use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId, SandboxState};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId};
 
 const TABLE: &str = "execs";
 const BY_ID: &str = "SELECT id, value, sum FROM execs WHERE id = ?1";
@@ -101,10 +101,7 @@ fn finish(tx: &Transaction<'_>, id: &ExecId, end: &ExecEnd) -> Outcome<Finish> {
 
 /// The execs that begin or end with a change of their sandbox.
 pub(super) fn apply(tx: &Transaction<'_>, sandbox: &Sandbox, moves: ExecMoves<'_>) -> Outcome<()> {
-    if !moves.begun.is_empty() && sandbox.state == SandboxState::Deleted {
-        let name = sandbox.id.to_string();
-        return Err(StoreError::NotFound { what: "sandbox", name }.into());
-    }
+    rules::check_moves(sandbox, &moves)?;
     for exec in moves.begun {
         insert(tx, exec)?;
     }
@@ -117,8 +114,5 @@ pub(super) fn apply(tx: &Transaction<'_>, sandbox: &Sandbox, moves: ExecMoves<'_
 }
 
 fn refuse_orphan(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
-    if sandboxes::load(tx, id)?.state == SandboxState::Deleted {
-        return Err(StoreError::NotFound { what: "sandbox", name: id.to_string() }.into());
-    }
-    Ok(())
+    Ok(rules::refuse_deleted(&sandboxes::load(tx, id)?)?)
 }
