@@ -1,5 +1,7 @@
 //! Settings, upkeep and the shared store, on the real binary.
 
 mod archive;
+mod expire;
+mod mounts;
 mod settings;
 mod shared;

@@ -362,6 +362,8 @@ pub struct GcDecision {
 pub enum GcPart {
     /// Sandboxes whose time is over.
     Sandboxes,
+    /// Of these only what was approved or rejected, past its age.
+    Reviewed,
     /// Backups of approvals that can no longer be undone.
     Undo,
     /// Layers nobody stands on.

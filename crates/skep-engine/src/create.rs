@@ -389,7 +389,7 @@ impl Engine {
 fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     let mut labels = request.labels.clone();
     if let Some(ttl) = request.ttl {
-        labels.insert("skep.ttl".into(), format!("{}", ttl.as_secs()));
+        labels.insert(crate::gc::TTL.into(), format!("{}", ttl.as_secs()));
     }
     if let Some(key) = &request.idempotency_key {
         labels.insert(crate::repeated::KEY_LABEL.into(), key.clone());

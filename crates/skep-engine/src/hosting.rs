@@ -38,6 +38,16 @@ impl Engine {
         self.actor = name.map(str::to_owned);
     }
 
+    /// The settings files as they are from now on: each its text, and its name for messages.
+    pub fn take_settings(
+        &mut self,
+        system: Option<(Vec<u8>, String)>,
+        user: Option<(Vec<u8>, String)>,
+    ) {
+        self.config.system_config = system;
+        self.config.user_config = user;
+    }
+
     /// Who approves.
     pub(crate) fn approver(&self) -> String {
         self.actor.clone().unwrap_or_else(|| self.config.user.clone())

@@ -5,6 +5,7 @@
 //! change of these is refused by name then, instead of being noted and not enforced.
 
 use crate::Engine;
+use crate::gc::{EXPIRED, TTL};
 use crate::problems::OrProblem;
 use crate::settings::asked_layers;
 use serde::{Deserialize, Serialize};
@@ -13,9 +14,6 @@ use skep_store::Expect;
 use skep_types::{Code, Limits, NetworkMode, Problem, Sandbox, SandboxId};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// The label that gc reads.
-const TTL: &str = "skep.ttl";
 
 /// What shall be another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +71,9 @@ impl Patch {
                 Some(value) => drop(row.labels.insert(key.clone(), value.clone())),
                 None => drop(row.labels.remove(key)),
             }
+        }
+        if self.ttl.is_some() {
+            row.labels.remove(EXPIRED);
         }
         match self.ttl {
             Some(TimeToLive::For(ttl)) => {

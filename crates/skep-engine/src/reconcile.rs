@@ -17,7 +17,9 @@ impl Engine {
         }
         self.settle_layers()?;
         self.reconcile_approvals()?;
-        self.reconcile_deleted()
+        let live = self.reconcile_deleted()?;
+        self.expire(&live);
+        Ok(())
     }
 
     fn reconcile_sandbox(&self, sandbox: &Sandbox) -> Result<(), Problem> {
@@ -75,10 +77,11 @@ impl Engine {
     }
 
     /// Deleting goes on where it was interrupted. A directory without a row is left alone: with a
-    /// lost database it may be the only copy of somebody's work.
-    fn reconcile_deleted(&self) -> Result<(), Problem> {
+    /// lost database it may be the only copy of somebody's work. Returns the rows that are not
+    /// deleted, as long as there are directories at all.
+    fn reconcile_deleted(&self) -> Result<Vec<Sandbox>, Problem> {
         let names = directory_names(&self.layout().sandboxes());
-        let mut unknown = Vec::new();
+        let (mut unknown, mut live) = (Vec::new(), Vec::new());
         if !names.is_empty() {
             // All but `deleted`. Should one be missing in the answer, its row is asked below.
             let states = [
@@ -91,7 +94,7 @@ impl Engine {
                 SandboxState::Error,
             ];
             let filter = SandboxFilter { states: states.into(), ..SandboxFilter::default() };
-            let live = self.store.list_sandboxes(&filter).or_problem()?;
+            live = self.store.list_sandboxes(&filter).or_problem()?;
             unknown = names
                 .into_iter()
                 .filter(|name| !live.iter().any(|sandbox| sandbox.id.as_str() == name))
@@ -110,7 +113,7 @@ impl Engine {
             // Whatever cannot be removed now is tried again next time.
             let _ = trash::empty(&self.layout().trash());
         }
-        Ok(())
+        Ok(live)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Gc {
     /// With --older-than or --max-size: put unreviewed work into an archive, then remove it too
     #[arg(long)]
     archive: bool,
-    /// Only these jobs: sandboxes, undo, layers, archives, trash, rows
+    /// Only these jobs: sandboxes, reviewed, undo, layers, archives, trash, rows
     #[arg(long, value_name = "JOB", value_delimiter = ',', value_parser = job)]
     only: Vec<GcPart>,
     #[command(flatten)]
@@ -79,12 +79,17 @@ impl Run for Gc {
 fn job(word: &str) -> Result<GcPart, String> {
     Ok(match word {
         "sandboxes" => GcPart::Sandboxes,
+        "reviewed" => GcPart::Reviewed,
         "undo" => GcPart::Undo,
         "layers" => GcPart::Layers,
         "archives" => GcPart::Archives,
         "trash" => GcPart::Trash,
         "rows" => GcPart::Rows,
-        _ => return Err("the jobs are sandboxes, undo, layers, archives, trash, rows".into()),
+        _ => {
+            return Err(
+                "the jobs are sandboxes, reviewed, undo, layers, archives, trash, rows".into()
+            );
+        }
     })
 }
 

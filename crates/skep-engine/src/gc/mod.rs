@@ -8,6 +8,8 @@
 mod leftovers;
 mod sandboxes;
 
+pub(crate) use sandboxes::{EXPIRED, TTL};
+
 use crate::Engine;
 use crate::api::{GcDecision, GcPart, GcRequest};
 use crate::problems::OrProblem;
@@ -60,6 +62,8 @@ impl Engine {
         if wanted(GcPart::Sandboxes) {
             decisions = self.collect_sandboxes(request, &settings)?;
             self.collect_unknown(&mut decisions);
+        } else if wanted(GcPart::Reviewed) {
+            decisions = self.collect_reviewed(request, &settings)?;
         }
         if wanted(GcPart::Undo) {
             self.collect_undo(request, &settings, &mut decisions)?;

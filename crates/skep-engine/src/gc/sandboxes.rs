@@ -2,12 +2,19 @@
 
 use super::{Action, decision, spoken};
 use crate::api::{GcDecision, GcRequest};
-use crate::problems::OrProblem;
+use crate::problems::{OrProblem, io_problem};
 use crate::{Engine, lock, usage};
+use serde_json::json;
 use skep_policy::Settings;
 use skep_store::SandboxFilter;
-use skep_types::{ByteSize, Problem, Sandbox, SandboxState, WorkspaceDriver};
+use skep_sys::failpoint;
+use skep_types::{ByteSize, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
 use std::time::Duration;
+
+/// The label that says how many seconds a sandbox may live.
+pub(crate) const TTL: &str = "skep.ttl";
+/// The label of one whose time is over and whose work is kept: when that was decided.
+pub(crate) const EXPIRED: &str = "skep.expired";
 
 /// What is known of a sandbox when it is decided about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,19 +46,42 @@ struct Ages {
     keep_empty: bool,
 }
 
-impl Engine {
-    pub(super) fn collect_sandboxes(
-        &self,
-        request: &GcRequest,
-        settings: &Settings,
-    ) -> Result<Vec<GcDecision>, Problem> {
-        let ages = Ages {
+impl Ages {
+    fn of(request: &GcRequest, settings: &Settings) -> Self {
+        Self {
             approved: settings.approved_age,
             rejected: settings.rejected_age,
             idle: request.older_than,
             archive: request.archive || settings.retention.archive_unreviewed,
             keep_empty: settings.retention.keep_empty,
-        };
+        }
+    }
+}
+
+impl Engine {
+    /// Approved and rejected ones past their age, and nothing else.
+    pub(super) fn collect_reviewed(
+        &self,
+        request: &GcRequest,
+        settings: &Settings,
+    ) -> Result<Vec<GcDecision>, Problem> {
+        let ages = Ages::of(request, settings);
+        let states = [SandboxState::Approved, SandboxState::Rejected].into();
+        let filter = SandboxFilter { states, ..SandboxFilter::default() };
+        let mut decisions = Vec::new();
+        for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
+            let size = self.size_of(&sandbox);
+            decisions.extend(self.collect_sandbox(request, &sandbox, &ages, None, size));
+        }
+        Ok(decisions)
+    }
+
+    pub(super) fn collect_sandboxes(
+        &self,
+        request: &GcRequest,
+        settings: &Settings,
+    ) -> Result<Vec<GcDecision>, Problem> {
+        let ages = Ages::of(request, settings);
         let mut sandboxes = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
         // Those that were left alone the longest go first when room is needed.
         sandboxes.sort_by(|one, other| one.updated_at.cmp(&other.updated_at));
@@ -94,44 +124,110 @@ impl Engine {
         let Ok(_lock) = lock::take_sandbox(layout, &sandbox.id, "sandbox", Duration::ZERO) else {
             return vec![say(Action::Keep, "another skep is working on it".into())];
         };
-        let found = self
-            .settle_layers_of(&sandbox.id)
-            .and_then(|()| self.load(&sandbox.id))
-            .and_then(|sandbox| self.facts(&sandbox).map(|facts| (sandbox, facts)));
-        let (sandbox, facts) = match found {
-            Ok(found) => found,
-            Err(problem) => {
-                return vec![say(Action::Keep, format!("it cannot be judged: {problem}"))];
+        let decided = self.judge_locked(&sandbox.id).and_then(|(sandbox, facts)| {
+            let decided = decide(&facts, ages, room);
+            if request.dry_run {
+                return Ok(decided);
             }
-        };
-        let mut said = Vec::new();
-        for (action, reason) in decide(&facts, ages, room) {
-            let done = match action {
-                _ if request.dry_run => Ok(()),
-                Action::Keep => Ok(()),
-                Action::Stop => self.stop_locked(sandbox.clone()).map(drop),
-                Action::Remove => self.delete(&sandbox),
-                // The work is on the disk in its archive before anything of it goes.
-                Action::Archive => self.archive(&sandbox).and_then(|()| self.delete(&sandbox)),
-            };
-            match done {
-                Ok(()) => said.push(say(action, reason)),
-                Err(problem) => {
-                    let word = action.as_str();
-                    said.push(say(Action::Keep, format!("cannot {word} it: {problem}")));
-                    break;
+            self.carry_out(&sandbox, decided, &|facts| decide(facts, ages, room))
+        });
+        match decided {
+            Ok(decided) => {
+                decided.into_iter().map(|(action, reason)| say(action, reason)).collect()
+            }
+            Err(problem) => vec![say(Action::Keep, format!("it could not be let go: {problem}"))],
+        }
+    }
+
+    /// Does what was decided, under the sandbox's lock. Where it is stopped for it, it is judged again:
+    /// what was written between the look and the stop is unreviewed work like any other.
+    fn carry_out(
+        &self,
+        sandbox: &Sandbox,
+        decided: Vec<(Action, String)>,
+        again: &dyn Fn(&Facts) -> Vec<(Action, String)>,
+    ) -> Result<Vec<(Action, String)>, Problem> {
+        let Some(stop) = decided.iter().find(|(action, _)| *action == Action::Stop).cloned() else {
+            for (action, _) in &decided {
+                match action {
+                    Action::Keep | Action::Stop => {}
+                    Action::Remove => self.delete(sandbox)?,
+                    // The work is on the disk in its archive before anything of it goes.
+                    Action::Archive => {
+                        self.archive(sandbox)?;
+                        self.delete(sandbox)?;
+                    }
                 }
             }
+            return Ok(decided);
+        };
+        failpoint::hit("gc.judged")
+            .map_err(|error| io_problem("stop", self.layout().root(), &error))?;
+        self.stop_locked(sandbox.clone())?;
+        let (sandbox, facts) = self.judge_locked(&sandbox.id)?;
+        let rest =
+            again(&facts).into_iter().filter(|(action, _)| *action != Action::Stop).collect();
+        let mut done = vec![stop];
+        done.extend(self.carry_out(&sandbox, rest, again)?);
+        Ok(done)
+    }
+
+    /// A sandbox as it is now that its lock is held.
+    fn judge_locked(&self, id: &SandboxId) -> Result<(Sandbox, Facts), Problem> {
+        self.settle_layers_of(id)?;
+        let sandbox = self.load(id)?;
+        let facts = self.facts(&sandbox)?;
+        Ok((sandbox, facts))
+    }
+
+    /// Sandboxes whose time to live is over: stopped, and removed when nothing is unreviewed. Whoever
+    /// opens an engine does this, so that no daemon is needed; one that is being worked on, or cannot
+    /// be judged, is left for the next.
+    pub(crate) fn expire(&self, sandboxes: &[Sandbox]) {
+        let over = |sandbox: &&Sandbox| {
+            !sandbox.labels.contains_key(EXPIRED) && self.is_over(sandbox).unwrap_or(false)
+        };
+        for sandbox in sandboxes.iter().filter(over) {
+            let _ = self.expire_one(sandbox);
         }
-        said
+    }
+
+    fn expire_one(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let _lock = lock::take_sandbox(self.layout(), &sandbox.id, "sandbox", Duration::ZERO)?;
+        let (sandbox, facts) = self.judge_locked(&sandbox.id)?;
+        // It may have been given more time while we looked.
+        if !facts.expired || facts.state == SandboxState::Creating {
+            return Ok(());
+        }
+        let (settings, _) = self.settings(None, None)?;
+        let ages = Ages::of(&GcRequest::default(), &settings);
+        let again = |facts: &Facts| decide(facts, &ages, None);
+        let kept = match self.carry_out(&sandbox, again(&facts), &again) {
+            Ok(done) => done.into_iter().find(|(action, _)| *action == Action::Keep),
+            Err(problem) if self.is_running(&self.load(&sandbox.id)?) => return Err(problem),
+            // It stands still, and `skep gc` may be asked to try again.
+            Err(problem) => Some((Action::Keep, problem.to_string())),
+        };
+        let Some((_, reason)) = kept else { return Ok(()) };
+        // Noted, so that nobody derives its changes again to find the same.
+        let at = self.now();
+        self.update(&sandbox.id, "sandbox.expired", json!({ "kept": reason }), &mut |row| {
+            row.labels.insert(EXPIRED.into(), at.clone());
+            row.state_reason = Some(format!("its time to live is over; kept: {reason}"));
+        })?;
+        Ok(())
+    }
+
+    fn is_over(&self, sandbox: &Sandbox) -> Result<bool, Problem> {
+        match sandbox.labels.get(TTL).and_then(|ttl| ttl.parse().ok()) {
+            None => Ok(false),
+            Some(ttl) => Ok(self.age(&sandbox.created_at)? >= Duration::from_secs(ttl)),
+        }
     }
 
     fn facts(&self, sandbox: &Sandbox) -> Result<Facts, Problem> {
         let running = self.is_running(sandbox);
-        let expired = match sandbox.labels.get("skep.ttl").and_then(|ttl| ttl.parse().ok()) {
-            None => false,
-            Some(ttl) => self.age(&sandbox.created_at)? >= Duration::from_secs(ttl),
-        };
+        let expired = self.is_over(sandbox)?;
         let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
         // A running one stays in any case: no need to pause it for a look.
         let look = sandbox.state != SandboxState::Creating && (!running || expired);
@@ -159,11 +255,12 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
         return vec![(Action::Keep, "it is running".into())];
     }
     let idle = spoken(facts.idle);
-    let asked = ages.idle.is_some_and(|age| facts.idle >= age) || room.is_some();
+    let asked = ages.idle.is_some_and(|age| facts.idle >= age) || room.is_some() || facts.expired;
     let work = facts.unreviewed > 0 && facts.snapshots == 0 && facts.archivable;
     if work && asked && ages.archive {
         let why = match room {
             Some(limit) => format!("all together are over {limit}"),
+            None if facts.expired => "its time to live is over".into(),
             None => format!("idle for {idle}"),
         };
         let reason = format!("{} unreviewed change(s), archived first; {why}", facts.unreviewed);
@@ -302,5 +399,9 @@ mod tests {
         assert_eq!(actions(&expired, None, None), [Action::Stop, Action::Remove]);
         let work = Facts { unreviewed: 1, ..expired };
         assert_eq!(actions(&work, None, None), [Action::Stop, Action::Keep]);
+        let archiving = Ages { archive: true, ..ages(None) };
+        let decided: Vec<_> =
+            decide(&work, &archiving, None).into_iter().map(|one| one.0).collect();
+        assert_eq!(decided, [Action::Stop, Action::Archive]);
     }
 }
