@@ -1,7 +1,7 @@
 //! Requests as the bodies that the server takes.
 
 use serde_json::{Map, Value, json};
-use skep_engine::api::{ApproveRequest, CreateRequest};
+use skep_engine::api::{ApproveRequest, CreateRequest, GcRequest};
 use skep_types::{ByteSize, Code, ExecSpec, Limits, Problem};
 use std::path::Path;
 use std::time::Duration;
@@ -68,33 +68,38 @@ pub(crate) fn create(request: &CreateRequest) -> Result<Value, Problem> {
 
 /// What to run.
 pub(crate) fn exec(spec: &ExecSpec) -> Value {
+    let ExecSpec { argv, env, workdir, tty, limits: wanted } = spec;
     json!({
-        "command": spec.argv,
-        "env": spec.env,
-        "workdir": spec.workdir,
-        "tty": spec.tty,
-        "limits": limits(&spec.limits),
+        "command": argv,
+        "env": env,
+        "workdir": workdir,
+        "tty": tty,
+        "limits": limits(wanted),
     })
 }
 
 /// What to approve.
 pub(crate) fn approve(request: &ApproveRequest) -> Value {
+    let ApproveRequest { selection, digest, dry_run, allow_risky, commit, check } = request;
     json!({
-        "selection": request.selection,
-        "digest": request.digest,
-        "dry_run": request.dry_run,
-        "allow_risky": request.allow_risky,
-        "commit": request.commit,
-        "check": request.check,
+        "selection": selection,
+        "digest": digest,
+        "dry_run": dry_run,
+        "allow_risky": allow_risky,
+        "commit": commit,
+        "check": check,
     })
 }
 
-/// How gc shall go about it.
-pub(crate) fn gc(request: &skep_engine::api::GcRequest) -> Value {
+/// How gc shall go about it. Every field is named, so that a new one is not forgotten silently.
+pub(crate) fn gc(request: &GcRequest) -> Value {
+    let GcRequest { dry_run, older_than, max_size, archive, only } = request;
     json!({
-        "dry_run": request.dry_run,
-        "older_than": request.older_than.map(time),
-        "max_size": request.max_size.map(size),
+        "dry_run": dry_run,
+        "older_than": older_than.map(time),
+        "max_size": max_size.map(size),
+        "archive": archive,
+        "only": only,
     })
 }
 
