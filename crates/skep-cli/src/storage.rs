@@ -82,6 +82,25 @@ fn settings(global: &Global, files: &(ConfigFile, ConfigFile)) -> Result<StoreSe
         .map_err(|error| Problem::from_error(Code::Usage, &error))
 }
 
+/// All settings that hold without a project.
+pub(crate) fn all_settings(global: &Global) -> Result<Settings, Problem> {
+    let usage = |error| Problem::from_error(Code::Usage, &error);
+    let parse = |file: ConfigFile| {
+        file.map(|(text, name)| ConfigDocument::parse(&text, &name)).transpose().map_err(usage)
+    };
+    let (system, user) = (parse(global.system_config()?)?, parse(global.user_config()?)?);
+    let variables = global.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let environment = ConfigDocument::from_variables(variables).map_err(usage)?;
+    let sources = Sources {
+        system: system.as_ref(),
+        user: user.as_ref(),
+        environment: environment.as_ref(),
+        ..Sources::default()
+    };
+    let resolved = Settings::resolve(&sources);
+    resolved.map(|(all, _)| all).map_err(|error| Problem::from_error(Code::Usage, &error))
+}
+
 fn speaks(file: &ConfigFile) -> Option<&(Vec<u8>, String)> {
     file.as_ref().filter(|(text, _)| text.windows(5).any(|word| word == b"store"))
 }

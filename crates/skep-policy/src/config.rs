@@ -89,6 +89,8 @@ pub struct ConfigDocument {
     pub quota: QuotaSection,
     /// Where skep remembers.
     pub store: StoreSection,
+    /// The server.
+    pub server: ServerSection,
     /// Profiles of the user's own.
     pub profiles: BTreeMap<String, ProfileDocument>,
 }
@@ -300,6 +302,14 @@ pub struct StoreSection {
     /// How long its lease is good for.
     #[serde(deserialize_with = "values::plain_duration")]
     pub lease: Option<Duration>,
+}
+
+/// `[server]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerSection {
+    /// Where traces are sent.
+    pub traces: Option<String>,
 }
 
 /// `[provider]`.

@@ -66,6 +66,8 @@ impl Draft {
         layer.value("store.url", &mut settings.store.url, &store.url.clone().map(Some));
         layer.value("store.node", &mut settings.store.node, &store.node.clone().map(Some));
         layer.value("store.lease", &mut settings.store.lease, &store.lease);
+        let traces = &document.server.traces;
+        layer.value("server.traces", &mut settings.traces, &traces.clone().map(Some));
         layer.value("provider.name", &mut settings.provider, &provider.name);
         let emulation = &provider.microvm.emulation;
         layer.value("provider.microvm.emulation", &mut settings.microvm_emulation, emulation);

@@ -44,6 +44,7 @@ impl Settings {
         rows.limit("store.url", self.store.shown_url());
         rows.limit("store.node", self.store.node.as_ref());
         rows.value("store.lease", show_duration(self.store.lease));
+        rows.limit("server.traces", self.traces.as_ref());
     }
 
     fn limit_rows(&self, rows: &mut Rows<'_>) {

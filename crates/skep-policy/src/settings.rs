@@ -5,7 +5,7 @@
 //! trusted, so it may only narrow.
 
 use crate::acceptance::AcceptanceRules;
-use crate::config::{ConfigDocument, GcSection, QuotaSection, StoreSection};
+use crate::config::{ConfigDocument, GcSection, QuotaSection, ServerSection, StoreSection};
 use crate::draft::{Draft, Lists};
 use crate::egress::{RuleError, RuleSet};
 use crate::hidden::{HideError, HideRules};
@@ -100,6 +100,8 @@ pub struct Settings {
     pub quota: Quota,
     /// Where skep remembers.
     pub store: StoreSettings,
+    /// Where a server sends traces.
+    pub traces: Option<String>,
     /// Which provider, or `auto`.
     pub provider: String,
     /// Whether software emulation may stand in for KVM.
@@ -232,6 +234,7 @@ impl Settings {
             retention: Retention::default(),
             quota: Quota::default(),
             store: StoreSettings::default(),
+            traces: None,
             provider: "auto".into(),
             microvm_emulation: false,
         }
@@ -375,6 +378,7 @@ fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
         (provider.microvm.emulation.is_some(), "provider.microvm.emulation"),
         (*quota != QuotaSection::default(), "quota"),
         (*store != StoreSection::default(), "store"),
+        (project.server != ServerSection::default(), "server"),
     ];
     present.into_iter().find(|(present, _)| *present).map(|(_, key)| key)
 }

@@ -9,8 +9,12 @@ use crate::pool::{Pool, Reply};
 use crate::quota::Quotas;
 use crate::roles::Role;
 use crate::routes;
-use crate::tokens::{Bootstrap, Tokens};
+use crate::sessions::{OpenedWith, Sessions};
+use crate::tokens::{Bootstrap, Token, Tokens};
+use crate::traces;
+use crate::traces::Traces;
 use axum::Router;
+use axum::http::HeaderMap;
 use axum::response::IntoResponse as _;
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
@@ -30,9 +34,11 @@ pub(crate) const STREAMS: usize = 512;
 pub(crate) struct App {
     pub(crate) pool: Pool,
     pub(crate) tokens: Tokens,
+    pub(crate) sessions: Sessions,
     pub(crate) bootstrap: Option<Bootstrap>,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Option<Traces>,
     pub(crate) quotas: Quotas,
     /// Held from counting what there is until the new one is there.
     pub(crate) counting: Mutex<()>,
@@ -63,21 +69,33 @@ impl App {
 
     /// Who a token stands for.
     pub(crate) fn by_token(&self, text: &str) -> Option<Principal> {
-        if self.bootstrap.is_some_and(|bootstrap| bootstrap.is(text)) {
-            return Some(Principal {
-                name: "bootstrap".into(),
-                actor: Some("bootstrap token".into()),
-                role: Role::Approver,
-                bound: None,
-            });
+        self.by_secret(text).map(|(principal, _, _)| principal)
+    }
+
+    /// The same, with what a session opened with it remembers, and when it must end.
+    pub(crate) fn by_secret(&self, text: &str) -> Option<(Principal, OpenedWith, Option<String>)> {
+        if let Some(bootstrap) = self.bootstrap.filter(|bootstrap| bootstrap.is(text)) {
+            let with = OpenedWith::Bootstrap { hash: bootstrap.hash() };
+            return Some((bootstrapper(), with, None));
         }
         let token = self.tokens.check(text, &self.now())?;
-        Some(Principal {
-            name: format!("token:{}", token.id),
-            actor: Some(format!("{} (token {})", token.name, token.id)),
-            role: token.role,
-            bound: token.sandbox,
-        })
+        let with = OpenedWith::Token { id: token.id.clone(), hash: token.hash().to_owned() };
+        let end = token.expires_at.clone();
+        Some((holder(token), with, end))
+    }
+
+    /// Who a browser's session stands for: whatever its token stands for now.
+    pub(crate) fn by_session(&self, headers: &HeaderMap) -> Option<Principal> {
+        let now = self.now();
+        let (id, with) = self.sessions.check(headers, &now)?;
+        let principal = match &with {
+            OpenedWith::Bootstrap { hash } => {
+                let same = self.bootstrap.is_some_and(|bootstrap| bootstrap.hash() == *hash);
+                same.then(bootstrapper)?
+            }
+            OpenedWith::Token { id, hash } => holder(self.tokens.find(id, hash, &now)?),
+        };
+        Some(Principal { session: Some(id), ..principal })
     }
 
     /// Asks a worker, and notes how long that took.
@@ -93,7 +111,11 @@ impl App {
     ) -> Result<Reply, Problem> {
         let name = measure::name_of(&order.call);
         let began = Instant::now();
+        let span = self.traces.as_ref().and_then(|traces| traces.begin_call(&order.call));
         let reply = self.pool.ask_with(order, file).await;
+        if let Some(span) = span {
+            traces::end_call(&span, reply.as_ref().err());
+        }
         if let Some(name) = name {
             self.metrics.call(name, began.elapsed().as_secs_f64());
         }
@@ -106,6 +128,26 @@ impl App {
     /// Asks on the server's own behalf.
     pub(crate) async fn ask_own(&self, call: Call) -> Result<Reply, Problem> {
         self.ask(Order::own(call)).await
+    }
+}
+
+fn bootstrapper() -> Principal {
+    Principal {
+        name: "bootstrap".into(),
+        actor: Some("bootstrap token".into()),
+        role: Role::Approver,
+        bound: None,
+        session: None,
+    }
+}
+
+fn holder(token: Token) -> Principal {
+    Principal {
+        name: format!("token:{}", token.id),
+        actor: Some(format!("{} (token {})", token.name, token.id)),
+        role: token.role,
+        bound: token.sandbox,
+        session: None,
     }
 }
 
@@ -127,12 +169,18 @@ struct Security;
 impl utoipa::Modify for Security {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{
-            Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+            ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
         };
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         let components = document.components.get_or_insert_with(Default::default);
         components.add_security_scheme("token", bearer);
-        document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
+        let cookie = ApiKey::Cookie(ApiKeyValue::new(crate::sessions::COOKIE));
+        components.add_security_scheme("session", SecurityScheme::ApiKey(cookie));
+        let key = ApiKey::Header(ApiKeyValue::new(crate::sessions::KEY_HEADER));
+        components.add_security_scheme("session_key", SecurityScheme::ApiKey(key));
+        let none = Vec::<String>::new;
+        let session = SecurityRequirement::new("session", none()).add("session_key", none());
+        document.security = Some(vec![SecurityRequirement::new("token", none()), session]);
     }
 }
 

@@ -260,6 +260,14 @@ impl Order {
     }
 }
 
+impl Call {
+    /// Which question it is, in one word.
+    pub(crate) fn word(&self) -> String {
+        let text = format!("{self:?}");
+        text.chars().take_while(|letter| letter.is_ascii_alphabetic()).collect()
+    }
+}
+
 /// What stands before a worker's answer, which follows as JSON behind a newline.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Head {

@@ -5,11 +5,14 @@ use crate::app::{App, Shared};
 use crate::audit::Line;
 use crate::failure::{Failure, finish};
 use crate::roles::{self, Needs, Role};
+use crate::sessions;
 use crate::tokens::random_hex;
+use crate::traces;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use opentelemetry::context::FutureExt as _;
 use skep_types::{Code, Problem, SandboxId};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -42,6 +45,8 @@ pub(crate) struct Principal {
     pub(crate) role: Role,
     /// The only sandbox there is for them.
     pub(crate) bound: Option<SandboxId>,
+    /// The browser's session they come by.
+    pub(crate) session: Option<String>,
 }
 
 /// Everything around a handler.
@@ -54,21 +59,31 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     let peer = request.extensions().get::<Peer>().cloned();
     let admitted = admit(&app, &request, route.as_deref(), peer.as_ref());
     let who = admitted.as_ref().ok().and_then(Option::as_ref).map(|who| who.name.clone());
+    let span = app.traces.as_ref().map(|traces| {
+        traces.begin_request(&method, route.as_deref().unwrap_or("none"), request.headers())
+    });
     let response = match admitted {
         Ok(principal) => {
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
             }
-            next.run(request).await
+            let answer = next.run(request);
+            match &span {
+                Some(span) => answer.with_context(span.clone()).await,
+                None => answer.await,
+            }
         }
         Err(problem) => turned_away(problem, route.as_deref()),
     };
+    // Who has just logged in is known by the answer only.
+    let who = who.or_else(|| response.extensions().get().map(|who: &Principal| who.name.clone()));
     let response = finish(response, &id);
     let status = response.status().as_u16();
     let seconds = began.elapsed().as_secs_f64();
     let route = route.unwrap_or_else(|| "none".into());
     app.metrics.request(&method, &route, status, seconds);
-    tracing::info!(request_id = %id, %method, route, status, seconds, who = who.as_deref(), "request");
+    let trace = span.as_ref().map(|span| traces::end_request(span, &id, who.as_deref(), status));
+    tracing::info!(request_id = %id, %method, route, status, seconds, who = who.as_deref(), trace, "request");
     // Looking is not an act; being turned away is.
     if method != Method::GET || matches!(status, 401 | 403) {
         app.audit.write(&Line {
@@ -117,6 +132,7 @@ fn admit(
     check_query(request.uri())?;
     let needs = route.and_then(|route| roles::needs(request.method().as_str(), route));
     if needs == Some(Needs::Open) {
+        check_form(request.method(), route, request.headers())?;
         return Ok(None);
     }
     let principal = authenticate(app, peer, request.headers())?;
@@ -197,11 +213,18 @@ fn authenticate(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Principal
     match (peer, bearer) {
         (Peer::Unix { uid }, None) => {
             let actor = (*uid != app.user).then(|| format!("uid {uid}"));
-            Ok(Principal { name: format!("uid:{uid}"), actor, role: Role::Approver, bound: None })
+            let (name, role) = (format!("uid:{uid}"), Role::Approver);
+            Ok(Principal { name, actor, role, bound: None, session: None })
         }
         (_, Some(text)) => app.by_token(text).ok_or_else(|| {
             Problem::new(Code::Unauthenticated, "the token is wrong, expired or revoked")
         }),
+        (Peer::Tcp { .. }, None) if sessions::is_by_session(headers) => {
+            app.by_session(headers).ok_or_else(|| {
+                Problem::new(Code::Unauthenticated, "the session has ended, or its key is missing")
+                    .hint("log in again: `POST /v1/session`")
+            })
+        }
         (Peer::Tcp { .. }, None) => Err(Problem::new(Code::Unauthenticated, "a token is needed")
             .hint("send `Authorization: Bearer TOKEN`; `skep token create` makes one")),
     }

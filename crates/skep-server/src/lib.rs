@@ -53,8 +53,10 @@ mod roles;
 mod routes;
 mod schema;
 mod serve;
+mod sessions;
 mod streaming;
 mod tokens;
+mod traces;
 mod watching;
 pub mod worker;
 

@@ -144,6 +144,8 @@ impl Inner {
         let child = Command::new(&self.command.program)
             .arg0_skep()
             .args(&self.command.arguments)
+            // The server's own directory may be a project, and go.
+            .current_dir("/")
             .envs(self.command.environment.iter().cloned())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())

@@ -82,6 +82,9 @@ pub(crate) const MATRIX: &[(&str, &str, Needs)] = &[
     ("GET", "/metrics", Least(Viewer)),
     ("GET", "/v1/openapi.json", Least(Viewer)),
     ("GET", "/v1/whoami", OrAgent(Viewer)),
+    // Logging in is how one becomes somebody.
+    ("POST", "/v1/session", Open),
+    ("DELETE", "/v1/session", OrAgent(Viewer)),
     ("GET", "/v1/sandboxes", Least(Viewer)),
     ("POST", "/v1/sandboxes", Least(Operator)),
     ("GET", "/v1/newest", Least(Viewer)),

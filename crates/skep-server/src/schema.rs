@@ -391,6 +391,19 @@ pub(crate) struct WhoAmI {
     pub(crate) version: String,
 }
 
+/// A browser's session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) role: String,
+    /// The only sandbox there is for an agent.
+    pub(crate) sandbox: Option<String>,
+    /// For the header `x-skep-session` of every further request.
+    pub(crate) key: String,
+    /// When it ends by itself (RFC 3339).
+    pub(crate) expires_at: String,
+}
+
 /// How the server is.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {

@@ -10,7 +10,9 @@ use crate::listen::Listener;
 use crate::measure::Metrics;
 use crate::pool::{Pool, WorkerCommand};
 use crate::quota::Quotas;
+use crate::sessions::Sessions;
 use crate::tokens::{Bootstrap, Tokens};
+use crate::traces::Traces;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
@@ -33,8 +35,9 @@ use tower::Service as _;
 const GRACE: Duration = Duration::from_secs(10);
 /// How often what is remembered is compared with what is there.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How often what has had its time is let go.
+/// How often what has had its time is let go, and how long after the start for the first time.
 const TIDY: Duration = Duration::from_secs(3600);
+const FIRST_TIDY: Duration = Duration::from_secs(60);
 /// A head that takes longer to arrive is given up.
 const HEAD: Duration = Duration::from_secs(15);
 /// A connection that nothing was asked on yet has this long when the server ends.
@@ -57,6 +60,8 @@ pub struct Config {
     pub workers: usize,
     /// What all sandboxes together may be.
     pub quotas: Quotas,
+    /// A collector of OpenTelemetry to send traces to.
+    pub traces: Option<String>,
     /// The process's user.
     pub user: u32,
     /// Its home directory.
@@ -75,7 +80,8 @@ pub struct Config {
 ///    passed in, whoever connects now waits for the next server;
 /// 2. connections on which nothing was asked yet have a second, requests under way ten;
 /// 3. workers finish what they began and end;
-/// 4. socket files that we made and the canary's directory go, and with the process its lock.
+/// 4. socket files that we made and the canary's directory go; the last traces are sent; and with the
+///    process goes its lock.
 pub fn serve(config: Config) -> Result<(), Problem> {
     let _lock = lock(&config.state_dir)?;
     sweep(&config.state_dir);
@@ -92,6 +98,7 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         )
         .hint("name one with `--token-file FILE`, or make one with `skep token create`"));
     }
+    let traces = config.traces.as_deref().map(Traces::start).transpose()?;
     make_canary(&config.canary, config.user)?;
     let failed = |error: io::Error| Problem::new(Code::Io, format!("cannot serve: {error}"));
     let audit = Audit::open(&config.state_dir).map_err(failed)?;
@@ -102,9 +109,11 @@ pub fn serve(config: Config) -> Result<(), Problem> {
     let app = Arc::new(App {
         pool: Pool::new(config.worker, size),
         tokens,
+        sessions: Sessions::of(&config.state_dir),
         bootstrap,
         audit,
         metrics: Metrics::start(),
+        traces,
         quotas: config.quotas,
         counting: Mutex::default(),
         state_dir: config.state_dir.clone(),
@@ -117,7 +126,12 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         inputs: Inputs::default(),
         canary: Canary::new(config.canary.clone()),
     });
-    let served = runtime.block_on(run(app, config.listeners, stop, size)).map_err(failed);
+    let served = runtime.block_on(run(Arc::clone(&app), config.listeners, stop, size));
+    let served = served.map_err(failed);
+    // On this thread, which has no runtime any more: the last ones are sent while it waits.
+    if let Some(traces) = &app.traces {
+        traces.stop();
+    }
     let _ = fs::remove_dir(&config.canary);
     served
 }
@@ -252,14 +266,16 @@ async fn settle(app: Shared) {
     }
 }
 
-/// Lets go what grows with use and has had its time. Sandboxes themselves are never removed without
-/// somebody asking.
+/// Lets go what grows with use and has had its time. Sandboxes that were neither approved nor rejected
+/// are removed when their time to live is over (by settling), or when somebody asks.
 async fn tidy(app: Shared) {
-    use GcPart::{Archives, Layers, Rows, Trash, Undo};
-    let only = [Undo, Layers, Archives, Trash, Rows].into_iter().collect();
+    use GcPart::{Archives, Layers, Reviewed, Rows, Trash, Undo};
+    let only = [Reviewed, Undo, Layers, Archives, Trash, Rows].into_iter().collect();
     let request = GcRequest { only, ..GcRequest::default() };
+    let mut pause = FIRST_TIDY;
     loop {
-        tokio::time::sleep(TIDY).await;
+        tokio::time::sleep(pause).await;
+        pause = TIDY;
         if let Err(problem) = app.ask_own(Call::Gc { request: request.clone() }).await {
             tracing::warn!(%problem, "cannot tidy up");
         }

@@ -55,6 +55,21 @@ pub struct NewToken {
     pub now: String,
 }
 
+impl Token {
+    /// What a session remembers of it.
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    fn is_fresh(&self, now: &str) -> bool {
+        match (&self.expires_at, parse_time(now)) {
+            (None, _) => true,
+            (Some(expiry), Ok(now)) => parse_time(expiry).is_ok_and(|expiry| expiry > now),
+            (Some(_), Err(_)) => false,
+        }
+    }
+}
+
 /// The tokens of a state directory.
 #[derive(Debug, Clone)]
 pub struct Tokens {
@@ -155,11 +170,13 @@ impl Tokens {
         let token = self.read(id)?;
         let expected = blake3::Hash::from_hex(&token.hash).ok()?;
         let same: bool = expected.as_bytes().ct_eq(hash(secret.as_bytes()).as_bytes()).into();
-        let fresh = match &token.expires_at {
-            None => true,
-            Some(expiry) => parse_time(expiry).ok()? > parse_time(now).ok()?,
-        };
-        (same && fresh).then_some(token)
+        (same && token.is_fresh(now)).then_some(token)
+    }
+
+    /// The token of this id, if it is still the same and has not expired. Whoever asks has proven
+    /// otherwise that it was theirs.
+    pub(crate) fn find(&self, id: &str, hash: &str, now: &str) -> Option<Token> {
+        self.read(id).filter(|token| token.hash == hash && token.is_fresh(now))
     }
 
     fn read(&self, id: &str) -> Option<Token> {
@@ -208,6 +225,11 @@ impl Bootstrap {
         Ok(Self(hash(text.as_bytes())))
     }
 
+    /// What a session remembers of it.
+    pub(crate) fn hash(self) -> String {
+        self.0.to_hex().to_string()
+    }
+
     /// Whether this is it.
     pub(crate) fn is(self, text: &str) -> bool {
         self.0.as_bytes().ct_eq(hash(text.as_bytes()).as_bytes()).into()
@@ -224,7 +246,7 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix("skep_")?.split_once('_')
 }
 
-fn parse_time(text: &str) -> Result<jiff::Timestamp, Problem> {
+pub(crate) fn parse_time(text: &str) -> Result<jiff::Timestamp, Problem> {
     text.parse()
         .map_err(|error| Problem::new(Code::Usage, format!("`{text}` is not a time: {error}")))
 }

@@ -22,8 +22,13 @@ const SIGCHLD: i32 = 17;
 /// Answers questions from `socket` until the server has gone.
 ///
 /// `open` makes the engine, before the first question; where it cannot, every question is answered
-/// with the reason.
-pub fn run(socket: OwnedFd, open: impl Fn() -> Result<Engine, Problem>) -> io::Result<()> {
+/// with the reason. `renew` brings in settings files as they are now, before every further one: workers
+/// that started at different times say the same.
+pub fn run(
+    socket: OwnedFd,
+    open: impl Fn() -> Result<Engine, Problem>,
+    renew: impl Fn(&mut Engine) -> Result<(), Problem>,
+) -> io::Result<()> {
     let _ = skep_sys::memory::set_command_line("skep: worker");
     // Whoever stops the server by the keyboard means the server, which then lets its workers end.
     for signal in [2, 13] {
@@ -36,7 +41,7 @@ pub fn run(socket: OwnedFd, open: impl Fn() -> Result<Engine, Problem>) -> io::R
         wait(&socket, &children)?;
         reap(&children)?;
         let Some((request, file)) = frame::receive(&socket)? else { return Ok(()) };
-        let (given, replayed) = match ready(&mut engine, &open) {
+        let (given, replayed) = match ready(&mut engine, &open, &renew) {
             Ok(engine) => handle(engine, &request, file.map(Into::into)),
             Err(problem) => (Err(problem), false),
         };
@@ -52,9 +57,11 @@ pub fn run(socket: OwnedFd, open: impl Fn() -> Result<Engine, Problem>) -> io::R
 fn ready<'a>(
     engine: &'a mut Option<Engine>,
     open: &impl Fn() -> Result<Engine, Problem>,
+    renew: &impl Fn(&mut Engine) -> Result<(), Problem>,
 ) -> Result<&'a mut Engine, Problem> {
-    if engine.is_none() {
-        *engine = Some(open()?);
+    match engine {
+        Some(engine) => renew(engine)?,
+        None => *engine = Some(open()?),
     }
     engine.as_mut().ok_or_else(|| Problem::new(Code::Internal, "the engine was not opened"))
 }

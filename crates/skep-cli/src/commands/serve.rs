@@ -38,6 +38,9 @@ pub(crate) struct Serve {
     /// Create nothing when less memory than this is free on the host
     #[arg(long, value_name = "SIZE", default_value = "128M")]
     keep_free: ByteSize,
+    /// Send traces to this collector of OpenTelemetry: http://HOST:PORT (default: `server.traces`)
+    #[arg(long, value_name = "URL")]
+    traces: Option<String>,
 }
 
 fn parse_listen(text: &str) -> Result<Listen, String> {
@@ -61,7 +64,12 @@ impl Run for Serve {
         }
         let around = &context.surroundings;
         skep_server::log_to_stderr(context.output.is_verbose());
+        let traces = match self.traces {
+            Some(url) => Some(url),
+            None => crate::storage::all_settings(context.global())?.traces,
+        };
         skep_server::serve(Config {
+            traces,
             listeners,
             token_file: self.token_file.map(|path| around.directory.join(path)),
             worker: worker(&state_dir, context),

@@ -25,7 +25,12 @@ impl Run for Worker {
             .map_err(|error| failed(error.into()))?;
         let null = std::fs::File::open("/dev/null").map_err(failed)?;
         rustix::stdio::dup2_stdin(&null).map_err(|error| failed(error.into()))?;
-        skep_server::worker::run(socket, || crate::wiring::open_engine(context.global()))
+        let global = context.global();
+        let renew = |engine: &mut skep_engine::Engine| {
+            engine.take_settings(global.system_config()?, global.user_config()?);
+            Ok(())
+        };
+        skep_server::worker::run(socket, || crate::wiring::open_engine(global), renew)
             .map_err(failed)?;
         Ok(0)
     }

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 const ALIASES: [(&str, &str); 2] =
     [("SKEP_STORE", "store.url"), ("SKEP_MICROVM_EMULATION", "provider.microvm.emulation")];
 /// The first words of keys: a variable that begins so and is none of ours is a mistake.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "SKEP_LIMITS_",
     "SKEP_SANDBOX_",
     "SKEP_CHANGES_",
@@ -18,6 +18,7 @@ const SECTIONS: [&str; 9] = [
     "SKEP_GC_",
     "SKEP_QUOTA_",
     "SKEP_STORE_",
+    "SKEP_SERVER_",
 ];
 
 /// The variable of a key.

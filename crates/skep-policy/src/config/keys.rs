@@ -65,6 +65,7 @@ pub const KEYS: &[&str] = &[
     "store.url",
     "store.node",
     "store.lease",
+    "server.traces",
     "profiles.*.description",
     "profiles.*.from",
     "profiles.*.memory_share.cap",

@@ -129,11 +129,15 @@ async fn waited_for(ask: &Ask, stream: tokio::net::UnixStream, exec: Value) -> O
 async fn attach_to_new(
     ask: Ask,
     Name(sandbox): Name,
+    headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Outcome {
     let place = stream_place(&ask.app)?;
     let upgrade = upgrade.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
+    // A browser gives up where the protocol that it named is not confirmed.
+    let protocol = crate::sessions::sent_protocol(&headers).map(str::to_owned);
     Ok(upgrade
+        .protocols(protocol)
         .max_message_size(1 << 20)
         .on_upgrade(move |socket| attach::serve(socket, ask, sandbox, place))
         .into_response())

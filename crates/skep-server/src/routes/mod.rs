@@ -9,6 +9,7 @@ mod network;
 mod operations;
 mod review;
 mod sandboxes;
+mod session;
 
 use crate::app::Shared;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 pub(crate) fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(health::routes())
+        .merge(session::routes())
         .merge(sandboxes::routes())
         .merge(execs::routes())
         .merge(files::routes())
