@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Load on a private `skep serve`: create → first exec one after the other, a burst at once, memory of idle sandboxes.
+"""Load on a private `skep serve`: create → first exec one after the other, a burst of whole lives (create, exec, diff,
+delete) at once, requests per second, and memory of idle sandboxes.
 
 Usage: benches/api.py [--skep PROGRAM] [--count N] [--burst N] [--idle N]
 
@@ -70,19 +71,47 @@ def figures(runs):
     }
 
 
-def proportional_memory(state):
-    """Bytes of the processes that hold sandboxes of this state directory (Pss), by their open socket's directory."""
-    total = 0
+def holders(skep):
+    """Processes of this program that hold sandboxes: keepers, and process 1 of each."""
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
+            if os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)") != skep:
+                continue
             with open(f"/proc/{pid}/cmdline", "rb") as line:
-                if b"keeper" not in line.read():
-                    continue
+                words = line.read().split(b"\0")
+        except OSError:
+            continue
+        if b"serve" not in words and not words[0].startswith(b"skep: worker"):
+            found.append(pid)
+    return found
+
+
+def proportional_memory(skep):
+    """Bytes of these processes, shared pages by share (Pss)."""
+    total = 0
+    for pid in holders(skep):
+        try:
             with open(f"/proc/{pid}/smaps_rollup") as rollup:
                 total += sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss:"))
         except OSError:
             continue
     return total
+
+
+def rate(path, seconds, clients):
+    """Answers per second to the cheapest question that asks the engine, on connections that stay open."""
+    deadline = time.monotonic() + seconds
+
+    def client(_):
+        connection, count = Connection(path), 0
+        while time.monotonic() < deadline:
+            ask(connection, "GET", "/v1/sandboxes?limit=1")
+            count += 1
+        return count
+
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        return round(sum(pool.map(client, range(clients))) / seconds, 1)
 
 
 def main():
@@ -94,6 +123,9 @@ def main():
     typed = parser.parse_args()
     skep = os.path.abspath(typed.skep)
     scratch = tempfile.mkdtemp(prefix="skep-bench-")
+    # A program of its own, so that other sandboxes of this host are not counted.
+    shutil.copy(skep, os.path.join(scratch, "skep"))
+    skep = os.path.join(scratch, "skep")
     project, state = os.path.join(scratch, "project"), os.path.join(scratch, "state")
     os.mkdir(project)
     path = os.path.join(state, "skep.sock")
@@ -107,17 +139,25 @@ def main():
             time.sleep(0.05)
         for _ in range(5):
             once(path, project)
-        result = {"one_by_one": figures([once(path, project) for _ in range(typed.count)])}
+        result = {"load_average": os.getloadavg()[0], "processors": os.cpu_count()}
+        result |= {"one_by_one": figures([once(path, project) for _ in range(typed.count)])}
         with concurrent.futures.ThreadPoolExecutor(typed.burst) as pool:
             runs = list(pool.map(lambda _: once(path, project), range(typed.burst)))
         result["burst"] = figures(runs)
-        before = proportional_memory(state)
-        kept = [once(path, project, keep=True)[0] for _ in range(typed.idle)]
-        if kept:
-            result["idle_bytes_each"] = (proportional_memory(state) - before) // len(kept)
+        result["requests_per_second"] = rate(path, 3, 8)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            kept = [run[0] for run in pool.map(lambda _: once(path, project, keep=True), range(typed.idle))]
+            if kept:
+                result["idle"] = {
+                    "count": len(kept),
+                    "processes": len(holders(skep)),
+                    "bytes_each": proportional_memory(skep) // len(kept),
+                    "create_to_first_exec_ms_beside_them": figures([once(path, project) for _ in range(10)])[
+                        "create_to_first_exec_ms"
+                    ],
+                }
+            list(pool.map(lambda name: ask(Connection(path), "DELETE", f"/v1/sandboxes/{name}"), kept))
         connection = Connection(path)
-        for name in kept:
-            ask(connection, "DELETE", f"/v1/sandboxes/{name}")
         left = ask(connection, "GET", "/v1/sandboxes")["items"]
         result["left"] = len(left)
         print(json.dumps(result, indent=2))

@@ -61,6 +61,61 @@ fn heavy_many_lives_at_once() {
     });
 }
 
+/// Memory of a process, in KiB.
+fn resident(pid: i32) -> u64 {
+    field(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap(), "VmRSS:")
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A thousand live ones in the long run, fifty otherwise: all there, each small, all gone.
+#[test]
+fn heavy_many_idle_sandboxes_are_small() {
+    for_each([Who::root()], |lab| {
+        let server = lab.serve(&["--keep-free", "16M"]);
+        let count = if long() { 1000 } else { 50 };
+        let port = server.port;
+        let body = json!({ "project": lab.project });
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    for _ in 0..count / 5 {
+                        let (status, made) = ask(port, "POST /v1/sandboxes", &body);
+                        assert_eq!(status, 201, "{made}");
+                    }
+                });
+            }
+        });
+        let holders = outside::processes_of(&lab.root).into_iter().filter(|one| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", one.pid)).unwrap_or_default();
+            !line.starts_with(b"skep: worker") && one.pid != server.pid()
+        });
+        let sizes = holders.map(|one| {
+            let path = format!("/proc/{}/smaps_rollup", one.pid);
+            field(&std::fs::read_to_string(path).unwrap_or_default(), "Pss:")
+        });
+        let (number, sum) = sizes.fold((0, 0), |(number, sum), size| (number + 1, sum + size));
+        println!("{number} processes, {} KiB for each sandbox", sum / count);
+        assert!(number >= 2 * count, "{number}");
+        // The debug build is larger in text alone; the figure of a release is in `benches/api.py`.
+        assert!(sum / count < 8 << 10, "{} KiB for each", sum / count);
+        let names: Vec<Value> = lab.sandboxes();
+        assert_eq!(names.len() as u64, count);
+        let last = names[0]["id"].as_str().unwrap();
+        assert_eq!(server.script(last, "echo fine")["stdout"], "fine\n");
+        server.stop();
+    });
+}
+
+/// 10,000 in the long run, or as many as `SKEP_TEST_CYCLES` says.
+fn cycles() -> usize {
+    let said = std::env::var("SKEP_TEST_CYCLES").ok().and_then(|text| text.parse().ok());
+    said.unwrap_or(if long() { 10_000 } else { 100 })
+}
+
 /// The server is killed and started again, over and over, while something runs and something is
 /// being asked. The memory of the last is not more than that of the first.
 #[test]
@@ -72,7 +127,8 @@ fn heavy_crash_8_a_hundred_deaths_of_the_server_cost_nothing() {
         let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
         let id = exec["id"].as_str().unwrap().to_owned();
         let began = Instant::now();
-        let cycles = if long() { 1000 } else { 100 };
+        let cycles = cycles();
+        let before = (resident(server.pid()), resident(lab.keepers()[0]));
         for number in 0..cycles {
             let body = json!({ "command": ["true"] });
             // Whether this one is carried out, is not said: only that nothing breaks by it.
@@ -95,6 +151,10 @@ fn heavy_crash_8_a_hundred_deaths_of_the_server_cost_nothing() {
             server = lab.serve(&[]);
         }
         println!("{cycles} cycles in {:?}", began.elapsed());
+        let after = (resident(server.pid()), resident(lab.keepers()[0]));
+        println!("resident KiB of server and keeper: {before:?}, then {after:?}");
+        assert!(after.0 < before.0 * 3 / 2 + 1024, "the server: {before:?}, {after:?}");
+        assert!(after.1 < before.1 * 3 / 2 + 1024, "the keeper: {before:?}, {after:?}");
         let shown = server.get(&format!("/v1/execs/{id}")).is(200).json();
         assert_eq!(shown["running"], true, "{shown}");
         assert_eq!(server.script("s", "echo fine")["stdout"], "fine\n");
