@@ -15,7 +15,8 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
         return Some(binary);
     }
     // Tests run in parallel: each compiles to a name of its own and renames.
-    let own = target.join(format!("{name}.{}", std::process::id()));
+    let thread = std::thread::current().id();
+    let own = target.join(format!("{name}.{}-{thread:?}", std::process::id()));
     let made = Command::new("gcc")
         .args(["-static", "-O1", "-Wall", "-Werror", "-D_GNU_SOURCE", "-pthread", "-o"])
         .args([&own, &source])

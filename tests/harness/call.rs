@@ -49,7 +49,14 @@ impl Call {
     }
 
     /// Sets a variable of skep's own environment.
+    ///
+    /// Settings and failpoints are of the process that works: such a call goes to no server.
     pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        let word = name.as_ref().as_encoded_bytes();
+        let ways = [b"SKEP_HOST".as_slice(), b"SKEP_TOKEN"];
+        if word.starts_with(b"SKEP_") && !ways.contains(&word) && super::hosted::wanted() {
+            self.command.env_remove("SKEP_HOST");
+        }
         self.command.env(name, value);
         self
     }

@@ -22,6 +22,16 @@ pub(crate) const LOCAL: &[&str] = &[
     "-h",
 ];
 
+/// Whether the tests are made through a server.
+pub(crate) fn wanted() -> bool {
+    std::env::var_os("SKEP_TEST_HOST").is_some()
+}
+
+/// Whether a process is a server or one of its workers, which hold nothing of a sandbox.
+pub(crate) fn serves(line: &[u8]) -> bool {
+    line.starts_with(b"skep: worker") || line.split(|byte| *byte == 0).any(|word| word == b"serve")
+}
+
 /// The lab's server, if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct Hosted {
@@ -39,7 +49,7 @@ enum State {
 impl Hosted {
     /// Leads a call to the server.
     pub(crate) fn lead(&self, lab: &Lab, command: &mut Command) {
-        if std::env::var_os("SKEP_TEST_HOST").is_none() {
+        if !wanted() {
             return;
         }
         // Options of the whole program, such as another state directory, mean another world.

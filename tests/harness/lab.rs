@@ -232,8 +232,7 @@ impl Lab {
         // A server and its workers are parents too, and hold nothing.
         let serves = |pid: i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.starts_with(b"skep: worker")
-                || line.split(|byte| *byte == 0).any(|w| w == b"serve")
+            super::hosted::serves(&line)
         };
         let pids = ours.iter().map(|one| one.pid);
         pids.filter(|pid| parents.contains(pid) && !serves(*pid)).collect()
