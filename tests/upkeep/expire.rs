@@ -11,9 +11,10 @@ fn shown(lab: &Lab, name: &str) -> Option<Value> {
     lab.sandboxes().into_iter().find(|one| one["name"] == name)
 }
 
-fn directory(lab: &Lab, name: &str) -> PathBuf {
-    let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
-    lab.state.join("sandboxes").join(id)
+/// Makes a sandbox with a time to live, and returns its directory.
+fn create(lab: &Lab, name: &str, ttl: &str) -> PathBuf {
+    let made = lab.skep(["create", name, "--ttl", ttl, "--json"]).run().ok().json();
+    lab.state.join("sandboxes").join(made["id"].as_str().unwrap())
 }
 
 #[test]
@@ -21,12 +22,10 @@ fn a_sandbox_past_its_time_to_live_goes_at_the_next_command() {
     for_both(|lab| {
         lab.write("a.txt", "one\n");
         lab.skep(["create", "stays"]).run().ok();
-        for name in ["empty", "work"] {
-            lab.skep(["create", name, "--ttl", "2s"]).run().ok();
-        }
+        let gone = create(lab, "empty", "2s");
+        create(lab, "work", "5s");
         lab.exec_script("work", "echo two > b.txt").run().ok();
         let digest = lab.diff("work")["digest"].clone();
-        let gone = directory(lab, "empty");
         // Any command will do: this one only lists.
         wait_for("the empty one to go", 20, || shown(lab, "empty").is_none().then_some(()));
         assert!(!gone.exists(), "its directory is left");
@@ -47,7 +46,7 @@ fn a_sandbox_past_its_time_to_live_goes_at_the_next_command() {
 #[test]
 fn work_past_its_time_to_live_is_archived_where_that_is_set() {
     for_both(|lab| {
-        lab.skep(["create", "work", "--ttl", "1s"]).run().ok();
+        create(lab, "work", "4s");
         lab.exec_script("work", "echo two > b.txt").run().ok();
         let archived = || lab.skep(["ls", "--all"]).env("SKEP_GC_ARCHIVE_UNREVIEWED", "true").run();
         wait_for("the archive", 20, || {
@@ -77,7 +76,7 @@ fn signal(pid: i32, signal: Signal) {
 #[test]
 fn clean_5_what_is_written_while_its_time_ends_is_kept() {
     for_both(|lab| {
-        lab.skep(["create", "s", "--ttl", "2s"]).run().ok();
+        let directory = create(lab, "s", "4s");
         let mark = format!("late-{}", lab.root.file_name().unwrap().display());
         let script = "trap 'echo late > late' USR1; echo up; while :; do sleep 0.1; done";
         let call = ["exec", "-d", "s", "--", "sh", "-c", script, &mark];
@@ -99,9 +98,7 @@ fn clean_5_what_is_written_while_its_time_ends_is_kept() {
             stands.then_some(child)
         });
         signal(writer, Signal::USR1);
-        let upper =
-            std::fs::read_dir(lab.state.join("sandboxes")).unwrap().next().unwrap().unwrap();
-        let late = upper.path().join("upper/late");
+        let late = directory.join("upper/late");
         wait_for("the late byte", 20, || late.exists().then_some(()));
         signal(ending.id() as i32, Signal::CONT);
         assert!(ending.wait().unwrap().success());
