@@ -99,3 +99,8 @@ fn images_that_could_write_elsewhere_or_exchange_init_are_refused() {
         engine.ask(&["rmi", "volume", "run", "preload"]);
     });
 }
+
+#[test]
+fn proc_4_to_12_a_hundred_ways_out_are_shut_in_a_container() {
+    for_both(|lab, _| crate::providers::attacks::assert_as_said(lab, "docker"));
+}

@@ -36,6 +36,29 @@ fn res_11_a_daemon_of_an_exec_that_ended_by_itself_is_kept_until_stop() {
     });
 }
 
+/// Neither a session of its own nor a second fork takes a process out of its exec, and another exec's
+/// are left alone, also where no cgroup tells them apart.
+#[test]
+fn res_11_a_timeout_takes_the_daemons_of_its_exec_along_and_no_others() {
+    for_both(|lab| {
+        lab.create("s");
+        let daemon = |seconds: &str| {
+            format!(
+                "(setsid sh -c 'trap \"\" TERM HUP; sleep {seconds} & exec sleep {seconds}' >/dev/null 2>&1 &)"
+            )
+        };
+        let other = format!("{}; sleep 4716", daemon("4716"));
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", &other]).run().ok();
+        wait_for("the other exec", 5, || (sleepers(lab, "4716") == 3).then_some(()));
+        let flags = ["exec", "--timeout", "700ms", "--grace", "200ms", "s", "--", "sh", "-c"];
+        let script = format!("{}; {}; sleep 300", daemon("4717"), daemon("4717"));
+        lab.skep(flags).arg(script).run().exits(124);
+        wait_for_empty("daemons", 5, || vec![(); sleepers(lab, "4717")]);
+        assert_eq!(sleepers(lab, "4716"), 3, "the other exec lives");
+        lab.exec_script("s", "hostname").run().ok();
+    });
+}
+
 /// Killing the keeper is the harshest end: nothing inside survives it.
 #[test]
 fn res_11_nothing_survives_the_keeper() {
@@ -106,7 +129,7 @@ fn res_2_a_chain_of_forks_does_not_escape_the_memory_limit() {
 /// Another exec runs, so that not everyone may be ended.
 #[test]
 fn res_11_a_timeout_takes_a_chain_of_forks_along() {
-    for_each([Who::root()], |lab| {
+    for_both(|lab| {
         if with_chain(lab).is_none() {
             return;
         }

@@ -10,11 +10,13 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 
 /// What a run of the program said: name of the attempt, and how it was refused (`None`: it worked).
-fn attempts(call: Call) -> BTreeMap<String, Option<String>> {
+pub(crate) fn attempts(call: Call) -> BTreeMap<String, Option<String>> {
     let ran = call.run();
     let text = ran.text();
+    // The last attempt is to kill number 1: where that works nobody is left to tell.
+    let killed = text.lines().last().is_some_and(|line| line.contains(" shadow"));
     assert!(
-        text.lines().any(|line| line == "end"),
+        killed || text.lines().any(|line| line == "end"),
         "it did not get to its end: {}",
         ran.describe()
     );
@@ -29,15 +31,18 @@ fn attempts(call: Call) -> BTreeMap<String, Option<String>> {
             _ => None,
         };
     }
+    if killed {
+        found.insert("kill-init".to_owned(), None);
+    }
     found
 }
 
-fn open(found: &BTreeMap<String, Option<String>>) -> Vec<&str> {
+pub(crate) fn open(found: &BTreeMap<String, Option<String>>) -> Vec<&str> {
     found.iter().filter(|(_, why)| why.is_none()).map(|(name, _)| name.as_str()).collect()
 }
 
 /// The program, where the caller can run it.
-fn place(lab: &Lab) -> Option<PathBuf> {
+pub(crate) fn place(lab: &Lab) -> Option<PathBuf> {
     let program = attack::program("escape")?;
     let copy = lab.project.join("escape");
     std::fs::copy(program, &copy).unwrap();

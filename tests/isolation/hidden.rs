@@ -126,7 +126,7 @@ fn hidden_are_many_and_those_in_directories_that_nobody_may_write() {
     use std::os::unix::fs::PermissionsExt as _;
     for_both(|lab| {
         for number in 0..1_000 {
-            lab.write(&format!("keys/{}/{number}.pem", number / 100), &lab.canary.text);
+            lab.write(format!("keys/{}/{number}.pem", number / 100), &lab.canary.text);
         }
         lab.write("shut/below/.env", &lab.canary.text);
         lab.write("shut/plain", "plain\n");

@@ -5,7 +5,7 @@ mod daemons;
 mod defaults;
 mod disk;
 mod drivers;
-mod escape;
+pub(crate) mod escape;
 mod hidden;
 mod limits;
 mod mounts;

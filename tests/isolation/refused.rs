@@ -86,3 +86,24 @@ fn proc_14_a_typed_limit_without_a_cgroup_is_refused_unless_best_effort() {
         }
     });
 }
+
+/// What a command cannot reach without a network is said with what would let it, and nothing else is.
+#[test]
+fn net_1_a_command_that_fails_without_a_network_is_told_so() {
+    for_both(|lab| {
+        let said = "this sandbox has no network; `--allow HOST` opens a way";
+        for script in [
+            "import socket; socket.create_connection(('192.0.2.1', 80), 2)",
+            "import socket; socket.getaddrinfo('example.com', 80)",
+        ] {
+            let ran = lab.skep(["run", "--", "/usr/bin/python3", "-c", script]).run().exits(1);
+            assert!(ran.errors().contains(said), "{}", ran.describe());
+            let ran = lab.skep(["run", "--json", "--", "/usr/bin/python3", "-c", script]).run();
+            assert_eq!(ran.json()["refused"][0]["call"], "network", "{}", ran.describe());
+        }
+        for script in ["import sys; sys.exit(1)", "import socket; socket.socket().bind(('', 0))"] {
+            let ran = lab.skep(["run", "--", "/usr/bin/python3", "-c", script]).run();
+            assert!(!ran.errors().contains("network"), "{}", ran.describe());
+        }
+    });
+}

@@ -1,6 +1,7 @@
 //! One set of cases for every provider: the same review, the same ends, and reports that tell the
 //! truth about what each of them is.
 
+pub(crate) mod attacks;
 mod choice;
 mod ends;
 mod network;

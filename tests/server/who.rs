@@ -315,6 +315,33 @@ fn an_operator_runs_nothing_outside_a_fence() {
     });
 }
 
+/// An approver may make a sandbox that isolates nothing; a command in it is one of the server's user,
+/// who is an approver.
+#[test]
+fn an_operator_runs_nothing_where_nothing_is_isolated() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let operator = token(lab, &["--role", "operator"]);
+        for (name, provider) in [("bare", "subprocess"), ("fenced", "namespace")] {
+            let more = json!({ "name": name, "provider": provider });
+            assert_eq!(create_with(&server, lab, TOKEN, &more), 201);
+        }
+        let agent = token(lab, &["--role", "agent", "--sandbox", "bare"]);
+        let run = |name: &str, token: &str| {
+            let body = json!({ "command": ["touch", lab.root.join("ran")] }).to_string();
+            let json = ["-X", "POST", "-H", "Content-Type: application/json", "-d", &body];
+            server.with(token, &json, &format!("/v1/sandboxes/{name}/execs")).status
+        };
+        assert_eq!(run("bare", &operator), 403);
+        assert_eq!(run("bare", &agent), 403);
+        assert!(!lab.root.join("ran").exists());
+        // The controls: the role and the provider are what counts.
+        assert_eq!(run("fenced", &operator), 201);
+        assert_eq!(run("bare", TOKEN), 201);
+        server.stop();
+    });
+}
+
 #[test]
 fn a_method_without_a_row_is_refused() {
     for_each([Who::user()], |lab| {

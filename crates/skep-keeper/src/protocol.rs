@@ -365,6 +365,8 @@ pub struct SpawnOrder {
     pub processes: Option<u64>,
     /// Whether `ptrace` is allowed inside.
     pub allow_ptrace: bool,
+    /// Whether init marks its processes, because no cgroup tells them from another exec's.
+    pub marked: bool,
 }
 
 /// Everything a write needs to know.

@@ -45,6 +45,7 @@ pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Resu
     let asked = Asked { engine, order };
     if let Call::Exec { sandbox, spec, attach } = &order.call {
         let sandbox = asked.sandbox(sandbox)?;
+        check_fence(&sandbox, order.unfenced)?;
         let started = engine.exec(&sandbox.id, spec, *attach)?;
         let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
         return Ok(Given { value, stream: started.stream.map(Live::Exec) });
@@ -61,6 +62,18 @@ pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Resu
         .unwrap_or_else(|| asked.operations());
     let value = document?;
     Ok(Given { value, stream: None })
+}
+
+/// A command in a sandbox without isolation is a command of the server's user, who is an approver.
+fn check_fence(sandbox: &Sandbox, unfenced: bool) -> Result<(), Problem> {
+    if unfenced || sandbox.provider != "subprocess" {
+        return Ok(());
+    }
+    let message = format!(
+        "sandbox `{}` isolates nothing (provider `subprocess`): commands in it need the role approver",
+        sandbox.name
+    );
+    Err(Problem::new(Code::Forbidden, message).hint("use a sandbox on another provider"))
 }
 
 struct Asked<'a> {

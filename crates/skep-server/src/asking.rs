@@ -5,6 +5,7 @@ use crate::calls::{Call, Key, Order};
 use crate::failure::{Failure, Outcome};
 use crate::guard::Principal;
 use crate::pool::Reply;
+use crate::roles::Role;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -104,6 +105,7 @@ impl Ask {
             call,
             actor: self.who.actor.clone(),
             bound: self.who.bound.clone(),
+            unfenced: self.who.role == Role::Approver,
             version: self.version,
             key,
         };

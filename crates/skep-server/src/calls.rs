@@ -238,6 +238,8 @@ pub(crate) struct Order {
     pub(crate) actor: Option<String>,
     /// The only sandbox that may be named; all others do not exist.
     pub(crate) bound: Option<SandboxId>,
+    /// Whether the asker may run commands where nothing holds them.
+    pub(crate) unfenced: bool,
     /// The version the sandbox must still have.
     pub(crate) version: Option<u64>,
     /// Act once for this key.
@@ -256,7 +258,7 @@ pub(crate) struct Key {
 impl Order {
     /// A question of the server itself.
     pub(crate) fn own(call: Call) -> Self {
-        Self { call, actor: None, bound: None, version: None, key: None }
+        Self { call, actor: None, bound: None, unfenced: true, version: None, key: None }
     }
 }
 

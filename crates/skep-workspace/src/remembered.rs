@@ -218,6 +218,11 @@ fn forget_oldest(directory: &Path) {
     }
 }
 
+/// The number of this day: a part of the key of what is to be looked at anew on the next.
+pub fn today() -> i128 {
+    crate::base::clock_ns() / (24 * 3_600 * 1_000_000_000)
+}
+
 /// Whether this tree is on a filesystem whose change times can be believed.
 pub fn can_be_remembered(root: &TreeRoot) -> bool {
     rustix::fs::fstatfs(root.fd()).is_ok_and(|stat| LOCAL.contains(&stat.f_type))

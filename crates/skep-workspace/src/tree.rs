@@ -17,6 +17,9 @@ use std::path::Path;
 /// How often a resolution is tried again when the kernel says that a rename went on beside it.
 const RESOLVE_ATTEMPTS: usize = 128;
 
+/// The names in a directory, with their types.
+pub type Names = Vec<(Vec<u8>, FileType)>;
+
 /// A directory held open; see the module's text.
 #[derive(Debug)]
 pub struct TreeRoot {
@@ -107,17 +110,13 @@ impl TreeRoot {
     }
 
     /// The names in a directory with their types, sorted by bytes; `.` and `..` left out.
-    pub fn list(&self, path: &RelPath) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+    pub fn list(&self, path: &RelPath) -> io::Result<Names> {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         list_dir(fd)
     }
 
     /// As [`TreeRoot::list`], in no order; `None` when there are more than `most`.
-    pub fn list_some(
-        &self,
-        path: &RelPath,
-        most: usize,
-    ) -> io::Result<Option<Vec<(Vec<u8>, FileType)>>> {
+    pub fn list_some(&self, path: &RelPath, most: usize) -> io::Result<Option<Names>> {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(fd)? {

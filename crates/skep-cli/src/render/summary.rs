@@ -105,10 +105,12 @@ pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate
             Fate::Removed => "sandbox removed".to_owned(),
         };
         let _ = writeln!(text, "{} no changes ({used}); {fate}", style.bold("skep:"));
+        text.push_str(&unreached(style, end));
         return text;
     }
     text.push_str(&risks(style, set));
     let _ = writeln!(text, "{} {} ({used})", style.bold("skep:"), diff::totals(set));
+    text.push_str(&unreached(style, end));
     if fate == Fate::Removed {
         let _ = writeln!(text, "sandbox {} and its changes were discarded", set.sandbox);
         return text;
@@ -137,6 +139,16 @@ fn used(end: &ExecEnd) -> String {
         let _ = write!(used, ", refused: {}", refused(end));
     }
     used
+}
+
+/// What would have let a failed command out, if it tried to reach something.
+fn unreached(style: Style, end: &ExecEnd) -> String {
+    if !end.refused.iter().any(|refused| refused.call == "network") {
+        return String::new();
+    }
+    let what =
+        "it tried to reach something, and this sandbox has no network; `--allow HOST` opens a way";
+    format!("{} {what}\n", style.yellow("skep:"))
 }
 
 /// The calls that were refused most often.

@@ -145,11 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    fn content(
-        &self,
-        directory: &RelPath,
-        entries: Vec<(Vec<u8>, rustix::fs::FileType)>,
-    ) -> Content {
+    fn content(&self, directory: &RelPath, entries: skep_workspace::tree::Names) -> Content {
         let mut content = Content { certain: true, ..Content::default() };
         let counts = self.plan.counts_in(directory);
         let hides = if counts { HideRules::hides } else { HideRules::hides_as_asked };

@@ -4,6 +4,7 @@
 //! with the keeper's; in some vessels it is this program, executed anew by somebody else. It dies with the keeper, and with it, because it is number 1 of its pid
 //! namespace, everything inside.
 
+mod marks;
 mod serve;
 
 use crate::channel::Channel;
@@ -184,6 +185,7 @@ fn set_up(
     let init = Init {
         running: HashMap::new(),
         terminals: HashMap::new(),
+        marks: marks::Marks::default(),
         signals,
         project,
         confinement,

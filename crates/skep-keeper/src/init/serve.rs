@@ -1,6 +1,7 @@
 //! Init at work: starts processes as it is told, reaps them, writes through the view.
 
 use super::Outlet;
+use super::marks::Marks;
 use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
@@ -28,6 +29,8 @@ pub(super) struct Init {
     pub(super) running: HashMap<i32, ExecId>,
     /// Terminals that are relayed.
     pub(super) terminals: HashMap<ExecId, OwnedFd>,
+    /// Whose processes are whose.
+    pub(super) marks: Marks,
     pub(super) signals: SignalFd,
     pub(super) project: OwnedFd,
     pub(super) confinement: Confinement,
@@ -43,7 +46,7 @@ impl Init {
     pub(super) fn serve(mut self, channel: &Channel) -> i32 {
         let code = self.serve_until_end(channel);
         if self.bare {
-            vessel::end_family();
+            vessel::end_family(vessel::END_PATIENCE);
         }
         code
     }
@@ -172,6 +175,9 @@ impl Init {
             },
             None => (Stdio::Pipes(rest), None, Vec::new()),
         };
+        if order.marked && !self.bare {
+            self.marks.give(&exec);
+        }
         let spawned = match &mut self.machine {
             Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, &self.confinement),
             None => spawn::spawn(&order, &joins, &stdio, &self.confinement),
@@ -234,6 +240,7 @@ impl Init {
             // To -1 from number 1: everyone in this pid namespace but itself.
             Whom::Everyone if self.bare => vessel::signal_family(signal),
             Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),
+            Whom::Exec(exec) if signal == Signal::KILL && self.marks.kill(exec) => {}
             Whom::Exec(exec) => {
                 let pids = self.running.iter().filter(|(_, running)| *running == exec);
                 for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {

@@ -52,6 +52,8 @@ use std::time::{Duration, Instant};
 
 /// How long an init without a pid namespace may take to end everything.
 const END_PATIENCE: Duration = Duration::from_secs(12);
+/// How long the keeper itself goes on ending what init could not.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A keeper whose sandbox is up.
 pub struct Keeper<'a> {
@@ -98,6 +100,8 @@ struct State {
     disk: Option<DiskGuard>,
     /// Where there is no cgroup.
     polled: Option<PolledGuard>,
+    /// How often something was to be reached without a network, as last counted.
+    unreached: u64,
     /// The group of an engine, where skep has none.
     watched: Option<Group>,
     /// Whether init is gone without having been told to.
@@ -185,6 +189,10 @@ impl<'a> Keeper<'a> {
     ///
     /// When this returns, no process of the sandbox is left.
     pub fn serve(mut self, terminate: &SignalFd) {
+        if self.vessel.is_bare() {
+            // Whom init leaves behind, or did not outlive, comes to us.
+            let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        }
         while !self.state.stopping {
             let ready = match self.wait(terminate) {
                 Ok(ready) => ready,
@@ -359,6 +367,9 @@ impl<'a> Keeper<'a> {
         let Attendants { servers, publisher, egress } = self.attendants;
         drop((egress, publisher, servers));
         self.attendants = Attendants { servers: Vec::new(), publisher: None, egress: None };
+        if self.vessel.is_bare() {
+            crate::vessel::end_family(LAST_PATIENCE);
+        }
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
         for exec in execs {
             self.bury(&exec);

@@ -12,7 +12,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
-use skep_types::{ByteString, EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, RelPath};
+use skep_types::{
+    ByteString, EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, NetworkMode, RelPath,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -184,6 +186,7 @@ impl Keeper<'_> {
             // the one that refuses, because it tells; this one holds until it is joined.
             processes: running.limits.pids.map(|limit| limit.saturating_add(u64::from(counted))),
             allow_ptrace: self.spec.policy.allow_ptrace,
+            marked: !self.has_exec_groups() && self.vessel.machine().is_none(),
         }
     }
 
@@ -231,9 +234,13 @@ impl Keeper<'_> {
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: &MainEnd) {
         self.drain(exec);
         let (refused, kills) = (self.refused_forks(), self.memory_kills());
+        let unreached = if main.code == Some(0) { 0 } else { self.unreached() };
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         if refused > running.refused_before {
             running.feel("pids");
+        }
+        if unreached > 0 {
+            running.refused.insert("network", unreached);
         }
         let end = running.conclude(main, kills > running.starved_before);
         if running.verdict.is_some() {
@@ -325,6 +332,20 @@ impl Keeper<'_> {
         group.and_then(|group| group.oom_kills()).unwrap_or(0)
     }
 
+    /// What was tried to reach without a network since this was last asked. The counters are those of
+    /// the sandbox's own network, where nothing has a way out.
+    fn unreached(&mut self) -> u64 {
+        let counted = self.spec.policy.network == NetworkMode::None
+            && !self.vessel.is_bare()
+            && self.vessel.tasks() == Tasks::Host
+            && self.vessel.machine().is_none();
+        if !counted {
+            return 0;
+        }
+        let tried = crate::network::unreached(self.init.pid);
+        tried.saturating_sub(std::mem::replace(&mut self.state.unreached, tried))
+    }
+
     /// Forks refused by the limit on tasks, which is the sandbox's and not the exec's.
     fn refused_forks(&self) -> u64 {
         let own = self.group.as_ref().filter(|membership| membership.used);
@@ -359,8 +380,8 @@ impl Keeper<'_> {
             self.end_strays(born);
         }
         if alone || !all_in {
-            // Without a cgroup a process that left the group cannot be told from another
-            // exec's; if there is no other exec, everyone is meant.
+            // Without a cgroup init knows an exec's processes by a mark, where it could give one; if
+            // there is no other exec, everyone is meant.
             let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
             let _ = self.channel.send(&ToInit::Signal { whom, signal: libc::SIGKILL }, &[]);
         }

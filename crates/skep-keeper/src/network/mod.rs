@@ -76,3 +76,40 @@ pub const NO_RESOLV_CONF: &str = "# this sandbox has no network\n";
 pub fn hosts_file(name: &str) -> String {
     format!("127.0.0.1 localhost {name}\n::1 localhost ip6-localhost ip6-loopback\n")
 }
+
+/// How often something in the network of this process was to be sent where no route leads, or to a
+/// resolver that is not there (without one configured, names are asked of this host).
+pub fn unreached(pid: rustix::process::Pid) -> u64 {
+    let net = format!("/proc/{}/net", pid.as_raw_nonzero());
+    let read = |name: &str| std::fs::read_to_string(format!("{net}/{name}")).unwrap_or_default();
+    let six = read("snmp6");
+    let six = six.lines().find_map(|line| line.strip_prefix("Ip6OutNoRoutes"));
+    unreached_in(&read("snmp")) + six.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// In `/proc/net/snmp`: for each protocol a line of names and a line of numbers.
+fn unreached_in(table: &str) -> u64 {
+    let lines: Vec<&str> = table.lines().collect();
+    let counter = |wanted: &str| -> u64 {
+        let row = |pair: &[&str]| {
+            let at = pair.first()?.split(' ').position(|name| name == wanted)?;
+            pair.get(1)?.split(' ').nth(at)?.parse().ok()
+        };
+        lines.chunks(2).find_map(row).unwrap_or(0)
+    };
+    counter("OutNoRoutes") + counter("NoPorts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_names() {
+        let table = "Ip: Forwarding OutDiscards OutNoRoutes\nIp: 2 0 5\n\
+            Udp: InDatagrams NoPorts InErrors\nUdp: 9 2 7\n";
+        assert_eq!(unreached_in(table), 7);
+        assert_eq!(unreached_in(""), 0);
+        assert_eq!(unreached_in("Ip: OutNoRoutes\n"), 0);
+    }
+}

@@ -18,8 +18,8 @@ use skep_confine::usage::family_of;
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
-/// How long ending may take: what is stuck in the kernel does not die, and cannot run either.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long init may take to end them: what is stuck in the kernel does not die, and cannot run either.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long everyone is stopped before everyone is killed.
 const STOPPING: Duration = Duration::from_millis(100);
 /// How long they are killed without a pause between two looks.
@@ -134,9 +134,9 @@ fn has_children() -> bool {
     !matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
-/// Ends every descendant, and waits until none is left.
-pub fn end_family() {
-    let deadline = Instant::now() + PATIENCE;
+/// Ends every descendant, and waits until none is left or patience is at its end.
+pub fn end_family(patience: Duration) {
+    let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         stop_family(Instant::now() + STOPPING);
         let pause = Instant::now() + CHASING;

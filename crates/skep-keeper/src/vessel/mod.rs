@@ -16,7 +16,9 @@ pub use crate::view::plan::{MASKED, MaskKind, SystemEntry};
 pub use crate::view::sources::{exists, system_entries};
 pub use attended::{Attended, DOOR, DOOR_SOCKET};
 pub(crate) use attended::{Door, start as start_attended};
-pub(crate) use bare::{end_family, signal_family, workspace as bare_workspace};
+pub(crate) use bare::{
+    PATIENCE as END_PATIENCE, end_family, signal_family, workspace as bare_workspace,
+};
 pub(crate) use bubblewrap::{
     Order as BubblewrapOrder, open_gate, ranged_namespace, said, start as start_bubblewrap,
 };

@@ -8,6 +8,10 @@
 //! that a stranger on the host could not read, found by looking at every mode at the start, and
 //! the names in `resources/system-secrets.toml`, which are absent even if they come later.
 //!
+//! What packages own (`/usr` but for `/usr/local`) has most of the files and changes by packages,
+//! which move files into their place and so the change time of the directory. There it is
+//! remembered for a day what was found, and only directories that have changed are looked at.
+//!
 //! An ordinary user has one id to map, and files of any other cannot be copied up by the kernel.
 //! There fuse-overlayfs does it, with the caller's own rights to read, and shows every file as the
 //! user's. In `/etc` and `/var` the same mask is laid there: what is named may be the user's own.
@@ -22,6 +26,9 @@ use rustix::fs::{
 };
 use rustix::mount::{OpenTreeFlags, open_tree};
 use skep_policy::{NameMatch, SystemSecret, system_secrets};
+use skep_types::{ContentHash, RelPath};
+use skep_workspace::remembered::{self, Content, Memory};
+use skep_workspace::tree::TreeRoot;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -103,7 +110,11 @@ pub fn prepare(
     let mut covers = named(&lower, directory, &secrets);
     // By fuse-overlayfs they cannot be read in any case. But a lock or a cache that is there and shut
     // stops a package manager, which makes a new one where there is none.
-    if how == CowMethod::Overlay || ["/etc", "/var"].map(Path::new).contains(&directory) {
+    let of_packages = !["/etc", "/var", "/opt"].map(Path::new).contains(&directory);
+    if how == CowMethod::Overlay && of_packages {
+        let state = sandbox.ancestors().nth(2).unwrap_or(sandbox);
+        find_closed_again(&lower, directory, &mut covers, &state.join("searched")).step(step)?;
+    } else if how == CowMethod::Overlay || ["/etc", "/var"].map(Path::new).contains(&directory) {
         find_closed(&lower, &mut covers).step(step)?;
     }
     Mask { root: &mask, lower: &lower, map, how }.write(&covers).step(step)
@@ -194,6 +205,59 @@ fn find_closed(lower: &OwnedFd, covers: &mut Covers) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The same, of what packages own: by what was found on this day, where nothing has changed since. A
+/// mode can change without the directory; of files that packages brought, nearly none ever does.
+fn find_closed_again(
+    lower: &OwnedFd,
+    directory: &Path,
+    covers: &mut Covers,
+    memories: &Path,
+) -> io::Result<()> {
+    let tree = TreeRoot::from_fd(lower.try_clone()?);
+    let (device, inode) = tree.identity()?;
+    let day = remembered::today();
+    let key = format!("system {} {device} {inode} {day} {covers:?}", directory.display());
+    let file = memories.join(format!("system-{}", ContentHash::of(key.as_bytes())));
+    let believed = remembered::can_be_remembered(&tree);
+    let memory = if believed { Memory::load(&file, key.as_bytes()) } else { Memory::default() };
+    let mut judge = |path: &RelPath| closed_in(lower, path, covers);
+    let looked = remembered::look(&tree, &memory, &mut judge)?;
+    if believed {
+        // Without it the next look only takes longer.
+        let _ = looked.keep(&file, key.as_bytes());
+    }
+    for hit in looked.hits {
+        covers.entry(hit.as_path().to_owned()).or_insert(Cover::Absent);
+    }
+    Ok(())
+}
+
+/// What a stranger could not read in one directory, and where to go on.
+fn closed_in(lower: &OwnedFd, path: &RelPath, covers: &Covers) -> io::Result<Content> {
+    let opened = match open_beneath(lower, path.as_path()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
+        other => other?,
+    };
+    // What people put there is theirs to close at any time.
+    let certain = !path.as_path().starts_with("local");
+    let mut content = Content { certain, ..Content::default() };
+    for (name, kind) in read(&opened)? {
+        if kind == FileType::Symlink || covers.contains_key(&path.as_path().join(&name)) {
+            continue;
+        }
+        let Ok(stat) = statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let name = name.as_bytes().to_vec();
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {}
+            FileType::Directory if stat.st_mode & 0o005 == 0o005 => content.enter.push(name),
+            FileType::RegularFile if stat.st_mode & 0o004 != 0 => {}
+            _ => content.hits.push(name),
+        }
+    }
+    content.enter.sort();
+    Ok(content)
 }
 
 fn open_beneath(lower: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
@@ -315,6 +379,32 @@ mod tests {
         find_closed(&lower, &mut covers).unwrap();
         let found: Vec<_> = covers.keys().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(found, ["closed", "listed", "open/for-group", "socket"]);
+    }
+
+    #[test]
+    fn what_packages_own_is_remembered_and_what_people_closed_is_found() {
+        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let close = |name: &str, mode: u32| {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "x").unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        };
+        (0..40).for_each(|number| close(&format!("lib/{number}/open"), 0o644));
+        close("lib/7/closed", 0o600);
+        close("local/etc/open", 0o644);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let lower = rustix::fs::open(root.path(), flags, Mode::empty()).unwrap();
+        let found = || {
+            let mut covers = Covers::new();
+            find_closed_again(&lower, Path::new("/usr"), &mut covers, state.path()).unwrap();
+            covers.keys().map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(), ["lib/7/closed"]);
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 1);
+        close("lib/9/new", 0o640);
+        close("local/etc/open", 0o600);
+        assert_eq!(found(), ["lib/7/closed", "lib/9/new", "local/etc/open"]);
     }
 
     #[test]
