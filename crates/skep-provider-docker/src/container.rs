@@ -102,10 +102,13 @@ fn labels(parts: &Parts<'_>) -> Result<HashMap<String, String>, DockerError> {
 fn host_config(parts: &Parts<'_>) -> Result<HostConfig, DockerError> {
     let limits = &parts.spec.policy.limits;
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let masked = |wanted: MaskKind| {
+    let masked = |wanted: MaskKind| -> Vec<String> {
         let paths = MASKED.iter().filter(|(_, kind)| *kind == wanted);
-        Some(paths.map(|(path, _)| (*path).to_owned()).collect())
+        paths.map(|(path, _)| (*path).to_owned()).collect()
     };
+    // A list of our own replaces the engine's, which covers parts of `/sys`. All of it describes the
+    // host, and no other provider shows it.
+    let hidden = masked(MaskKind::Hide).into_iter().chain(["/sys".to_owned()]).collect();
     let memory = limits.memory.map(|memory| number(memory.0));
     Ok(HostConfig {
         // The whole of what was asked for, swap included: none of it.
@@ -131,8 +134,8 @@ fn host_config(parts: &Parts<'_>) -> Result<HostConfig, DockerError> {
         init: Some(false),
         // What init says goes to the keeper; the engine keeps nothing.
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
-        masked_paths: masked(MaskKind::Hide),
-        readonly_paths: masked(MaskKind::ReadOnly),
+        masked_paths: Some(hidden),
+        readonly_paths: Some(masked(MaskKind::ReadOnly)),
         shm_size: Some(number(scratch(parts.spec))),
         mounts: Some(mounts(parts)?),
         tmpfs: Some(memory_filesystems(parts)?),
