@@ -136,7 +136,10 @@ def diff_group(bench):
         name = f"diff{count}"
         bench.start([bench.skep, "run", "--name", name, "--", "sh", "-c", change(count)], project)
         cases.append(bench.command(f"`skep diff`, {count:,} changes", [bench.skep, "diff", name], project))
-    ratios = [Ratio("diff ÷ git status", lambda m: m["`skep diff`, 10 changes"] / m["`git status`, 10 changes"], 0.1)]
+    def ratio(m):
+        return m["`skep diff`, 10 changes"] / m["`git status`, 10 changes"]
+
+    ratios = [Ratio("diff ÷ git status", ratio, 0.1), Ratio("diff ÷ git status, processor", ratio, 0.1, worked=True)]
     return cases, ratios, max(5, bench.rounds // 2)
 
 
@@ -197,41 +200,45 @@ def approve_group(bench):
 
 
 def layers_group(bench):
-    """Snapshot and fork of an idle sandbox that holds a change."""
-    project = bench.tree("layers", FILES_SMALL)
+    """Snapshot and fork of an idle sandbox: a small one, and one with many changes on a large project."""
+    base = "`skep version` (beside layers)"
+    small = bench.tree("layers", FILES_SMALL)
+    large = os.path.join(bench.scratch, f"files{FILES_BIG}")
+    if not os.path.isdir(large):
+        bench.tree(f"files{FILES_BIG}", FILES_BIG)
+    cases, ratios = [bench.command(base, [bench.skep, "version"], small)], []
+    for project, files, changes in ((small, FILES_SMALL, 1), (large, FILES_BIG, 1000)):
+        what = f"{changes:,} changed of {files:,}"
+        snapshot, fork = f"`skep snapshot`, {what}", f"`skep fork`, {what}"
+        script = f"i=0; while [ $i -lt {changes} ]; do echo x > new$i; i=$((i+1)); done"
+        cases += [layers_case(bench, snapshot, project, script, "snapshot"), layers_case(bench, fork, project, script, "fork")]
+        ratios += [
+            Ratio(f"snapshot − version, {what}", lambda m, name=snapshot: m[name] - m[base], 5.0, " ms"),
+            Ratio(f"fork − version, {what}", lambda m, name=fork: m[name] - m[base], 5.0, " ms"),
+            Ratio(f"snapshot − version, {what}, processor", lambda m, name=snapshot: m[name] - m[base], 5.0, " ms", worked=True),
+            Ratio(f"fork − version, {what}, processor", lambda m, name=fork: m[name] - m[base], 5.0, " ms", worked=True),
+        ]
+    return cases, ratios, max(5, bench.rounds // 4)
+
+
+def layers_case(bench, name, project, script, verb):
+    """One snapshot or fork, each round of a new sandbox at rest."""
     state = {}
 
     def before():
-        state["name"] = bench.unique()
-        bench.start([bench.skep, "run", "--name", state["name"], "--", "sh", "-c", "echo x > x"], project)
+        state["name"], state["fork"] = bench.unique(), bench.unique()
+        bench.start([bench.skep, "run", "--name", state["name"], "--", "sh", "-c", script], project)
+
+    def run():
+        words = [state["name"], "one"] if verb == "snapshot" else [state["name"], "--name", state["fork"]]
+        bench.start([bench.skep, verb, *words], project)
 
     def after():
+        if verb == "fork":
+            bench.remove(state["fork"], project)
         bench.remove(state["name"], project)
 
-    def after_fork():
-        bench.remove(state["fork"], project)
-        after()
-
-    def before_fork():
-        before()
-        state["fork"] = bench.unique()
-
-    base = "`skep version` (beside layers)"
-    cases = [
-        bench.command(base, [bench.skep, "version"], project),
-        Case("`skep snapshot`", lambda: bench.start([bench.skep, "snapshot", state["name"], "one"], project), before, after),
-        Case(
-            "`skep fork`",
-            lambda: bench.start([bench.skep, "fork", state["name"], "--name", state["fork"]], project),
-            before_fork,
-            after_fork,
-        ),
-    ]
-    ratios = [
-        Ratio("snapshot − version", lambda m: m["`skep snapshot`"] - m[base], 5.0, " ms"),
-        Ratio("fork − version", lambda m: m["`skep fork`"] - m[base], 5.0, " ms"),
-    ]
-    return cases, ratios, max(5, bench.rounds // 4)
+    return Case(name, run, before, after)
 
 
 def burst_group(bench):

@@ -1,6 +1,7 @@
 """Measuring: cases in turn, a private scratch area, and programs that may be missing."""
 
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -22,6 +23,8 @@ class Case:
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
     samples: list = field(default_factory=list)
+    # Processor time of the same runs, of every process that was waited for.
+    worked: list = field(default_factory=list)
     problem: str = ""
     # A case that measures itself leaves its figure here.
     taken: float | None = None
@@ -39,6 +42,8 @@ class Case:
 class Ratio:
     """A line of the second table: a number made of figures, and what it should be.
 
+    `worked` means processor time instead of time: what others do on the machine hardly changes it.
+
     `value` is asked with the medians, and again with each round's own figures for the spread: a busy
     moment hits both sides of a ratio, so that its spread is smaller than that of its parts."""
 
@@ -47,12 +52,22 @@ class Ratio:
     aim: float
     unit: str = "×"
     at_least: bool = False
+    worked: bool = False
+
+    def of(self, case):
+        return case.worked if self.worked else case.samples
 
     def met(self, figure):
         return figure >= self.aim if self.at_least else figure <= self.aim
 
     def aim_text(self):
         return f"{'≥' if self.at_least else '≤'} {self.aim:g}{self.unit}"
+
+
+def processor_time():
+    """Milliseconds of this process and of its ended children."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(part.ru_utime + part.ru_stime for part in (own, children)) * 1e3
 
 
 def measure(cases, rounds):
@@ -62,17 +77,19 @@ def measure(cases, rounds):
                 continue
             try:
                 case.before()
-                start = time.perf_counter()
+                start, worked = time.perf_counter(), processor_time()
                 case.run()
-                taken = (time.perf_counter() - start) * 1e3
+                taken, worked = (time.perf_counter() - start) * 1e3, processor_time() - worked
                 taken = taken if case.taken is None else case.taken
                 case.after()
             except Missing as error:
                 case.problem = str(error)
                 case.samples.clear()
+                case.worked.clear()
                 continue
             if number:
                 case.samples.append(taken)
+                case.worked.append(worked)
 
 
 class Bench:

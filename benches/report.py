@@ -29,7 +29,7 @@ def per_round(ratio, cases):
     rounds = min((len(case.samples) for case in cases if case.samples), default=0)
     values = []
     for number in range(rounds):
-        figures = {case.name: case.samples[number] for case in cases if len(case.samples) > number}
+        figures = {case.name: ratio.of(case)[number] for case in cases if len(case.samples) > number}
         try:
             values.append(ratio.value(figures))
         except (KeyError, ZeroDivisionError):
@@ -50,24 +50,24 @@ def markdown(groups, problems, command):
     problems = list(problems)
     met = True
     for name, cases, ratios in groups:
-        lines += [f"## {name}", "", "| what | median ms | least | 10 % – 90 % | rounds |", "|---|---:|---:|---:|---:|"]
+        lines += [f"## {name}", "", "| what | median ms | least | 10 % – 90 % | processor ms | rounds |",
+                  "|---|---:|---:|---:|---:|---:|"]
         for case in cases:
             if case.samples:
                 low, high = case.spread()
                 lines.append(
                     f"| {case.name} | {case.median():.2f} | {min(case.samples):.2f} | {low:.2f} – {high:.2f} | "
-                    f"{len(case.samples)} |"
+                    f"{statistics.median(case.worked):.2f} | {len(case.samples)} |"
                 )
             else:
                 problems.append(f"{case.name}: {case.problem}")
         lines.append("")
         if not ratios:
             continue
-        medians = {case.name: case.median() for case in cases if case.samples}
         lines += ["| figure | measured | 10 % – 90 % of the rounds | aim | |", "|---|---:|---:|---:|---|"]
         for ratio in ratios:
             try:
-                value = ratio.value(medians)
+                value = ratio.value({case.name: statistics.median(ratio.of(case)) for case in cases if case.samples})
             except (KeyError, ZeroDivisionError):
                 lines.append(f"| {ratio.name} | not measured | | {ratio.aim_text()} | |")
                 met = False

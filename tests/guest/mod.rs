@@ -1,5 +1,6 @@
 //! What only a machine of its own can show: see `harness/guest.rs`.
 
+mod folding;
 mod kernel;
 mod power;
 mod quota;

@@ -49,6 +49,20 @@ impl Disk {
     /// A disk whose system has busybox, the binary and `files` (path inside, content). The
     /// filesystem keeps quotas by project.
     pub(crate) fn new(files: &[(&str, &str)]) -> Result<Self, String> {
+        Self::made(files, &["-O", "quota,project", "-E", "quotatype=prjquota"], &[])
+    }
+
+    /// A disk on which `chattr +F` makes a directory that does not tell names apart by case.
+    pub(crate) fn folding() -> Result<Self, String> {
+        let options = ["-O", "quota,project,casefold", "-E", "quotatype=prjquota,encoding=utf8"];
+        Self::made(&[], &options, &[("/usr/bin/chattr", "usr/bin/chattr")])
+    }
+
+    fn made(
+        files: &[(&str, &str)],
+        options: &[&str],
+        programs: &[(&str, &str)],
+    ) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("skep-guest-").tempdir_in("/tmp").unwrap();
         let root = directory.path().join("root");
         for name in ["bin", "usr/bin", "proc", "sys", "dev", "tmp", "run", "root", "etc", "var"] {
@@ -63,6 +77,9 @@ impl Disk {
             let _ = std::os::unix::fs::symlink("busybox", root.join("bin").join(name));
         }
         with_libraries(Path::new(env!("CARGO_BIN_EXE_skep")), &root, "bin/skep");
+        for (program, name) in programs {
+            with_libraries(Path::new(program), &root, name);
+        }
         fs::write(
             root.join("etc/passwd"),
             "root:x:0:0::/root:/bin/sh\nbee:x:1000:1000::/home/bee:/bin/sh\n",
@@ -76,7 +93,7 @@ impl Disk {
         }
         let image = directory.path().join("disk");
         let mut make = Command::new("/usr/sbin/mkfs.ext4");
-        make.args(["-q", "-O", "quota,project", "-E", "quotatype=prjquota", "-d"]);
+        make.arg("-q").args(options).arg("-d");
         run(make.arg(&root).arg(&image).arg("1G"));
         fs::remove_dir_all(&root).unwrap();
         Ok(Self { directory })

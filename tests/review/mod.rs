@@ -8,6 +8,7 @@ mod desk;
 mod digest;
 mod drift;
 mod feedback;
+mod forged_pack;
 mod git_base;
 mod history;
 mod hunks;

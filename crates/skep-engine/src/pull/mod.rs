@@ -208,7 +208,7 @@ fn fetch(repository: &gix::Repository, pipe: &Pipe) -> Result<Fetched, Problem> 
             }
             prepared.receive(gix::progress::Discard, &AtomicBool::new(false))
         })
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| failed(&format!("{error}: {}", error.probable_cause())))?;
     let bundle = match &outcome.status {
         gix::remote::fetch::Status::Change { write_pack_bundle, .. } => Some(write_pack_bundle),
         gix::remote::fetch::Status::NoPackReceived { .. } => None,

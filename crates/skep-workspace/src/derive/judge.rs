@@ -1,6 +1,7 @@
 //! Judges each path: base, project and sandbox side by side.
 
 use super::content::Contents;
+use super::spelling::Spelling;
 use super::{Detail, kind_between};
 use crate::base::{Base, BaseBytes, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
@@ -71,6 +72,7 @@ pub(crate) struct Judge<'a> {
     pub trees: &'a Trees,
     pub resolver: &'a Resolver<'a>,
     pub contents: &'a Contents<'a>,
+    pub spelling: Spelling<'a>,
 }
 
 /// One path with the sandbox's side read.
@@ -81,17 +83,24 @@ struct Subject {
 }
 
 /// The sandbox worked on what lies under a filesystem that is mounted in the project.
-fn mounted_over(path: RelPath, sandbox: EntryState, level: Option<usize>, detail: &mut Detail) {
-    let reason = "another filesystem is mounted there in the project, and is not crossed";
-    let entry = Entry {
-        path: path.clone(),
-        base: Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None },
-        project: EntryState::Absent,
-        sandbox,
-        level,
-        standing: Standing::Conflict(reason.to_owned()),
-    };
-    detail.entries.insert(path, entry);
+const MOUNTED_OVER: &str = "another filesystem is mounted there in the project, and is not crossed";
+
+/// See [`Spelling`].
+const FOLDED: &str = "the project's filesystem takes this name for another one that is there";
+
+impl Subject {
+    /// The project has nothing of this name and can take nothing.
+    fn cannot_land(self, reason: &str, detail: &mut Detail) {
+        let entry = Entry {
+            path: self.path.clone(),
+            base: Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None },
+            project: EntryState::Absent,
+            sandbox: self.state,
+            level: self.level,
+            standing: Standing::Conflict(reason.to_owned()),
+        };
+        detail.entries.insert(self.path, entry);
+    }
 }
 
 /// What the view hides of the project below the paths it replaced.
@@ -191,19 +200,27 @@ impl Judge<'_> {
         detail: &mut Detail,
         removed: &mut BTreeSet<RelPath>,
     ) -> Result<(), DeriveError> {
-        let Subject { path, state: sandbox, level } = subject;
-        if self.spec.is_hidden(&path) {
-            return self.hidden(path, sandbox, level, detail);
+        if self.spec.is_hidden(&subject.path) {
+            return self.hidden(subject.path, subject.state, subject.level, detail);
         }
-        let (project, stat) = match self.trees.project.state_and_stat(&path) {
+        let error = |source| DeriveError::read("project", &subject.path, source);
+        let lands = !subject.state.is_absent() && !filled.contains(&subject.path);
+        let (project, stat) = match self.trees.project.state_and_stat(&subject.path) {
             Err(source) if is_mounted_over(&source) => {
-                if !filled.contains(&path) && !sandbox.is_absent() {
-                    mounted_over(path, sandbox, level, detail);
+                if lands {
+                    subject.cannot_land(MOUNTED_OVER, detail);
                 }
                 return Ok(());
             }
-            other => other.map_err(|source| DeriveError::read("project", &path, source))?,
+            other => other.map_err(error)?,
         };
+        if !self.spelling.is_exact(&subject.path).map_err(error)? {
+            if lands {
+                subject.cannot_land(FOLDED, detail);
+            }
+            return Ok(());
+        }
+        let Subject { path, state: sandbox, level } = subject;
         if sandbox == project || self.is_dependency(&path, &sandbox)? {
             return Ok(());
         }

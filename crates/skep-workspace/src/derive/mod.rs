@@ -4,6 +4,7 @@ mod content;
 mod ignored;
 mod judge;
 mod renames;
+mod spelling;
 
 pub(crate) use content::Contents;
 pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes};
@@ -62,7 +63,9 @@ pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, 
     let git = Repository::new(&spec.project, spec.base.commit.as_deref());
     let resolver = Resolver::new(proof, &memory, &git, &spec.memory);
     let contents = Contents { trees: &trees, memory: &memory, limit: options.max_hunk_bytes };
-    let judge = judge::Judge { spec, trees: &trees, resolver: &resolver, contents: &contents };
+    let spelling = spelling::Spelling::new(&trees.project, spec.driver);
+    let judge =
+        judge::Judge { spec, trees: &trees, resolver: &resolver, contents: &contents, spelling };
     let mut detail = judge.all(&union)?;
     let mut changes = build_changes(&detail);
     ignored::mark(spec, &trees.project, &git, &mut changes, &mut detail)?;
