@@ -17,6 +17,7 @@ mod publish;
 mod raw;
 pub(crate) mod redirect;
 mod secrets;
+mod without_nft;
 mod world;
 
 /// A client that knows nothing of proxies: connects, sends a line, prints what comes back.

@@ -23,6 +23,7 @@ mod guest;
 mod hosted;
 mod kinds;
 mod lab;
+mod nft;
 pub(crate) mod outside;
 pub(crate) mod postgres;
 mod server;

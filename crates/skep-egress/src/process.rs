@@ -134,7 +134,10 @@ impl Descriptors {
             dns_tcp: listeners(self.dns_tcp)?,
             proxy: listeners(self.proxy)?,
             audit: File::from(self.audit),
-            destination: Arc::new(|stream| skep_sys::network::original_destination(stream)),
+            // Where nothing is redirected, we listen at the very address that was meant.
+            destination: Arc::new(|stream| {
+                skep_sys::network::original_destination(stream).or_else(|_| stream.local_addr())
+            }),
             clock,
         };
         Ok((sockets, UnixStream::from_std(control)?))

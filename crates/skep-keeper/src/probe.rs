@@ -30,6 +30,9 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 /// A file that the view would let be made and the fence does not.
 const FENCED: &str = "/run/.skep-probe";
 
+/// Why a redirect does not count.
+pub const DATAGRAM_PASSES: &str = "a datagram was let through";
+
 /// What the child found.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Findings {
@@ -338,7 +341,7 @@ fn judge_redirect(found: &Findings, report: &mut EnforcementReport) {
     match (found.knocked, found.datagrams_pass) {
         (true, false) => report.on(Layer::Network, how),
         (false, _) => report.off(Layer::Network, how, "a connection was not taken by the proxy"),
-        (_, true) => report.off(Layer::Network, how, "a datagram was let through"),
+        (_, true) => report.off(Layer::Network, how, DATAGRAM_PASSES),
     }
 }
 

@@ -82,6 +82,9 @@ impl Kind for Namespace {
 fn redirect() -> Finding {
     let missing = skep_keeper::rules_unavailable();
     let (reason, remedy) = missing.unzip();
+    let reason = reason.map(|reason| {
+        format!("{reason}; without it only the ports that rules name lead to the proxy")
+    });
     Finding {
         name: "nft-redirect".into(),
         ok: reason.is_none(),

@@ -49,10 +49,26 @@ pub fn add_loopback_address(address: IpAddr) -> io::Result<()> {
 /// For IPv6 the route says that all addresses are our own: the kernel treats any other route on
 /// `lo` as unreachable (`ip6_route_info_create` in `net/ipv6/route.c`).
 pub fn add_default_route(family: Family) -> io::Result<()> {
-    let (table, scope, kind) = match family {
-        Family::V4 => (libc::RT_TABLE_MAIN, libc::RT_SCOPE_LINK, libc::RTN_UNICAST),
-        Family::V6 => (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_UNIVERSE, libc::RTN_LOCAL),
+    match family {
+        Family::V4 => {
+            let main = (libc::RT_TABLE_MAIN, libc::RT_SCOPE_LINK, libc::RTN_UNICAST);
+            default_route(family, main)
+        }
+        Family::V6 => add_local_default_route(family),
+    }
+}
+
+/// Makes every address of a family the namespace's own: what is sent to any of them comes to its
+/// sockets.
+pub fn add_local_default_route(family: Family) -> io::Result<()> {
+    let scope = match family {
+        Family::V4 => libc::RT_SCOPE_HOST,
+        Family::V6 => libc::RT_SCOPE_UNIVERSE,
     };
+    default_route(family, (libc::RT_TABLE_LOCAL, scope, libc::RTN_LOCAL))
+}
+
+fn default_route(family: Family, (table, scope, kind): (u8, u8, u8)) -> io::Result<()> {
     // struct rtmsg: family, two prefix lengths, tos, table, protocol, scope, type, flags.
     let mut body = vec![family.number(), 0, 0, 0, table, libc::RTPROT_BOOT, scope, kind];
     body.extend(0u32.to_ne_bytes());

@@ -82,7 +82,8 @@ pub fn open_doors_at(place: &Place) -> Result<(Doors, Vec<OwnedFd>), Failure> {
     Ok((doors?, sockets))
 }
 
-fn listen(address: IpAddr, port: u16) -> io::Result<OwnedFd> {
+/// A listener.
+pub fn listen(address: IpAddr, port: u16) -> io::Result<OwnedFd> {
     let socket = bound(address, port, SocketType::STREAM)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)

@@ -5,6 +5,7 @@
 //! query to sockets that init makes there and whose other end a process outside holds: the egress
 //! process, which decides and dials. A program that ignores proxy variables is covered too.
 //!
+//! - [`any_address`] does without the rules, for the ports that were named.
 //! - [`inside`] is what init does in the namespace: addresses, routes, sockets.
 //! - [`config`] and [`process`] are the egress process, as the keeper sees it.
 //! - [`knock`] and [`direct`] try from inside whether a host can be reached.
@@ -12,6 +13,7 @@
 //! - [`publish`] lets the host in, through ports that were named.
 //! - [`rules`] is what the keeper has `nft` do there.
 
+pub mod any_address;
 pub mod config;
 pub mod direct;
 pub mod inside;
@@ -22,6 +24,7 @@ pub mod publish;
 pub mod rules;
 
 use crate::failure::Failure;
+use crate::probe;
 use process::Egress;
 use skep_types::{EnforcementReport, Layer};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,6 +65,12 @@ pub fn serve(egress: &mut Egress, report: &mut EnforcementReport) -> Result<(), 
         network.enforced = false;
         network.reason = Some("a connection made inside did not reach skep's proxy".into());
         return Ok(());
+    }
+    if let (Some(how), Some(network)) = (egress.without_redirect(), report.0.get(&Layer::Network))
+        && network.reason.as_deref().is_none_or(|reason| reason == probe::DATAGRAM_PASSES)
+    {
+        // A datagram can be sent, to the sandbox itself: there is nobody else.
+        report.on(Layer::Network, how);
     }
     egress.start()
 }

@@ -3,6 +3,7 @@
 //! It is this same program, executed anew with the word for it, because what it needs (threads of
 //! an async runtime, TLS) must not be in a process that forks. It dies with the keeper.
 
+use super::any_address::AnyAddress;
 use super::inside::Doors;
 use super::place::Place;
 use super::{NOWHERE, config, rules};
@@ -48,6 +49,8 @@ pub struct Egress {
     pub opens_tls: bool,
     place: Place,
     sockets: Vec<OwnedFd>,
+    /// Where connections cannot be redirected.
+    any_address: Option<AnyAddress>,
     diagnosis: Option<OwnedFd>,
     directory: PathBuf,
     running: Option<Running>,
@@ -79,11 +82,25 @@ impl Egress {
         let diagnosis = sockets.pop();
         let config = config::egress_config(spec)?;
         let literals = host_loopback(&config.rules)?;
-        rules::load(&place, &rules::ruleset(&doors, &literals))?;
+        let redirected = rules::load(&place, &rules::ruleset(&doors, &literals));
+        let any_address = match redirected {
+            Ok(()) => None,
+            Err(why) => Some(AnyAddress::open(&place, &doors, &config.rules, &why)?),
+        };
         forget_deaths(&spec.directory);
         let (directory, opens_tls) = (spec.directory.clone(), !config.secrets.is_empty());
-        let mut egress =
-            Self { doors, config, opens_tls, place, sockets, diagnosis, directory, running: None };
+        let running = None;
+        let mut egress = Self {
+            doors,
+            config,
+            opens_tls,
+            place,
+            sockets,
+            any_address,
+            diagnosis,
+            directory,
+            running,
+        };
         egress.launch()?;
         Ok(egress)
     }
@@ -92,14 +109,21 @@ impl Egress {
     /// at heard it, with the address it meant.
     pub fn heard_the_probe(&self) -> bool {
         let [four, six] = NOWHERE;
-        let [tcp4, tcp6] = [self.sockets.first(), self.sockets.get(4)];
+        let [tcp4, tcp6] = match &self.any_address {
+            None => [self.sockets.first(), self.sockets.get(4)],
+            Some(any) => [any.sockets().first(), any.sockets().get(1)],
+        };
         let deadline = Instant::now() + KNOCK_PATIENCE;
         let heard = |door: Option<&OwnedFd>, meant: SocketAddr| {
             let Some(door) = door else { return false };
             // The last packet of a handshake may still be on its way on a busy host.
             while wait_on(door.as_fd(), PollFlags::IN, deadline).is_ok() {
                 let Ok(connection) = rustix::net::accept(door) else { continue };
-                if original_destination(&connection).is_ok_and(|found| found == meant) {
+                let found = original_destination(&connection).or_else(|_| {
+                    SocketAddr::try_from(rustix::net::getsockname(&connection)?)
+                        .map_err(io::Error::from)
+                });
+                if found.is_ok_and(|found| found == meant) {
                     return true;
                 }
             }
@@ -147,7 +171,8 @@ impl Egress {
             .step(step)?;
         let keeper = rustix::process::getpid();
         let child = clone_with(Namespaces::NONE, || {
-            let _ = become_egress(&theirs, &audit, &self.sockets, keeper);
+            let more = self.any_address.as_ref().map_or(&[][..], AnyAddress::sockets);
+            let _ = become_egress(&theirs, &audit, (&self.sockets, more), keeper);
             1
         })
         .step(step)?;
@@ -204,7 +229,15 @@ impl Egress {
 
     /// Takes other rules for good: loopback literals are led out, or home again.
     pub fn redirect(&self, rules: &[String]) -> Result<(), Failure> {
-        rules::load(&self.place, &rules::changed(&host_loopback(rules)?))
+        match &self.any_address {
+            None => rules::load(&self.place, &rules::changed(&host_loopback(rules)?)),
+            Some(any) => any.refuse_other_ports(rules, &self.doors),
+        }
+    }
+
+    /// How connections are led here where they cannot be redirected.
+    pub fn without_redirect(&self) -> Option<String> {
+        self.any_address.as_ref().map(AnyAddress::how)
     }
 
     /// Writes down what programs inside shall trust.
@@ -242,6 +275,7 @@ impl Egress {
     pub fn close(&mut self) {
         self.running = None;
         self.sockets.clear();
+        self.any_address = None;
     }
 
     fn wait_for_word(&self, deadline: Instant) -> Result<(), Failure> {
@@ -289,7 +323,7 @@ pub fn host_loopback(rules: &[String]) -> Result<Vec<SocketAddr>, Failure> {
 fn become_egress(
     control: &OwnedFd,
     audit: &OwnedFd,
-    doors: &[OwnedFd],
+    (doors, more): (&[OwnedFd], &[OwnedFd]),
     keeper: rustix::process::Pid,
 ) -> io::Result<std::convert::Infallible> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -303,7 +337,7 @@ fn become_egress(
     let most = Rlimit { current: files.maximum, maximum: files.maximum };
     let _ = rustix::process::setrlimit(Resource::Nofile, most);
     let kept: Vec<BorrowedFd<'_>> =
-        [control, audit].into_iter().chain(doors).map(AsFd::as_fd).collect();
+        [control, audit].into_iter().chain(doors).chain(more).map(AsFd::as_fd).collect();
     skep_sys::process::close_all_but(&kept)?;
     for descriptor in &kept {
         rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
@@ -314,7 +348,11 @@ fn become_egress(
     let descriptors = EgressDescriptors {
         control: control.as_raw_fd(),
         audit: audit.as_raw_fd(),
-        tcp: numbers([0, 4]),
+        tcp: [0, 4]
+            .into_iter()
+            .filter_map(number)
+            .chain(more.iter().map(AsRawFd::as_raw_fd))
+            .collect(),
         proxy: number(1).into_iter().collect(),
         dns_udp: numbers([2, 5]),
         dns_tcp: numbers([3, 6]),
