@@ -5,6 +5,7 @@ mod change_matrix;
 mod crash_create;
 mod deep;
 mod documents;
+mod exec_records;
 mod execs;
 mod exit_codes;
 mod faults;

@@ -267,7 +267,7 @@ impl Lab {
         let ids = self.ids_ever();
         super::wait_for_empty("cgroups", 10, || outside::cgroups_of(&ids));
         assert_eq!(outside::network(), self.network_before, "network namespaces or links");
-        for name in ["sandboxes", "trash", "locks"] {
+        for name in ["sandboxes", "trash", "locks", "news", "ways"] {
             let mut left = entries(&self.state.join(name));
             // One lock per project, and that of all keys, stay: they have no sandbox to go with.
             let stays = |name: &[u8]| name.starts_with(b"project-") || name == b"keys";

@@ -4,7 +4,7 @@ use crate::arguments::GlobalArguments;
 use crate::output::Output;
 use crate::project;
 use crate::surroundings::{self, Surroundings};
-use crate::wiring;
+use crate::wiring::{self, Shortcut};
 use skep_engine::api::Api;
 use skep_types::{Code, Problem};
 use std::cell::OnceCell;
@@ -118,6 +118,14 @@ impl Context {
         match self.api.get() {
             Some(api) => Ok(api.as_ref()),
             None => Err(Problem::new(Code::Internal, "the engine was not opened")),
+        }
+    }
+
+    /// The way to a running sandbox, as long as nobody has opened the store.
+    pub(crate) fn shortcut(&self, name: &str) -> Option<Shortcut> {
+        match self.api.get() {
+            None => Shortcut::find(&self.global, name),
+            Some(_) => None,
         }
     }
 

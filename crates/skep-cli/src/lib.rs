@@ -55,11 +55,13 @@ mod wiring;
 #[cfg(test)]
 mod fake;
 
+use arguments::GlobalArguments;
 use context::Context;
 use exit::{Failure, Family};
 use output::Output;
 use std::ffi::OsString;
 use surroundings::Surroundings;
+use tree::Run as _;
 
 /// Runs one command line, program name included, and returns the exit code.
 pub fn main(line: Vec<OsString>) -> u8 {
@@ -91,6 +93,15 @@ pub fn main(line: Vec<OsString>) -> u8 {
 }
 
 fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
+    let line = match commands::exec::without_options(line) {
+        Ok((exec, after)) => {
+            let global = GlobalArguments::default();
+            let output = output.styled(&global, &surroundings);
+            let context = Context::new(&global, surroundings, output);
+            return exit::finish(exec.run(after, &context), Family::Exec, &context.output);
+        }
+        Err(line) => line,
+    };
     match tree::parse(line) {
         Ok(parsed) => {
             let family = parsed.family();

@@ -41,6 +41,17 @@ pub(crate) fn open(
     Ok(Box::new(PostgresStore::open(&options).map_err(|error| problem(&error))?))
 }
 
+/// Whether the store is surely the file in the state directory. Settings that cannot be read are for
+/// [`open`] to complain of.
+pub(crate) fn is_own(global: &Global) -> bool {
+    let variables = || global.variables.keys().any(|name| name.starts_with("SKEP_STORE"));
+    let says_nothing = |file: Result<ConfigFile, Problem>| file.is_ok_and(|f| speaks(&f).is_none());
+    global.store.is_none()
+        && !variables()
+        && says_nothing(global.user_config())
+        && says_nothing(global.system_config())
+}
+
 fn problem(error: &StoreError) -> Problem {
     let problem = Problem::from_error(error.code(), error);
     match error.hint() {

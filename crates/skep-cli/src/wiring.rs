@@ -3,16 +3,16 @@
 use crate::context::{Global, Host};
 use crate::storage::{self, ConfigFile};
 use skep_client::Client;
-use skep_engine::api::Api;
-use skep_engine::{Engine, EngineConfig, Layout};
+use skep_engine::api::{Api, StartedExec};
+use skep_engine::{Engine, EngineConfig, Layout, Way, Wish};
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
-use skep_provider::Provider;
+use skep_provider::{Attach, Provider};
 use skep_provider_docker::Docker;
 use skep_provider_microvm::{Emulation, Microvm, Surroundings};
 use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
-use skep_types::{Code, Problem, SandboxId, WorkspaceDriver};
+use skep_types::{Code, ExecId, ExecSpec, Problem, Sandbox, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +66,50 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
         secret: crate::secrets::read,
     };
     Engine::open(config, providers, store)
+}
+
+/// A running sandbox that was found without opening the store.
+pub(crate) struct Shortcut {
+    layout: Layout,
+    /// Where it leads.
+    pub(crate) way: Way,
+}
+
+impl Shortcut {
+    /// The sandbox that a name led to last; `None` wherever the store has more to say.
+    pub(crate) fn find(global: &Global, name: &str) -> Option<Self> {
+        if global.host.is_some() || !storage::is_own(global) {
+            return None;
+        }
+        let layout = Layout::existing(&global.state_dir)?;
+        let way = Way::find(&layout, name)?;
+        Some(Self { layout, way })
+    }
+
+    /// Runs a command there; `None` if the store must be asked after all, and nothing has happened.
+    pub(crate) fn exec(
+        &self,
+        spec: &ExecSpec,
+        attach: Attach,
+        no_input: bool,
+    ) -> Result<Option<StartedExec>, Problem> {
+        let providers = providers(&self.layout, "", Settings::default())?;
+        let provider = providers.iter().find(|provider| provider.serves(&self.way.provider));
+        let Some(provider) = provider else { return Ok(None) };
+        let exec = ExecId::from_random(random());
+        let wish = Wish { exec, spec, started_at: now(), attach, no_input };
+        self.way.exec(&self.layout, provider.as_ref(), wish)
+    }
+}
+
+/// Remembers the way to a sandbox that a command was started in.
+pub(crate) fn remember_way(global: &Global, sandbox: &Sandbox) {
+    if global.host.is_none()
+        && storage::is_own(global)
+        && let Some(layout) = Layout::existing(&global.state_dir)
+    {
+        Way::remember(&layout, sandbox);
+    }
 }
 
 /// What may be set in files and variables, looked at when it is needed.

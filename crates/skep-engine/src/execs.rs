@@ -94,7 +94,7 @@ impl Engine {
         self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem()
     }
 
-    fn ends(&self, exec: &Exec, end: &ExecEnd) -> NewEvent {
+    pub(crate) fn ends(&self, exec: &Exec, end: &ExecEnd) -> NewEvent {
         let data = json!({ "reason": end.reason, "exit_code": end.exit_code });
         self.event("exec.ended", &exec.sandbox, Some(&exec.id), data)
     }
@@ -119,7 +119,11 @@ impl Engine {
         let directory = self.layout().sandbox(&exec.sandbox).join("execs");
         let path = directory.join(format!("{}.end", exec.id));
         match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let sandbox = self.layout().sandbox(&exec.sandbox);
+                skep_provider::record::end_of(&sandbox, &exec.id)
+                    .map_err(|error| io_problem("read the record of", &path, &error))
+            }
             Err(error) => Err(io_problem("read", &path, &error)),
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
                 let message = format!("`{}` is damaged: {error}", path.display());
@@ -170,15 +174,19 @@ impl Engine {
             let event = self.ends(&exec, &end);
             Ok((exec.id, end, event))
         };
+        // Nobody is left who could write another record.
+        self.take_in(sandbox)?;
         let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
         running.into_iter().map(settle).collect()
     }
 
     pub(crate) fn exec_by(&self, text: &str) -> Result<Exec, Problem> {
+        self.take_in_all()?;
         self.refresh(self.store.find_exec(text).or_problem()?)
     }
 
     pub(crate) fn execs_of(&self, id: &SandboxId) -> Result<Vec<Exec>, Problem> {
+        self.take_in_of(id)?;
         let execs = self.store.list_execs(id).or_problem()?;
         execs.into_iter().map(|exec| self.refresh(exec)).collect()
     }

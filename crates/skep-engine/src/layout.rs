@@ -1,6 +1,6 @@
 //! Where things lie in the state directory. Every name is derived from an id.
 
-use skep_types::{ApprovalId, ByteString, ContentHash, LayerId, SandboxId};
+use skep_types::{ApprovalId, ByteString, ContentHash, LayerId, SandboxId, SandboxName};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -32,6 +32,11 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The directory as it is, if it is there and may be used; nothing is made or changed in it.
+    pub fn existing(root: &Path) -> Option<Self> {
+        crate::state_place::is_fit(root).then(|| Self { root: root.to_owned() })
+    }
+
     /// The directory itself.
     pub fn root(&self) -> &Path {
         &self.root
@@ -60,6 +65,16 @@ impl Layout {
     /// Is there while the processes of a sandbox are paused for a look.
     pub fn stilled(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("stilled")
+    }
+
+    /// Which sandboxes have records of execs that the store has not seen.
+    pub fn news(&self) -> PathBuf {
+        skep_provider::record::news_in(&self.root)
+    }
+
+    /// Where the keeper of a sandbox is found by the sandbox's name.
+    pub fn way(&self, name: &SandboxName) -> PathBuf {
+        self.root.join("ways").join(name.as_str())
     }
 
     /// All frozen layers.

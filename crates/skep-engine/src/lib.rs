@@ -57,9 +57,11 @@ mod serve_api;
 mod settings;
 mod state_place;
 mod submounts;
+mod taking_in;
 mod trash;
 mod usage;
 mod views;
+mod ways;
 
 pub use files::{Noticed, ToWatch, Watch};
 pub use hidden::unsearched;
@@ -67,6 +69,7 @@ pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
 pub use patch::{Patch, TimeToLive};
 pub use receipt::verify_receipt;
+pub use ways::{Way, Wish};
 
 use problems::{OrProblem, io_problem};
 use serde_json::Value;
@@ -203,6 +206,7 @@ impl Engine {
         let what = format!("sandbox `{}`", sandbox.name);
         let lock = lock::take_sandbox(self.layout(), &sandbox.id, &what, PATIENCE)?;
         self.settle_layers_of(&sandbox.id)?;
+        self.take_in_of(&sandbox.id)?;
         Ok(lock)
     }
 

@@ -222,6 +222,7 @@ impl Engine {
     }
 
     fn delete_with(&self, sandbox: &Sandbox, processes: Processes<'_>) -> Result<(), Problem> {
+        crate::ways::forget(self.layout(), &sandbox.name);
         let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
         let ended = match processes {
             Processes::Unknown => &[],

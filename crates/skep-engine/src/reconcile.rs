@@ -10,6 +10,7 @@ use skep_types::{Problem, Sandbox, SandboxState};
 impl Engine {
     /// Every sandbox that is not at rest is looked at.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
+        self.take_in_all()?;
         let restless = [SandboxState::Creating, SandboxState::Ready, SandboxState::Frozen];
         let filter = SandboxFilter { states: restless.into(), ..SandboxFilter::default() };
         for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
@@ -117,7 +118,7 @@ impl Engine {
     }
 }
 
-fn directory_names(path: &std::path::Path) -> Vec<String> {
+pub(crate) fn directory_names(path: &std::path::Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

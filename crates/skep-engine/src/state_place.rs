@@ -42,6 +42,12 @@ pub fn check(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether [`check`] would find nothing to refuse and nothing to do.
+pub fn is_fit(root: &Path) -> bool {
+    let private = fs::metadata(root).is_ok_and(|meta| meta.mode() & 0o077 == 0);
+    private && check(root).is_ok()
+}
+
 /// Keeps some space back, if there is any. It is only missed when the disk is full.
 pub fn keep_reserve(layout: &Layout) {
     let path = layout.reserve();

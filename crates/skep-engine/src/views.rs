@@ -8,6 +8,7 @@ use skep_types::{ByteSize, ByteString, Problem, Sandbox};
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
+        self.take_in_of(&sandbox.id)?;
         let usage = usage::of(&self.workspace(&sandbox).upper).unwrap_or_default();
         let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
         let mut still = Vec::new();

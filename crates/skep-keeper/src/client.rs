@@ -3,16 +3,19 @@
 use crate::failure::Failure;
 use crate::launch::socket_address;
 use crate::protocol::{
-    FrameKind, Operation, Reply, Request, VERSION, parse_frame, push_frame, to_json,
+    FrameKind, Operation, RecordOrder, Reply, Request, VERSION, parse_frame, push_frame, to_json,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use skep_provider::{EgressProbe, ExecStream, ProviderError, StreamEvent};
+use skep_provider::{Attach, DirectExec, EgressProbe, ExecStream, ProviderError, StreamEvent};
 use skep_sys::message::send_with;
 use skep_types::{SandboxId, TerminalSize};
 use std::io;
 use std::path::Path;
+
+/// What is taken from the keeper in one go.
+const PIECE: usize = 64 << 10;
 
 /// A connection to the keeper of one sandbox.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct Client {
     id: SandboxId,
     socket: OwnedFd,
     inbox: Vec<u8>,
+    /// The keeper was told with the order that there is no input.
+    no_input: bool,
 }
 
 impl Client {
@@ -29,7 +34,7 @@ impl Client {
             Some(libc::ENOENT | libc::ECONNREFUSED) => ProviderError::NotRunning(id.clone()),
             _ => ProviderError::Keeper { operation: "reach", id: id.clone(), source: error },
         })?;
-        Ok(Self { id: id.clone(), socket, inbox: Vec::new() })
+        Ok(Self { id: id.clone(), socket, inbox: Vec::new(), no_input: false })
     }
 
     /// The process that holds the sandbox: who listens at the other end.
@@ -65,6 +70,24 @@ impl Client {
                 Err(ProviderError::Version { id: self.id.clone(), theirs, ours: VERSION })
             }
             reply => Ok(reply),
+        }
+    }
+
+    /// Asks for a command that the keeper writes down itself; whether it did. `false` means that
+    /// nothing has happened. An error may mean anything: it must not be asked for again.
+    pub fn ask_directly(&mut self, order: &DirectExec<'_>) -> Result<bool, ProviderError> {
+        let operation = Operation::Record(Box::new(RecordOrder {
+            name: order.name.clone(),
+            exec: order.exec.clone(),
+            begun: order.begun.clone(),
+            attach: order.attach == Attach::Yes,
+            no_input: order.no_input,
+        }));
+        self.no_input = order.no_input;
+        match self.ask("run a command in", operation, &[]) {
+            Ok(Reply::AskTheStore) | Err(ProviderError::Version { .. }) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -128,17 +151,15 @@ impl Client {
 
     /// Takes what has arrived; the end of the connection is `UnexpectedEof`.
     fn fill(&mut self, wait: Wait) -> io::Result<()> {
-        let mut buffer = vec![0; 128 << 10];
+        self.inbox.reserve(PIECE);
         let flags = match wait {
             Wait::Yes => RecvFlags::empty(),
             Wait::No => RecvFlags::DONTWAIT,
         };
-        match rustix::net::recv(&self.socket, &mut buffer[..], flags) {
+        let space = rustix::buffer::spare_capacity(&mut self.inbox);
+        match rustix::net::recv(&self.socket, space, flags) {
             Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok((length, _)) => {
-                self.inbox.extend_from_slice(&buffer[..length]);
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -193,7 +214,10 @@ impl ExecStream for Client {
     }
 
     fn close_stdin(&mut self) -> io::Result<()> {
-        self.send(FrameKind::StdinEnd, &[], &[])
+        match self.no_input {
+            true => Ok(()),
+            false => self.send(FrameKind::StdinEnd, &[], &[]),
+        }
     }
 
     fn resize(&mut self, size: TerminalSize) -> io::Result<()> {

@@ -11,8 +11,10 @@ use crate::network::inside::Doors;
 use crate::network::knock::Question;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
+use skep_provider::record::Begun;
 use skep_types::{
-    ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, TerminalSize,
+    ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, SandboxName,
+    TerminalSize,
 };
 use std::collections::BTreeMap;
 
@@ -106,6 +108,9 @@ pub enum Operation {
         /// Whether this connection becomes its terminal.
         attach: bool,
     },
+    /// Run a command that nobody has written down: the record comes first. A keeper that does not
+    /// know this says that it is of another version, and nothing has happened.
+    Record(Box<RecordOrder>),
     /// Signal every process of an exec.
     Signal {
         /// Which.
@@ -145,6 +150,21 @@ pub enum Operation {
     Stop,
 }
 
+/// A command that was asked for without the store.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RecordOrder {
+    /// What the sandbox must be called.
+    pub name: SandboxName,
+    /// Under this id.
+    pub exec: ExecId,
+    /// This one.
+    pub begun: Begun,
+    /// Whether this connection becomes its terminal.
+    pub attach: bool,
+    /// Whether its input has ended before it begins.
+    pub no_input: bool,
+}
+
 /// What a keeper answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
@@ -162,6 +182,8 @@ pub enum Reply {
         /// Connections that were cut.
         cut: usize,
     },
+    /// To `Record`: not now, or not of this sandbox. Nothing has happened.
+    AskTheStore,
     /// The keeper speaks another version.
     OtherVersion(u32),
 }
@@ -179,9 +201,9 @@ pub enum ToInit {
     Served(Result<(), Failure>),
     /// The answer to `Connect`.
     Connected(Result<(), Failure>),
-    /// Start a process. Descriptors: the [`SpawnOrder`], the cgroup files to join (`joins` of
-    /// them), then standard input, output and error; with a terminal that is relayed, its input
-    /// and its output; with any other none.
+    /// Start a process. Descriptors: the order if it is too large for a packet, the cgroup files to
+    /// join (`joins` of them), then standard input, output and error; with a terminal that is
+    /// relayed, its input and its output; with any other none.
     Spawn {
         /// Under this id.
         exec: ExecId,
@@ -189,6 +211,8 @@ pub enum ToInit {
         joins: usize,
         /// With a terminal of this size.
         terminal: Option<TerminalSize>,
+        /// What it shall be.
+        order: Option<Box<SpawnOrder>>,
     },
     /// Signal an exec's process group; with `Everyone`, every process but init.
     Signal {
@@ -367,6 +391,19 @@ pub struct SpawnOrder {
     pub allow_ptrace: bool,
     /// Whether init marks its processes, because no cgroup tells them from another exec's.
     pub marked: bool,
+}
+
+/// An order of more bytes travels as a file: a packet holds some times as much, in JSON.
+const LARGE_ORDER: usize = 8 << 10;
+
+impl SpawnOrder {
+    /// Whether it is too large to travel in a packet.
+    pub fn is_large(&self) -> bool {
+        let words: usize = self.argv.iter().map(|word| word.as_bytes().len() + 8).sum();
+        let variables = self.environment.iter();
+        let variables = variables.map(|(name, value)| name.len() + value.as_bytes().len() + 8);
+        words + variables.sum::<usize>() + self.workdir.as_bytes().len() > LARGE_ORDER
+    }
 }
 
 /// Everything a write needs to know.

@@ -25,6 +25,7 @@
 pub mod capabilities;
 pub mod log;
 pub mod paths;
+pub mod record;
 
 pub use capabilities::{Boundary, Capabilities};
 
@@ -344,6 +345,15 @@ pub trait Provider {
         attach: Attach,
     ) -> Result<Option<Box<dyn ExecStream>>, ProviderError>;
 
+    /// Runs a command that nobody has written down yet: the provider writes its record first, where
+    /// the engine takes it in later (see [`record`]).
+    ///
+    /// [`Direct::AskTheStore`] where it cannot be done so now; then nothing was started or written.
+    fn exec_directly(&self, order: &DirectExec<'_>) -> Result<Direct, ProviderError> {
+        let _ = order;
+        Ok(Direct::AskTheStore)
+    }
+
     /// Sends a signal to every process of an exec. Succeeds if it has ended.
     fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError>;
 
@@ -397,6 +407,33 @@ pub trait Provider {
 
     /// Ids of sandboxes that have resources on this host (cgroups), for reconcile.
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError>;
+}
+
+/// A command for a sandbox that was found without the store.
+#[derive(Debug, Clone, Copy)]
+pub struct DirectExec<'a> {
+    /// The sandbox.
+    pub id: &'a SandboxId,
+    /// What it must be called, or somebody else is meant.
+    pub name: &'a SandboxName,
+    /// Its directory.
+    pub directory: &'a std::path::Path,
+    /// The exec's id.
+    pub exec: &'a ExecId,
+    /// What to run, and when it was asked for.
+    pub begun: &'a record::Begun,
+    /// Whether the caller stays connected.
+    pub attach: Attach,
+    /// Whether its input has ended before it begins.
+    pub no_input: bool,
+}
+
+/// What came of asking for a command directly.
+pub enum Direct {
+    /// It runs; with its stream, when attached.
+    Started(Option<Box<dyn ExecStream>>),
+    /// Somebody must ask who has the store.
+    AskTheStore,
 }
 
 /// Whether the caller stays connected to an exec.

@@ -2,9 +2,10 @@
 //! an id is found by its start, scopes, names of holders. The databases fetch and write; what is
 //! allowed is decided here.
 
-use crate::{APPROVAL_MOVES, ExecMoves, Expect, Result, ScopeConflict, StoreError};
+use crate::{APPROVAL_MOVES, ExecMoves, Expect, NewEvent, Result, ScopeConflict, StoreError};
 use skep_types::{
-    Approval, ApprovalId, ApprovalKind, ApprovalState, RelPath, Sandbox, SandboxId, SandboxState,
+    Approval, ApprovalId, ApprovalKind, ApprovalState, ExecId, RelPath, Sandbox, SandboxId,
+    SandboxState,
 };
 
 /// A sandbox after a change: id and creation stay, the version is the next, and the state moves as
@@ -21,6 +22,12 @@ pub(crate) fn changed_sandbox(
     let illegal = |source| StoreError::IllegalState { id: before.id.clone(), source };
     before.state.check_move(after.state).map_err(illegal)?;
     Ok(after)
+}
+
+/// The events that tell of some execs: an exec that is known already has had its own.
+pub(crate) fn events_of(new: &[&ExecId], events: &[NewEvent]) -> Vec<NewEvent> {
+    let is_new = |event: &&NewEvent| event.exec.as_ref().is_some_and(|exec| new.contains(&exec));
+    events.iter().filter(is_new).cloned().collect()
 }
 
 /// Refuses a change that was decided on another version.

@@ -220,6 +220,12 @@ pub trait ExecStore: Send + Sync {
     /// not there or deleted.
     fn insert_exec(&self, exec: &Exec, events: &[NewEvent]) -> Result<()>;
 
+    /// Remembers execs of a sandbox that were started without asking the store, all in one
+    /// transaction, with the events that tell of them, in the order given. An exec that is known is
+    /// left as it is, and its events are not written. Returns how many were new. Errors: `NotFound`
+    /// when the sandbox is not there or deleted.
+    fn adopt_execs(&self, sandbox: &SandboxId, execs: &[Exec], events: &[NewEvent]) -> Result<u64>;
+
     /// Remembers how an exec ended; only the first end counts. Error: `NotFound`.
     fn finish_exec(&self, id: &ExecId, end: &ExecEnd, events: &[NewEvent]) -> Result<Finish>;
 

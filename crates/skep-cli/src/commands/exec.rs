@@ -13,17 +13,20 @@ use crate::output::Output;
 use crate::render::summary;
 use crate::resolve::{self, Command};
 use crate::tree::Run;
+use crate::wiring::{self, Shortcut};
 use clap::Args;
 use serde::Serialize;
 use skep_engine::api::{Api, StartedExec};
+use skep_provider::Attach;
 use skep_types::{
-    Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Problem, Sandbox,
-    escape,
+    ByteString, Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Problem,
+    Sandbox, SandboxName, escape,
 };
+use std::ffi::OsString;
 use std::io;
 
 /// What can be typed.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Exec {
     /// Sandbox: a name, an id, or the beginning of an id (default: the project's newest)
     #[arg(value_name = "NAME")]
@@ -44,6 +47,22 @@ pub(crate) struct Exec {
     json: Json,
 }
 
+/// `skep exec NAME -- CMD…` and not a word more needs no parser, whose making would cost a good part of
+/// what starting the command does. Any other line is given back.
+pub(crate) fn without_options(
+    mut line: Vec<OsString>,
+) -> Result<(Exec, AfterDashes), Vec<OsString>> {
+    let name = match line.as_slice() {
+        [_, word, name, dashes, ..] if word == "exec" && dashes == "--" => {
+            name.to_str().filter(|name| !name.is_empty() && !name.starts_with('-'))
+        }
+        _ => None,
+    };
+    let Some(name) = name.map(str::to_owned) else { return Err(line) };
+    let after = AfterDashes(Some(line.split_off(4)));
+    Ok((Exec { words: vec![name], ..Exec::default() }, after))
+}
+
 #[derive(Serialize)]
 struct BackgroundDocument<'a> {
     sandbox: &'a str,
@@ -53,36 +72,61 @@ struct BackgroundDocument<'a> {
 impl Run for Exec {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (name, words) = split(&self.words, self.sandbox.as_deref(), after)?;
-        let sandbox = naming::named_or_newest(context, name)?;
         let around = &context.surroundings;
         let both = around.terminals.stdin && around.terminals.stdout;
         let tty = self.connect.tty || (both && !self.json.json && !self.detach);
-        let command = Command {
-            words,
-            workdir: self.connect.workdir.as_deref(),
-            env: read_environment(context, &self.environment)?,
-            limits: resolve::exec_limits(&self.limits),
-            tty: tty.then(terminal::size_for_new),
-        };
-        let spec = resolve::exec(command, &around.directory, sandbox.project.as_path())?;
-        if self.detach {
-            return self.in_background(context, &sandbox, &spec);
-        }
         let input = if self.connect.interactive || tty { Input::Passed } else { Input::Closed };
-        if self.json.json {
-            json(context, &sandbox, &spec, input)
-        } else {
-            plain(context, &sandbox, &spec, input)
+        // Read once, because it may come from a pipe. That the sandbox is not there is said first.
+        let env = read_environment(context, &self.environment);
+        let limits = resolve::exec_limits(&self.limits);
+        let tty = tty.then(terminal::size_for_new);
+        let spec = |project: &ByteString, env| {
+            let (workdir, words) = (self.connect.workdir.as_deref(), words.clone());
+            let command = Command { words, workdir, env, limits: limits.clone(), tty };
+            resolve::exec(command, &around.directory, project.as_path())
+        };
+        if let (Some(shortcut), Ok(env)) = (self.shortcut(context, name), &env)
+            && let Ok(spec) = spec(&shortcut.way.project, env.clone())
+            && let Some(started) = shortcut.exec(&spec, self.attach(), input == Input::Closed)?
+        {
+            return match self.detach {
+                true => self.in_background(context, &shortcut.way.name, started),
+                false => stay(context, &shortcut.way.provider, started, &spec, input),
+            };
+        }
+        let sandbox = naming::named_or_newest(context, name)?;
+        let spec = spec(&sandbox.project, env?)?;
+        if self.json.json && !self.detach {
+            return json(context, &sandbox, &spec, input);
+        }
+        let started = context.api()?.exec(&sandbox.id, &spec, !self.detach)?;
+        wiring::remember_way(context.global(), &sandbox);
+        match self.detach {
+            true => self.in_background(context, &sandbox.name, started),
+            false => stay(context, &sandbox.provider, started, &spec, input),
         }
     }
 }
 
 impl Exec {
-    fn in_background(&self, context: &Context, sandbox: &Sandbox, spec: &ExecSpec) -> Outcome {
-        let started = context.api()?.exec(&sandbox.id, spec, false)?;
+    /// The document of an attached command holds what the store knows of it.
+    fn shortcut(&self, context: &Context, name: Option<&str>) -> Option<Shortcut> {
+        name.filter(|_| self.detach || !self.json.json).and_then(|name| context.shortcut(name))
+    }
+
+    fn attach(&self) -> Attach {
+        if self.detach { Attach::No } else { Attach::Yes }
+    }
+
+    fn in_background(
+        &self,
+        context: &Context,
+        name: &SandboxName,
+        started: StartedExec,
+    ) -> Outcome {
         let exec = started.id.as_str();
         if self.json.json {
-            let sandbox = sandbox.name.as_str();
+            let sandbox = name.as_str();
             context.output.document(&BackgroundDocument { sandbox, exec })?;
         } else {
             context.output.text(&format!("{exec}\n"))?;
@@ -97,7 +141,7 @@ fn split<'a>(
     words: &'a [String],
     sandbox: Option<&'a str>,
     after: AfterDashes,
-) -> Result<(Option<&'a str>, Vec<std::ffi::OsString>), Problem> {
+) -> Result<(Option<&'a str>, Vec<OsString>), Problem> {
     match (words, after.0) {
         ([], Some(command)) => Ok((sandbox, command)),
         ([name], Some(command)) => Ok((Some(name), command)),
@@ -127,15 +171,27 @@ pub(crate) fn plain(
     spec: &ExecSpec,
     input: Input,
 ) -> Outcome {
-    let ended = attached(context.api()?, sandbox, spec, input, &mut Through(&context.output))?;
-    say_why(context, sandbox, spec, &ended.end);
+    let started = context.api()?.exec(&sandbox.id, spec, true)?;
+    stay(context, &sandbox.provider, started, spec, input)
+}
+
+/// Stays with a command that was started, with our streams, and says why it ended.
+fn stay(
+    context: &Context,
+    provider: &str,
+    started: StartedExec,
+    spec: &ExecSpec,
+    input: Input,
+) -> Outcome {
+    let ended = stay_with(context, started, spec, input, &mut Through(&context.output))?;
+    say_why(context, provider, spec, &ended.end);
     Ok(exit::of_end(&ended.end))
 }
 
 fn json(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, input: Input) -> Outcome {
     let api = context.api()?;
     let mut capture = Capture::new(spec.limits.output.map(|size| size.0));
-    let ended = attached(api, sandbox, spec, input, &mut capture)?;
+    let ended = stay_with(context, api.exec(&sandbox.id, spec, true)?, spec, input, &mut capture)?;
     let enforcement = enforcement_of(api, &ended.exec, sandbox);
     context.output.document(&ExecDocument::new(ExecResult {
         sandbox: sandbox.name.as_str(),
@@ -151,12 +207,12 @@ fn json(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, input: Input) -> 
 }
 
 /// Says on standard error why a command ended, unless it simply exited.
-pub(crate) fn say_why(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, end: &ExecEnd) {
+pub(crate) fn say_why(context: &Context, provider: &str, spec: &ExecSpec, end: &ExecEnd) {
     let style = context.output.error_style;
     if let Some(why) = summary::end_of(end, spec) {
         context.output.always(&format!("{} {why}", style.red("skep:")));
     }
-    if let Some(hint) = summary::not_found_hint(end, spec, &sandbox.provider) {
+    if let Some(hint) = summary::not_found_hint(end, spec, provider) {
         context.output.say(&format!("{} {hint}", style.cyan("hint:")));
     }
 }
@@ -169,20 +225,9 @@ pub(crate) fn enforcement_of(api: &dyn Api, exec: &ExecId, sandbox: &Sandbox) ->
     }
 }
 
-/// Starts a command and stays with it until its end.
-pub(crate) fn attached(
-    api: &dyn Api,
-    sandbox: &Sandbox,
-    spec: &ExecSpec,
-    input: Input,
-    sink: &mut dyn Sink,
-) -> Result<Ended, Problem> {
-    stay_with(api, api.exec(&sandbox.id, spec, true)?, spec, input, sink)
-}
-
 /// Stays with a command that was started, until its end.
 pub(crate) fn stay_with(
-    api: &dyn Api,
+    context: &Context,
     started: StartedExec,
     spec: &ExecSpec,
     input: Input,
@@ -198,15 +243,16 @@ pub(crate) fn stay_with(
         Ok(end) => Ok(Ended { exec, end }),
         Err(error) => {
             drop(stream);
-            let end = remembered_end(api, &exec, &error);
+            let end = remembered_end(context, &exec, &error);
             Ok(Ended { exec, end })
         }
     }
 }
 
 /// The end of an exec whose stream broke: as remembered, else lost.
-fn remembered_end(api: &dyn Api, exec: &ExecId, error: &io::Error) -> ExecEnd {
-    let remembered = api.find_exec(exec.as_str()).ok().and_then(|exec| exec.end);
+fn remembered_end(context: &Context, exec: &ExecId, error: &io::Error) -> ExecEnd {
+    let found = context.api().and_then(|api| api.find_exec(exec.as_str()));
+    let remembered = found.ok().and_then(|exec| exec.end);
     remembered.unwrap_or_else(|| ExecEnd {
         // Whoever held it is gone, and with it everything inside: it was killed.
         exit_code: 137,
@@ -236,6 +282,26 @@ impl Sink for Through<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_options_means_what_the_parser_says() {
+        use clap::FromArgMatches as _;
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for text in ["skep exec a -- true", "skep exec a -- sh -c -- --json", "skep exec a --"] {
+            let (short, after) = without_options(words(text)).unwrap();
+            let command = Exec::augment_args(clap::Command::new("exec"));
+            let parsed = command.try_get_matches_from(words("exec a")).unwrap();
+            let parsed = Exec::from_arg_matches(&parsed).unwrap();
+            assert_eq!(format!("{short:?}"), format!("{parsed:?}"));
+            let (_, cut) = crate::arguments::Dashes::Cut.cut(words(text));
+            assert_eq!(after, cut);
+        }
+        for text in
+            ["skep exec -- true", "skep exec -q -- x", "skep exec a -d -- x", "skep run a -- x"]
+        {
+            assert_eq!(without_options(words(text)).unwrap_err(), words(text));
+        }
+    }
 
     #[test]
     fn a_command_is_never_taken_for_a_name() {

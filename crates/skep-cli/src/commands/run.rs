@@ -98,9 +98,9 @@ impl Run {
         exec: StartedExec,
     ) -> Outcome {
         let sink = &mut Through(&context.output);
-        let ended = stay_with(api, exec, spec, Input::Passed, sink)
+        let ended = stay_with(context, exec, spec, Input::Passed, sink)
             .map_err(|problem| not_started(api, sandbox, problem))?;
-        say_why(context, sandbox, spec, &ended.end);
+        say_why(context, &sandbox.provider, spec, &ended.end);
         let denials = denials(context, api, sandbox);
         if let Some((set, fate)) = self.afterwards(context, api, sandbox) {
             let style = context.output.error_style;
@@ -123,7 +123,7 @@ impl Run {
     ) -> Outcome {
         let input = if self.connect.interactive { Input::Passed } else { Input::Closed };
         let mut capture = Capture::new(spec.limits.output.map(|size| size.0));
-        let ended = stay_with(api, exec, spec, input, &mut capture)
+        let ended = stay_with(context, exec, spec, input, &mut capture)
             .map_err(|problem| not_started(api, sandbox, problem))?;
         // Before the sandbox may be gone.
         let enforcement = enforcement_of(api, &ended.exec, sandbox);

@@ -99,8 +99,16 @@ impl Init {
     fn obey(&mut self, channel: &Channel) -> io::Result<()> {
         let (message, descriptors) = channel.receive::<ToInit>()?;
         match message {
-            ToInit::Spawn { exec, joins, terminal } => {
-                self.spawn(channel, exec, joins, terminal, descriptors)
+            ToInit::Spawn { exec, joins, terminal, order } => {
+                let mut descriptors = descriptors.into_iter();
+                let order = match order {
+                    Some(order) => Ok(*order),
+                    None => descriptors
+                        .next()
+                        .ok_or(io::ErrorKind::InvalidData.into())
+                        .and_then(from_file::<SpawnOrder>),
+                };
+                self.spawn(channel, exec, order, joins, terminal, descriptors)
             }
             ToInit::Signal { whom, signal } => {
                 self.signal(&whom, signal);
@@ -145,16 +153,12 @@ impl Init {
         &mut self,
         channel: &Channel,
         exec: ExecId,
+        order: io::Result<SpawnOrder>,
         joins: usize,
         terminal: Option<TerminalSize>,
-        descriptors: Vec<OwnedFd>,
+        mut descriptors: std::vec::IntoIter<OwnedFd>,
     ) -> io::Result<()> {
-        let mut descriptors = descriptors.into_iter();
         let failed = |exec, stage, errno| FromInit::NotSpawned { exec, stage, errno };
-        let order = descriptors
-            .next()
-            .ok_or(io::ErrorKind::InvalidData.into())
-            .and_then(from_file::<SpawnOrder>);
         let order = match order {
             Ok(order) if self.host_ids => SpawnOrder { processes: None, ..order },
             Ok(order) => order,

@@ -34,7 +34,7 @@ impl Keeper<'_> {
             deadlines.push(self.state.capture.map(|capture| capture.at));
             let going = matches!(self.state.tracked, super::Tracking::Going(_));
             deadlines.push(going.then_some(now));
-            deadlines.push(self.group.is_some().then(|| now + OOM_INTERVAL));
+            deadlines.push(self.state.starved_look.filter(|_| self.group.is_some()));
             deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
         deadlines.into_iter().flatten().min()
@@ -52,8 +52,12 @@ impl Keeper<'_> {
         self.meet_joins(now);
         self.meet_egress(now);
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
+        let look = self.state.starved_look.is_none_or(|at| now >= at);
         for exec in &execs {
-            self.meet_exec_deadlines(exec, now);
+            self.meet_exec_deadlines(exec, now, look);
+        }
+        if look {
+            self.look_for_starved_later(now);
         }
         if execs.is_empty() {
             return;
@@ -76,7 +80,12 @@ impl Keeper<'_> {
         }
     }
 
-    fn meet_exec_deadlines(&mut self, exec: &ExecId, now: Instant) {
+    /// Asking costs as much as the rest of a round: not after every event.
+    pub(super) fn look_for_starved_later(&mut self, now: Instant) {
+        self.state.starved_look = Some(now + OOM_INTERVAL);
+    }
+
+    fn meet_exec_deadlines(&mut self, exec: &ExecId, now: Instant, look: bool) {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         if running.has_ended() {
             return self.forget_if_quiet(exec);
@@ -98,7 +107,7 @@ impl Keeper<'_> {
             running.feel("cpu_time");
             return self.kill(exec, EndReason::CpuLimit);
         }
-        if running.verdict.is_none() && self.has_starved(exec) {
+        if look && running.verdict.is_none() && self.has_starved(exec) {
             // Half a build is worth nothing: when the kernel killed one, all go.
             self.kill(exec, EndReason::Oom);
         }

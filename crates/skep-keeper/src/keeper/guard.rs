@@ -247,16 +247,14 @@ fn deleted_but_open(pids: &[Pid], kind: i64) -> u64 {
 
 /// Watches the processor time of one exec.
 pub fn cpu_exceeded(group: Option<&Group>, limits: &Limits) -> bool {
-    match (limits.cpu_time, group.and_then(Group::cpu_time)) {
-        (Some(limit), Some(used)) => used >= limit,
-        _ => false,
-    }
+    let Some(limit) = limits.cpu_time else { return false };
+    group.and_then(Group::cpu_time).is_some_and(|used| used >= limit)
 }
 
 /// When the processor time can have run out at the earliest.
 pub fn cpu_next(group: Option<&Group>, limits: &Limits, now: Instant) -> Option<Instant> {
-    let used = group.and_then(Group::cpu_time)?;
-    let left = limits.cpu_time?.saturating_sub(used);
+    let limit = limits.cpu_time?;
+    let left = limit.saturating_sub(group.and_then(Group::cpu_time)?);
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
     Some(now + (left / processors).max(Duration::from_millis(10)))
 }

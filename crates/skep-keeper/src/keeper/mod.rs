@@ -111,6 +111,8 @@ struct State {
     tracked: Tracking,
     egress: EgressState,
     so_far: ExecsSoFar,
+    /// When the kernel is asked next whether it killed somebody for memory.
+    starved_look: Option<Instant>,
     strays: strays::Strays,
 }
 

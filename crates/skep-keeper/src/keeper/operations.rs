@@ -5,13 +5,17 @@ use super::running::{MainEnd, Output, Running};
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
 use crate::protocol::{
-    FrameKind, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process, to_json,
+    FrameKind, RecordOrder, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process,
+    to_json,
 };
 use crate::vessel::Tasks;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
+use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
+use skep_provider::record::Recording;
+use skep_sys::failpoint;
 use skep_types::{
     ByteString, EndReason, EntryState, ExecEnd, ExecId, ExecSpec, Limits, NetworkMode, RelPath,
 };
@@ -35,14 +39,46 @@ impl Keeper<'_> {
         attach: bool,
     ) {
         match self.try_start(client, &exec, &command, attach) {
-            Ok(()) => {
-                if let Some(connection) = self.state.connections.get_mut(&client) {
-                    connection.attached = attach.then_some(exec);
-                }
-                self.reply(client, &Ok(Reply::Done));
-            }
+            Ok(()) => self.started(client, exec, attach),
             Err(failure) => self.reply(client, &Err(failure)),
         }
+    }
+
+    /// Starts a command that nobody has written down.
+    ///
+    /// 1. Only in the sandbox that was meant, and only if nothing keeps it from starting: whoever has
+    ///    the store knows what to say otherwise.
+    /// 2. The record, as the row would have been: before the effect.
+    /// 3. The start. One that fails is an exec that failed.
+    pub(super) fn start_recorded(&mut self, client: u64, order: RecordOrder) {
+        let RecordOrder { name, exec, begun, attach, no_input } = order;
+        let meant = name == self.spec.name && !self.state.frozen && !self.state.stopping;
+        let record = || Recording::begin(&self.spec.directory, &exec, &begun);
+        let recording = meant.then(record).and_then(Result::ok);
+        let Some(mut recording) = recording else {
+            return self.reply(client, &Ok(Reply::AskTheStore));
+        };
+        let started = failpoint::hit("record.written")
+            .step(|| format!("start exec `{exec}`"))
+            .and_then(|()| self.try_start(client, &exec, &begun.spec, attach));
+        if let Err(failure) = started {
+            let message = ProviderError::from(failure.clone()).problem().message;
+            let _ = recording.end(&no_process(EndReason::StartFailed, 125, message));
+            return self.reply(client, &Err(failure));
+        }
+        if let Some(running) = self.state.execs.get_mut(&exec) {
+            running.record = Some(recording);
+            running.stdin_ending |= no_input;
+            running.feed();
+        }
+        self.started(client, exec, attach);
+    }
+
+    fn started(&mut self, client: u64, exec: ExecId, attach: bool) {
+        if let Some(connection) = self.state.connections.get_mut(&client) {
+            connection.attached = attach.then_some(exec);
+        }
+        self.reply(client, &Ok(Reply::Done));
     }
 
     fn try_start(
@@ -62,23 +98,28 @@ impl Keeper<'_> {
             joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
         let (theirs, running) =
             self.make_running(exec, command, limits, group, attach.then_some(client))?;
-        let order =
-            to_file(&self.order(command, &running)).step(|| "pass the command to init".into())?;
+        let step = || "pass the command to init".to_owned();
+        let order = Box::new(self.order(command, &running));
+        let (order, file) = match order.is_large() {
+            true => (None, Some(to_file(&order).step(step)?)),
+            false => (Some(order), None),
+        };
         if let Some(guard) = &mut self.state.disk {
             guard.wake(Instant::now());
         }
-        let mut descriptors = vec![order.as_fd()];
+        let mut descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();
         descriptors.extend(joins.iter().map(AsFd::as_fd));
         descriptors.extend(theirs.iter().map(AsFd::as_fd));
-        let message =
-            ToInit::Spawn { exec: exec.clone(), joins: joins.len(), terminal: command.tty };
-        self.channel.send(&message, &descriptors).step(|| "pass the command to init".into())?;
+        let (joins, terminal) = (joins.len(), command.tty);
+        let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
+        self.channel.send(&message, &descriptors).step(step)?;
         let mut running = running;
         if let (Some(guard), Some(_)) = (&mut self.state.polled, running.limits.cpu_time) {
             running.cpu_before = guard.measure(None).cpu;
         }
         self.state.execs.insert(exec.clone(), running);
         self.state.so_far.one_more(exec);
+        self.look_for_starved_later(Instant::now());
         self.state.idle_since = None;
         self.schedule_capture();
         Ok(())
@@ -107,6 +148,7 @@ impl Keeper<'_> {
             outputs: Vec::new(),
             terminal: command.tty.is_some(),
             log,
+            record: None,
             join_at: if group.is_some() { None } else { self.join_soon() },
             born: skep_sys::process::ticks_since_boot(),
             process: None,
@@ -280,7 +322,11 @@ impl Keeper<'_> {
     }
 
     /// Atomic, so that a reader sees an end or none.
-    fn record_end(&self, exec: &ExecId, end: &ExecEnd) -> std::io::Result<()> {
+    fn record_end(&mut self, exec: &ExecId, end: &ExecEnd) -> std::io::Result<()> {
+        let running = self.state.execs.get_mut(exec);
+        if let Some(recording) = running.and_then(|running| running.record.as_mut()) {
+            return recording.end(end);
+        }
         let directory = self.spec.directory.join("execs");
         let temporary = directory.join(format!("{exec}.end.new"));
         let _ = std::fs::remove_file(&temporary);

@@ -4,6 +4,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
+use skep_provider::record::Recording;
 use skep_types::{EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
 use std::collections::BTreeMap;
 use std::io;
@@ -55,6 +56,8 @@ pub struct Running {
     pub terminal: bool,
     /// Its kept output.
     pub log: LogWriter,
+    /// Where it is written down, if the store was not asked.
+    pub record: Option<Recording>,
     /// Its own cgroup, once it is in one.
     pub group: Option<Group>,
     /// When it is to be moved into one.

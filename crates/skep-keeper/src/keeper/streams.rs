@@ -22,6 +22,8 @@ impl Keeper<'_> {
         let id = self.state.next_connection;
         self.state.next_connection += 1;
         self.state.connections.insert(id, Connection::new(socket));
+        // Who comes has something to say, and has mostly said it by now.
+        self.serve_client(id);
     }
 
     pub(super) fn serve_client(&mut self, id: u64) {
@@ -131,6 +133,7 @@ impl Keeper<'_> {
             Operation::Exec { exec, command, attach } => {
                 self.start_exec(client, exec, *command, attach)
             }
+            Operation::Record(order) => self.start_recorded(client, *order),
             Operation::Signal { exec, signal } => {
                 self.operate_signal(&exec, signal);
                 self.reply(client, &Ok(crate::protocol::Reply::Done));

@@ -14,8 +14,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_provider::{
-    Attach, Capabilities, DriverChoice, EgressProbe, ExecStream, Finding, Provider, ProviderError,
-    RunSpec, Started, Status, ViewWrite,
+    Attach, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream, Finding,
+    Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
 };
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
@@ -229,6 +229,21 @@ impl<K: Kind> Provider for Kept<K> {
         Ok(match attach {
             Attach::Yes => Some(Box::new(client)),
             Attach::No => None,
+        })
+    }
+
+    fn exec_directly(&self, order: &DirectExec<'_>) -> Result<Direct, ProviderError> {
+        // Whatever stands in the way, whoever has the store says it better.
+        if self.kind.refuse(&order.begun.spec).is_err() {
+            return Ok(Direct::AskTheStore);
+        }
+        let Ok(mut client) = Client::connect(order.id, order.directory) else {
+            return Ok(Direct::AskTheStore);
+        };
+        Ok(match (client.ask_directly(order)?, order.attach) {
+            (false, _) => Direct::AskTheStore,
+            (true, Attach::Yes) => Direct::Started(Some(Box::new(client))),
+            (true, Attach::No) => Direct::Started(None),
         })
     }
 

@@ -4,6 +4,7 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, ledger, sandboxes};
+use crate::rules::events_of;
 use crate::value::encode;
 use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError, rules};
 use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId};
@@ -23,6 +24,21 @@ impl ExecStore for PostgresStore {
             self.refuse_orphan(session, &exec.sandbox)?;
             insert(session, exec)?;
             ledger::append(session, events)
+        })
+    }
+
+    fn adopt_execs(&self, sandbox: &SandboxId, execs: &[Exec], events: &[NewEvent]) -> Result<u64> {
+        self.write("take execs in", |session| {
+            self.refuse_orphan(session, sandbox)?;
+            let mut new = Vec::new();
+            for exec in execs {
+                if !exists(session, "SELECT 1 FROM execs WHERE id = $1", &[&exec.id.as_str()])? {
+                    insert(session, exec)?;
+                    new.push(&exec.id);
+                }
+            }
+            ledger::append(session, &events_of(&new, events))?;
+            Ok(new.len() as u64)
         })
     }
 

@@ -3,6 +3,7 @@
 use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, ledger, sandboxes};
+use crate::rules::events_of;
 use crate::value::encode;
 use crate::{ExecMoves, ExecStore, Finish, NewEvent, Result, StoreError, rules};
 use rusqlite::{Transaction, params};
@@ -32,6 +33,21 @@ impl ExecStore for SqliteStore {
             insert(tx, exec)?;
             ledger::append(tx, events)?;
             Ok(())
+        })
+    }
+
+    fn adopt_execs(&self, sandbox: &SandboxId, execs: &[Exec], events: &[NewEvent]) -> Result<u64> {
+        self.write("take execs in", Durability::Process, |tx| {
+            refuse_orphan(tx, sandbox)?;
+            let mut new = Vec::new();
+            for exec in execs {
+                if !tx.prepare_cached(EXISTS)?.exists(params![exec.id.as_str()])? {
+                    insert(tx, exec)?;
+                    new.push(&exec.id);
+                }
+            }
+            ledger::append(tx, &events_of(&new, events))?;
+            Ok(new.len() as u64)
         })
     }
 

@@ -96,3 +96,33 @@ pub(super) fn with_their_sandbox(store: &dyn Store) {
     let refused = store.update_with_execs(&home.id, Expect::default(), moves, &[], &mut |_| ());
     assert!(matches!(refused, Err(StoreError::NotFound { what: "sandbox", .. })), "{refused:?}");
 }
+
+pub(super) fn taken_in_once(store: &dyn Store) {
+    let home = sandbox(1, "a");
+    store.insert_sandbox(&home, ScopeMode::Shared, &[]).unwrap();
+    let (mut first, second) = (exec(1, &home.id), exec(2, &home.id));
+    let told = |row: &skep_types::Exec| crate::NewEvent {
+        exec: Some(row.id.clone()),
+        ..event("exec.started", 1)
+    };
+    first.end = Some(end(7));
+    let events = [told(&first), told(&second)];
+    assert_eq!(store.adopt_execs(&home.id, std::slice::from_ref(&first), &events).unwrap(), 1);
+    // Whoever comes second finds the first there, and tells only of what is new.
+    let both = [first.clone(), second.clone()];
+    assert_eq!(store.adopt_execs(&home.id, &both, &events).unwrap(), 1);
+    assert_eq!(store.adopt_execs(&home.id, &both, &events).unwrap(), 0);
+    assert_eq!(store.list_execs(&home.id).unwrap(), both);
+    assert_eq!(store.running_execs(None).unwrap(), std::slice::from_ref(&second));
+    let told: Vec<_> = store
+        .list_events(&EventFilter::default())
+        .unwrap()
+        .into_iter()
+        .map(|event| event.exec.unwrap())
+        .collect();
+    assert_eq!(told, [first.id.clone(), second.id]);
+    let gone = &mut |row: &mut skep_types::Sandbox| row.state = SandboxState::Deleted;
+    store.update_sandbox(&home.id, Expect::default(), &[], gone).unwrap();
+    let refused = store.adopt_execs(&home.id, &[exec(3, &home.id)], &[]);
+    assert!(matches!(refused, Err(StoreError::NotFound { what: "sandbox", .. })), "{refused:?}");
+}

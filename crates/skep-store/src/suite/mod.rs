@@ -53,6 +53,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("exec life", execs::life),
     ("first end of an exec wins", execs::first_end_wins),
     ("execs move with their sandbox", execs::with_their_sandbox),
+    ("execs are taken in once", execs::taken_in_once),
     ("approval moves", approvals::moves),
     ("approval history", approvals::history),
     ("undo settles both", approvals::undo),

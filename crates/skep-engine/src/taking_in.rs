@@ -1,0 +1,123 @@
+//! Taking in execs that keepers were asked for without the store: their records become rows.
+//!
+//! `skep_provider::record` says how a record is written and where the news of it lies. Here the order
+//! is: claim the news, read the records, write the rows, move the records, drop the news. Whoever dies
+//! in between leaves the claimed news, and the next one does all of it again: a row is written once,
+//! a record is moved once.
+
+use crate::Engine;
+use crate::lifecycle::pend;
+use crate::problems::{OrProblem, io_problem};
+use crate::reconcile::directory_names;
+use serde_json::Value;
+use skep_provider::record::{self, Record};
+use skep_store::NewEvent;
+use skep_sys::failpoint;
+use skep_types::{Exec, Problem, Sandbox, SandboxId, SandboxState};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+impl Engine {
+    /// Takes in what every sandbox has. One look into one directory where there is nothing.
+    pub(crate) fn take_in_all(&self) -> Result<(), Problem> {
+        for name in directory_names(&self.layout().news()) {
+            if let Some(id) = record::sandbox_of(&name) {
+                self.take_in_news(&id, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what one sandbox has.
+    pub(crate) fn take_in_of(&self, id: &SandboxId) -> Result<(), Problem> {
+        self.take_in_news(id, id.as_str())
+    }
+
+    /// The news get a name of ours first: a record that is written after we have looked has news of
+    /// its own, and if we die, ours are there for the next one.
+    fn take_in_news(&self, id: &SandboxId, name: &str) -> Result<(), Problem> {
+        let news = self.layout().news();
+        let claimed = news.join(format!("{id}.{}", std::process::id()));
+        match std::fs::rename(news.join(name), &claimed) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_problem("take in news of", &news, &error)),
+            Ok(()) => {}
+        }
+        let failed = |error| io_problem("take in news of", &news, &error);
+        failpoint::hit("taking.claimed").map_err(failed)?;
+        match self.store.sandbox(id) {
+            Ok(sandbox) => self.take_in(&sandbox)?,
+            // A store that does not know it may be the wrong one, or damaged: the news wait.
+            Err(_) if self.layout().sandbox(id).exists() => return Ok(()),
+            Err(_) => {}
+        }
+        failpoint::hit("taking.moved").map_err(failed)?;
+        remove(&claimed)
+    }
+
+    /// Takes in every record of a sandbox, news or not.
+    pub(crate) fn take_in(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let failed = |error| io_problem("read the records in", &directory, &error);
+        let mut records = record::waiting(&directory).map_err(failed)?;
+        if records.is_empty() || sandbox.state == SandboxState::Deleted {
+            return Ok(());
+        }
+        records.sort_by_cached_key(|record| instant(&record.begun.started_at));
+        let execs: Vec<Exec> = records.iter().map(|record| exec_of(sandbox, record)).collect();
+        let new = self.store.adopt_execs(&sandbox.id, &execs, &self.story(&execs)).or_problem()?;
+        failpoint::hit("taking.rows").map_err(failed)?;
+        for record in &records {
+            record::taken_in(&directory, &record.exec).map_err(failed)?;
+        }
+        if new > 0 && matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
+            // A command has run since: there may be something to review again.
+            self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)?;
+        }
+        Ok(())
+    }
+
+    /// What happened, in the order in which it did.
+    fn story(&self, execs: &[Exec]) -> Vec<NewEvent> {
+        let mut events = Vec::new();
+        for exec in execs {
+            events.push(NewEvent { at: exec.started_at.clone(), ..self.begins(exec) });
+            if let Some(end) = &exec.end {
+                let took = Duration::from_millis(end.stats.duration_ms);
+                let at = later(&exec.started_at, took).unwrap_or_else(|| self.now());
+                events.push(NewEvent { at, ..self.ends(exec, end) });
+            }
+        }
+        // Stable: of one exec the start comes first.
+        events.sort_by_cached_key(|event| instant(&event.at));
+        events
+    }
+}
+
+fn exec_of(sandbox: &Sandbox, record: &Record) -> Exec {
+    Exec {
+        id: record.exec.clone(),
+        sandbox: sandbox.id.clone(),
+        spec: record.begun.spec.clone(),
+        started_at: record.begun.started_at.clone(),
+        end: record.end.clone(),
+        enforcement: sandbox.enforcement.clone(),
+    }
+}
+
+fn instant(time: &str) -> Option<jiff::Timestamp> {
+    time.parse().ok()
+}
+
+fn later(start: &str, by: Duration) -> Option<String> {
+    Some(instant(start)?.checked_add(by).ok()?.to_string())
+}
+
+fn remove(path: &Path) -> Result<(), Problem> {
+    match std::fs::remove_file(path) {
+        // Somebody else has claimed it after us, and takes in the same.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|error| io_problem("remove", path, &error)),
+    }
+}
