@@ -41,6 +41,7 @@ bench: build ## measure against peers, print tables (ARGS=--write keeps them, wi
 	ci/provision bench
 	benches/run.py --skep $(SKEP) $(ARGS)
 	benches/isolation.py --skep $(SKEP)
+	benches/egress.py --skep $(SKEP)
 	benches/api.py --skep $(SKEP) --idle 1000
 
 budget: build ## count what the hot paths do and compare with benches/budget.toml
