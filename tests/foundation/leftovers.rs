@@ -1,6 +1,8 @@
 //! What is left after many sandboxes, after kills at any moment, and what of others is left alone.
 
-use crate::harness::{Lab, Who, for_both, for_each, long, outside, wait_for, wait_for_empty};
+use crate::harness::{
+    Lab, Who, for_both, for_each, long, noticed, outside, wait_for, wait_for_empty,
+};
 use std::fs;
 use std::process::Stdio;
 
@@ -83,9 +85,12 @@ fn a_killed_keeper_loses_the_exec_and_keeps_the_work() {
         let exec = lab.skep(["exec", "-d", "s", "--", "sleep", "31536001"]).run().ok().text();
         outside::kill(lab.keepers()[0]);
         wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
-        let rows = lab.skep(["ps", "s", "--json"]).run().ok().json();
-        let row = rows.as_array().unwrap().iter().find(|row| row["exec"] == exec.as_str()).unwrap();
-        assert_eq!(row["reason"], "lost", "an end that nobody saw: {row}");
+        noticed("an end that nobody saw", || {
+            let rows = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            let mut rows = rows.as_array().unwrap().iter();
+            let row = rows.find(|row| row["exec"] == exec.as_str()).unwrap();
+            (row["reason"] == "lost").then_some(())
+        });
         assert_eq!(lab.sandbox("s")["state"], "stopped");
         assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 1);
         lab.skep(["start", "s"]).run().ok();
@@ -114,9 +119,8 @@ fn clean_4_leftovers_of_ours_go_and_of_others_stay() {
         lab.write(lab.state.join("sandboxes/zzzzzzzzzzzzzzzz/upper/work"), "work");
         lab.write(lab.state.join("sandboxes/skep-look-alike/upper/work"), "work");
         lab.skep(["ls"]).run().ok();
-        // At once by this command; a server settles every two seconds.
         let trash = || fs::read_dir(lab.state.join("trash")).unwrap().count();
-        wait_for("the trash to go", 10, || (trash() == 0).then_some(()));
+        noticed("the trash", || (trash() == 0).then_some(()));
         for line in [&["gc"][..], &["show", "s"], &["ls", "--all"]] {
             lab.skep(line).run().ok();
         }

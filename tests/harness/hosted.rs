@@ -27,6 +27,15 @@ pub(crate) fn wanted() -> bool {
     std::env::var_os("SKEP_TEST_HOST").is_some()
 }
 
+/// What a command settles by itself must be seen at once; a server does it every two seconds.
+#[track_caller]
+pub(crate) fn noticed<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    if wanted() {
+        return wait_for(what, 10, look);
+    }
+    look().unwrap_or_else(|| panic!("not noticed: {what}"))
+}
+
 /// Whether a process is a server or one of its workers, which hold nothing of a sandbox.
 pub(crate) fn serves(line: &[u8]) -> bool {
     line.starts_with(b"skep: worker") || line.split(|byte| *byte == 0).any(|word| word == b"serve")

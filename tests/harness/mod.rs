@@ -37,6 +37,7 @@ pub(crate) use call::{Call, Ran};
 pub(crate) use canary::Canary;
 pub(crate) use docker::Docker;
 pub(crate) use guest::{Disk, Guest};
+pub(crate) use hosted::noticed;
 pub(crate) use kinds::{EVERY_KIND, plant_every_kind};
 pub(crate) use lab::{Lab, entries, for_both, for_each};
 pub(crate) use server::{Reply, Server, TOKEN};

@@ -115,6 +115,11 @@ pub enum StreamEvent {
 pub trait ExecStream {
     /// Readable when [`ExecStream::next`] has something.
     fn as_fd(&self) -> BorrowedFd<'_>;
+    /// Whether more than the start was read while starting: then the first events may be there without
+    /// the descriptor being readable.
+    fn read_ahead(&self) -> bool {
+        false
+    }
     /// The next event; `None` when there is none yet. An end of the stream without
     /// [`StreamEvent::Ended`] is an error (`UnexpectedEof`): the exec was lost.
     fn next(&mut self) -> io::Result<Option<StreamEvent>>;

@@ -84,6 +84,7 @@ fn pump_from(
 ) -> io::Result<ExecEnd> {
     let signals = SignalFd::new(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGWINCH])?;
     let raw = if screen == Screen::Terminal { RawMode::enter(stdin)? } else { None };
+    let more = stream.read_ahead();
     let mut pump = Pump {
         stdin,
         on_terminal: rustix::termios::isatty(stdin),
@@ -95,7 +96,7 @@ fn pump_from(
         pending: Vec::new(),
         interrupted: None,
         reader_gone: None,
-        more: false,
+        more,
         background: false,
     };
     if input == Input::Closed {
