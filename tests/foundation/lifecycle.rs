@@ -211,3 +211,24 @@ fn eight_callers_of_one_name_make_one_sandbox() {
         assert_eq!(ids.len(), 1, "{ids:?}");
     });
 }
+
+#[test]
+fn stats_add_up() {
+    for_both(|lab| {
+        let empty = lab.skep(["stats", "--json"]).run().ok().json();
+        assert_eq!((&empty["sandboxes"], &empty["changed"]), (&0.into(), &0.into()), "{empty}");
+        lab.skep(["create", "a", "--memory", "256M", "--disk", "64M"]).run().ok();
+        lab.skep(["create", "b", "--memory", "128M", "--disk", "64M"]).run().ok();
+        lab.exec_script("a", "head -c 1000000 /dev/zero > big").run().ok();
+        lab.skep(["stop", "b"]).run().ok();
+        lab.skep(["exec", "-d", "a", "--", "sleep", "60"]).run().ok();
+        let sums = lab.skep(["stats", "--json"]).run().ok().json();
+        assert_eq!(sums["states"], serde_json::json!({ "ready": 1, "stopped": 1 }), "{sums}");
+        assert_eq!((&sums["sandboxes"], &sums["running"]), (&2.into(), &1.into()), "{sums}");
+        assert_eq!((&sums["execs"], &sums["memory"]), (&1.into(), &(256 << 20).into()), "{sums}");
+        assert_eq!(sums["disk"], 128 << 20, "{sums}");
+        assert!(sums["changed"].as_u64().unwrap() >= 1_000_000, "{sums}");
+        let text = lab.skep(["stats"]).run().ok().text();
+        assert!(text.contains("2 (1 ready, 1 stopped)"), "{text}");
+    });
+}

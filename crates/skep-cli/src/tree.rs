@@ -141,6 +141,7 @@ static ENTRIES: &[Entry] = &[
     entry::<c::providers::Providers>("providers", "List where sandboxes can run"),
     entry::<c::image::Image>("image", "What machines and containers are made from"),
     entry::<c::gc::Gc>("gc", "Clean up"),
+    entry::<c::stats::Stats>("stats", "Count sandboxes, and what they were promised and use"),
     entry::<c::events::Events>("events", "Print what happened"),
     entry::<c::config::Config>("config", "Print the settings in force"),
     entry::<c::serve::Serve>("serve", "Serve the HTTP API"),

@@ -7,6 +7,7 @@ use crate::wire::from_base64;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use skep_engine::Stats;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
@@ -244,6 +245,9 @@ impl Api for Client {
     }
     fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>> {
         self.get(&format!("/v1/events?after={after}&limit={}", limit.clamp(1, 5000)))
+    }
+    fn stats(&self) -> Answer<Stats> {
+        self.get("/v1/stats")
     }
     fn config(&self, project: Option<&Path>) -> Answer<Vec<(String, Value, String)>> {
         #[derive(Deserialize)]

@@ -1,6 +1,7 @@
 //! What the edges may ask of skep: one trait, served in process by the engine and, with
 //! `--host`, by the typed client.
 
+use crate::Stats;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skep_provider::ExecStream;
@@ -573,6 +574,8 @@ pub trait Api {
     fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>>;
     /// Events after a sequence number.
     fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>>;
+    /// Sums over all sandboxes.
+    fn stats(&self) -> Answer<Stats>;
     /// The settings in force for a project: key, value, origin.
     fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
 }

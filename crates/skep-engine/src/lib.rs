@@ -56,6 +56,7 @@ mod review;
 mod serve_api;
 mod settings;
 mod state_place;
+mod stats;
 mod submounts;
 mod taking_in;
 mod trash;
@@ -69,6 +70,7 @@ pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
 pub use patch::{Patch, TimeToLive};
 pub use receipt::verify_receipt;
+pub use stats::Stats;
 pub use ways::{Way, Wish};
 
 use problems::{OrProblem, io_problem};

@@ -1,6 +1,5 @@
 //! The engine as an [`Api`]: one line per question.
 
-use crate::Engine;
 use crate::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Disposal,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
@@ -8,6 +7,7 @@ use crate::api::{
     SettledRun, SnapshotView, StartedExec, StartedRun,
 };
 use crate::problems::OrProblem;
+use crate::{Engine, Stats};
 use serde_json::Value;
 use skep_store::{ApprovalFilter, EventFilter};
 use skep_types::{
@@ -188,6 +188,9 @@ impl Api for Engine {
         let limit = Some(u32::try_from(limit).unwrap_or(u32::MAX));
         let filter = EventFilter { after, limit, ..EventFilter::default() };
         self.store.list_events(&filter).or_problem()
+    }
+    fn stats(&self) -> Answer<Stats> {
+        self.sums()
     }
     fn config(&self, project: Option<&Path>) -> Answer<Vec<(String, Value, String)>> {
         if let Some(missing) = project.filter(|project| !project.is_dir()) {

@@ -387,6 +387,7 @@ impl Asked<'_> {
                 let row = |(key, value, origin): (String, Value, String)| json!({ "key": key, "value": value, "origin": origin });
                 Ok(engine.config(project.as_deref())?.into_iter().map(row).collect())
             }
+            Call::Stats => documents::plain(&engine.stats()?),
             Call::Tally => documents::plain(&engine.tally()?),
             Call::Settle => engine.settle().map(|()| Value::Null),
             other => Err(Problem::new(Code::Internal, format!("nobody answers `{other:?}`"))),

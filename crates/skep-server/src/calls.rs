@@ -224,6 +224,7 @@ pub(crate) enum Call {
     Config {
         project: Option<PathBuf>,
     },
+    Stats,
     Tally,
     Settle,
 }

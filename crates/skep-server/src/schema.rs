@@ -372,13 +372,21 @@ pub(crate) struct Setting {
     origin: String,
 }
 
-/// What all sandboxes together were promised.
+/// What all sandboxes together were promised, and what they use.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StatsDocument {
     sandboxes: u64,
     running: u64,
+    /// Memory limits of the running ones.
     memory: u64,
+    /// Disk limits of all.
     disk: u64,
+    /// How many there are in each state.
+    states: BTreeMap<String, u64>,
+    /// Execs that have not ended.
+    execs: u64,
+    /// Bytes of changes that are kept.
+    changed: u64,
 }
 
 /// Who asks.

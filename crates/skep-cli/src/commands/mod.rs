@@ -35,6 +35,7 @@ pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod snapshot;
 pub(crate) mod start;
+pub(crate) mod stats;
 pub(crate) mod stop;
 pub(crate) mod template;
 pub(crate) mod thaw;

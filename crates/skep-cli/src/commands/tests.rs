@@ -280,6 +280,7 @@ fn the_rest_answers_in_text_and_json() {
         "skep doctor",
         "skep providers",
         "skep gc --dry-run",
+        "skep stats",
         "skep events",
         "skep config --origin",
         "skep template ls",

@@ -2,6 +2,7 @@
 
 use super::samples;
 use serde_json::Value;
+use skep_engine::Stats;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CopyReport,
     CreateRequest, EgressChange, EgressChanged, Finding, GcDecision, GcRequest, ListFilter,
@@ -16,6 +17,7 @@ use skep_types::{
     TerminalSize,
 };
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -368,6 +370,10 @@ impl Api for FakeApi {
             data: Value::Null,
         };
         Ok(if after == 0 { vec![event] } else { Vec::new() })
+    }
+    fn stats(&self) -> Answer<Stats> {
+        let states = BTreeMap::from([("ready".to_owned(), 2)]);
+        Ok(Stats { states, execs: 1, changed: 2048, ..Stats::default() })
     }
     fn config(&self, _: Option<&Path>) -> Answer<Vec<(String, Value, String)>> {
         Ok(vec![("limits.pids".into(), 4096.into(), "default".into())])

@@ -117,7 +117,7 @@ async fn config(ask: Ask, Query(query): Query<ConfigQuery>) -> Outcome {
 #[utoipa::path(get, path = "/v1/stats", tag = "operations",
     responses((status = 200, body = StatsDocument), (status = "default", body = Error)))]
 async fn stats(ask: Ask) -> Outcome {
-    ask.answer(Call::Tally).await
+    ask.answer(Call::Stats).await
 }
 
 /// Who did what, when and from where: one JSON object per line
