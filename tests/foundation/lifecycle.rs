@@ -217,8 +217,10 @@ fn stats_add_up() {
     for_both(|lab| {
         let empty = lab.skep(["stats", "--json"]).run().ok().json();
         assert_eq!((&empty["sandboxes"], &empty["changed"]), (&0.into(), &0.into()), "{empty}");
-        lab.skep(["create", "a", "--memory", "256M", "--disk", "64M"]).run().ok();
-        lab.skep(["create", "b", "--memory", "128M", "--disk", "64M"]).run().ok();
+        for (name, memory) in [("a", "256M"), ("b", "128M")] {
+            let limits = ["--memory", memory, "--disk", "64M", "--best-effort"];
+            lab.skep(["create", name]).args(limits).run().ok();
+        }
         lab.exec_script("a", "head -c 1000000 /dev/zero > big").run().ok();
         lab.skep(["stop", "b"]).run().ok();
         lab.skep(["exec", "-d", "a", "--", "sleep", "60"]).run().ok();

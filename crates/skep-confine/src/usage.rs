@@ -43,7 +43,8 @@ pub fn family_of(first: Pid) -> Vec<Pid> {
     families_of(&[first])
 }
 
-/// Several processes and everything they have started, each once, from one look at `/proc`.
+/// Several processes and everything they have started, each once, from one look at `/proc`: numbers
+/// rise, so whoever forks and ends while we look is met again further on.
 pub fn families_of(first: &[Pid]) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -53,15 +54,41 @@ pub fn families_of(first: &[Pid]) -> Vec<Pid> {
             children.entry(parent).or_default().push(pid);
         }
     }
+    gather(first, |pid| children.remove(&pid).unwrap_or_default())
+}
+
+/// As [`family_of`], at a cost that follows the family and not the host. Who forks and ends meanwhile
+/// may be missed.
+pub fn most_of_family(first: Pid) -> Vec<Pid> {
+    if !fs::exists("/proc/thread-self/children").unwrap_or(false) {
+        return family_of(first);
+    }
+    gather(&[first], children_of)
+}
+
+fn gather(first: &[Pid], mut children_of: impl FnMut(Pid) -> Vec<Pid>) -> Vec<Pid> {
     let mut seen = HashSet::new();
     let mut family: Vec<Pid> = first.iter().copied().filter(|pid| seen.insert(*pid)).collect();
     let mut next = 0;
     while let Some(pid) = family.get(next) {
+        let born = children_of(*pid);
         next += 1;
-        let born = children.remove(pid).unwrap_or_default();
         family.extend(born.into_iter().filter(|child| seen.insert(*child)));
     }
     family
+}
+
+/// Those a process is the parent of, by adoption too: each of its threads has a list.
+pub fn children_of(parent: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", parent.as_raw_nonzero()));
+    let lists = tasks.into_iter().flatten().flatten().filter_map(|task| {
+        // No list of a thread that has ended meanwhile.
+        fs::read_to_string(task.path().join("children")).ok()
+    });
+    let numbers = |list: String| -> Vec<Pid> {
+        list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    };
+    lists.flat_map(numbers).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -143,6 +170,26 @@ mod tests {
         assert_eq!(usage.processes, 1);
         assert!(family_of(own).contains(&own));
         assert_eq!(families_of(&[own, own]).iter().filter(|pid| **pid == own).count(), 1);
+    }
+
+    /// Chains of children, with many in one list: more than a page of them.
+    #[test]
+    fn a_family_is_found_to_its_last_member() {
+        use std::process::{Command, Stdio};
+        let script = "i=0; while [ $i -lt 900 ]; do i=$((i+1)); sleep 60 & done; \
+                      sh -c 'sleep 60 & sh -c \"echo ready; exec sleep 60\"; :'; :";
+        let mut shell =
+            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut byte = [0; 1];
+        shell.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        let first = Pid::from_child(&shell);
+        let family = most_of_family(first);
+        assert_eq!(HashSet::<Pid>::from_iter(family_of(first)), family.iter().copied().collect());
+        for pid in &family {
+            let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+        }
+        let _ = shell.wait();
+        assert_eq!((family.len(), family[0]), (1 + 900 + 3, first));
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Keeper<'_> {
 
     /// The upper has been counted.
     pub(super) fn judge_disk(&mut self) {
-        let pids = skep_confine::usage::family_of(self.init.pid);
+        let pids = skep_confine::usage::most_of_family(self.init.pid);
         let passed = self.state.disk.as_mut().and_then(|guard| guard.judge(&pids));
         if passed.is_some() {
             self.end_all(EndReason::DiskLimit, "disk");

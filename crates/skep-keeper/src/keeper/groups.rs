@@ -16,7 +16,7 @@ use crate::vessel::{Tasks, pid_of};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
-use skep_confine::usage::{families_of, time_of_descendants};
+use skep_confine::usage::{children_of, families_of, time_of_descendants};
 use skep_types::{ExecId, Limits};
 use std::collections::HashSet;
 use std::path::Path;
@@ -241,14 +241,6 @@ impl Keeper<'_> {
     pub(super) fn has_exec_groups(&self) -> bool {
         self.group.is_some() && self.vessel.tasks() == Tasks::Host
     }
-}
-
-/// Those a process is the parent of, by adoption too.
-fn children_of(parent: Pid) -> Vec<Pid> {
-    let number = parent.as_raw_nonzero();
-    let path = format!("/proc/{number}/task/{number}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.split_ascii_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
 }
 
 /// Whether all have been moved.

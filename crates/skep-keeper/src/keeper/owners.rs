@@ -16,6 +16,7 @@
 use super::Keeper;
 use crate::vessel::pid_of;
 use rustix::process::Pid;
+use skep_confine::usage::children_of;
 use skep_sys::socket_diag::{Transport, inode_of};
 use skep_types::{EgressPeer, ExecId, ToEgress};
 use std::collections::{HashMap, HashSet};
@@ -141,22 +142,6 @@ fn sockets_of(pid: Pid) -> Vec<u64> {
         text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     });
     links.collect()
-}
-
-/// Children of a process, whichever of its threads has made them.
-fn children_of(pid: Pid) -> Vec<Pid> {
-    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
-    let lists = threads
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let mut children = Vec::new();
-    for list in lists {
-        let numbers = list.split_ascii_whitespace().filter_map(|number| number.parse().ok());
-        children.extend(numbers.filter_map(Pid::from_raw));
-    }
-    children
 }
 
 #[cfg(test)]
