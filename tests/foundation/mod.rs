@@ -1,5 +1,6 @@
 //! From nothing to a reviewed change: sandboxes, execs, the change set, and what is left behind.
 
+mod ahead;
 mod bad_input;
 mod change_matrix;
 mod crash_create;

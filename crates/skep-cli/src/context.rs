@@ -5,8 +5,8 @@ use crate::output::Output;
 use crate::project;
 use crate::surroundings::{self, Surroundings};
 use crate::wiring::{self, Shortcut};
-use skep_engine::api::Api;
-use skep_types::{Code, Problem};
+use skep_engine::api::{Api, CreateRequest, StartedRun};
+use skep_types::{Code, ExecSpec, Problem};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -127,6 +127,21 @@ impl Context {
             None => Shortcut::find(&self.global, name),
             Some(_) => None,
         }
+    }
+
+    /// Begins a run. An engine in this process is opened while the sandbox comes up.
+    pub(crate) fn begin_run(
+        &self,
+        request: &CreateRequest,
+        spec: &ExecSpec,
+    ) -> Result<(&dyn Api, StartedRun), Problem> {
+        if self.api.get().is_some() || self.global.host.is_some() {
+            let api = self.api()?;
+            return Ok((api, api.begin_run(request, spec)?));
+        }
+        let (opened, run) = wiring::open_for_run(&self.global, request, spec)?;
+        let _ = self.api.set(opened);
+        Ok((self.api()?, run))
     }
 
     /// The resolved global settings.

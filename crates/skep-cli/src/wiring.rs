@@ -3,7 +3,7 @@
 use crate::context::{Global, Host};
 use crate::storage::{self, ConfigFile};
 use skep_client::Client;
-use skep_engine::api::{Api, StartedExec};
+use skep_engine::api::{Api, CreateRequest, StartedExec, StartedRun};
 use skep_engine::{Engine, EngineConfig, Layout, Way, Wish};
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
@@ -12,6 +12,7 @@ use skep_provider_docker::Docker;
 use skep_provider_microvm::{Emulation, Microvm, Surroundings};
 use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
+use skep_store::Store;
 use skep_types::{Code, ExecId, ExecSpec, Problem, Sandbox, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,10 +49,34 @@ fn layout(global: &Global) -> Result<Layout, Problem> {
 
 /// Opens the engine in this process.
 pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
+    let (config, providers) = parts(global)?;
+    let store = open_store(global, &config)?;
+    Engine::open(config, providers, store)
+}
+
+/// Opens it and begins a run, both at once.
+pub(crate) fn open_for_run(
+    global: &Global,
+    request: &CreateRequest,
+    spec: &ExecSpec,
+) -> Result<(Box<dyn Api>, StartedRun), Problem> {
+    let (config, providers) = parts(global)?;
+    let own = config.clone();
+    let open = || open_store(global, &own);
+    let (engine, run) = Engine::open_for_run(config, providers, open, request, spec)?;
+    Ok((Box::new(engine), run))
+}
+
+fn open_store(global: &Global, config: &EngineConfig) -> Result<Box<dyn Store>, Problem> {
+    let configs = (config.system_config.clone(), config.user_config.clone());
+    storage::open(global, &config.layout, &configs, random_word(), host_name())
+}
+
+/// All of an engine but its store.
+fn parts(global: &Global) -> Result<(EngineConfig, Vec<Box<dyn Provider>>), Problem> {
     let layout = layout(global)?;
     let user = global.user_name();
     let configs = (global.system_config()?, global.user_config()?);
-    let store = storage::open(global, &layout, &configs, random_word(), host_name())?;
     let settings = (configs.clone(), global.variables.clone());
     let providers = providers(&layout, &user, settings)?;
     let config = EngineConfig {
@@ -65,7 +90,7 @@ pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
         random,
         secret: crate::secrets::read,
     };
-    Engine::open(config, providers, store)
+    Ok((config, providers))
 }
 
 /// A running sandbox that was found without opening the store.

@@ -1,16 +1,14 @@
-//! Creating a sandbox: intent, resources, ready.
+//! Creating a sandbox: what is asked for becomes a plan; [`crate::bring_up`] carries it out.
 
 use crate::api::{CreateRequest, StartedRun};
+use crate::archive::Scratch;
 use crate::execs::check_spec;
-use crate::hidden::{SearchError, Searched, note_hidden};
+use crate::hidden::{SearchError, Searched};
 use crate::problems::{OrProblem, io_problem};
-use crate::providers::Chosen;
-use crate::{Engine, git_head, hidden, layout, naming, settings};
-use serde_json::json;
+use crate::{Desk, Engine, git_head, hidden, naming, settings};
 use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
-use skep_provider::{Attach, Provider, ProviderError};
-use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
-use skep_sys::failpoint;
+use skep_provider::Attach;
+use skep_store::{ScopeMode, StoreError};
 use skep_types::{
     Base, ByteString, Code, EnforcementReport, Exec, ExecSpec, Instant, KeeperIdentity, Layer,
     LayerId, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
@@ -31,14 +29,28 @@ pub(crate) struct Start {
     pub scratch: Option<PathBuf>,
 }
 
-/// What comes after the row.
-struct Rest<'a> {
-    searched: Searched,
-    asked: BTreeSet<Layer>,
+/// What was decided about a new sandbox.
+pub(crate) struct Decided {
+    began: Instant,
+    project: PathBuf,
+    settings: Settings,
+    /// Of the provider.
+    word: String,
+}
+
+/// A sandbox as it is to be, and what comes with it.
+pub(crate) struct Planned {
+    pub sandbox: Sandbox,
+    pub settings: Settings,
+    pub searched: Searched,
+    /// Layers that were asked for by name.
+    pub asked: BTreeSet<Layer>,
     /// Where it is kept what is known of the base.
-    memory: Option<&'a Path>,
-    /// What runs first.
-    first: Option<&'a ExecSpec>,
+    pub memory: Option<PathBuf>,
+    pub scope: ScopeMode,
+    /// Whether its name was made up.
+    pub made_up: bool,
+    _scratch: Scratch,
 }
 
 /// What a new sandbox stands on.
@@ -77,7 +89,7 @@ impl Engine {
         }
         let (sandbox, exec) = self.create_with(request, Some(spec))?;
         let exec = match exec {
-            Some(exec) => self.hand_over(&sandbox, exec, Attach::Yes),
+            Some(exec) => self.hand_over(&sandbox, exec, Attach::Last),
             None => self.start_exec(&sandbox.id, spec, true),
         };
         Ok(StartedRun { sandbox, exec })
@@ -88,40 +100,13 @@ impl Engine {
         request: &CreateRequest,
         first: Option<&ExecSpec>,
     ) -> Result<(Sandbox, Option<Exec>), Problem> {
-        let began = skep_workspace::beginning()
-            .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
-        let project = self.check_project(&request.project)?;
-        let typed = settings::typed(request, &project)?;
-        let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
-        settings.policy.image = request.image.clone();
-        crate::egress::check_policy(&settings.policy)?;
-        settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
-        settings::check_program(&settings.provider, &project, self.layout().root())?;
-        let chosen = self.choose_provider(&settings, request.network)?;
+        let decided = self.decide(request)?;
         if request.fresh {
             self.make_room(request)?;
         }
-        self.check_quota(&settings)?;
-        let start = self.start_from(request, &project)?;
-        let memory = start.memory.clone();
-        let _scratch = crate::archive::Scratch(start.scratch.clone(), self.layout().trash());
-        let (hidden, searched) =
-            find_hidden(&project, &settings.policy, &self.layout().searched())?;
-        let base = match start.base.clone() {
-            Some(base) => base,
-            None => base_of(&project, began)?,
-        };
-        let draft =
-            self.draft(request, &settings, &chosen, Ground { project, base, start, hidden })?;
-        let scope = if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared };
-        let sandbox = self.insert(draft, request.name.is_none(), scope)?;
-        let rest = Rest {
-            searched,
-            asked: settings::asked_layers(&request.limits),
-            memory: memory.as_deref(),
-            first,
-        };
-        self.bring_up(sandbox, chosen.provider, rest)
+        let start = self.start_from(request, &decided.project)?;
+        let planned = self.planned(decided, request, start)?;
+        self.bring_up(planned, first, &|| Ok(self))
     }
 
     fn make_room(&self, request: &CreateRequest) -> Result<(), Problem> {
@@ -136,17 +121,71 @@ impl Engine {
         }
     }
 
+    fn start_from(&self, request: &CreateRequest, project: &Path) -> Result<Start, Problem> {
+        match &request.from {
+            None => Ok(Start::default()),
+            Some(name) => self.resolve_start(name, project),
+        }
+    }
+}
+
+impl Desk {
+    /// Settles what was asked for, and by which provider it is done.
+    pub(crate) fn decide(&self, request: &CreateRequest) -> Result<Decided, Problem> {
+        let began = skep_workspace::beginning()
+            .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
+        let project = self.check_project(&request.project)?;
+        let typed = settings::typed(request, &project)?;
+        let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
+        settings.policy.image = request.image.clone();
+        crate::egress::check_policy(&settings.policy)?;
+        settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
+        settings::check_program(&settings.provider, &project, self.layout().root())?;
+        let word = self.choose_provider(&settings, request.network)?;
+        Ok(Decided { began, project, settings, word })
+    }
+
+    /// The sandbox that was decided on, on what it starts from.
+    pub(crate) fn planned(
+        &self,
+        decided: Decided,
+        request: &CreateRequest,
+        start: Start,
+    ) -> Result<Planned, Problem> {
+        let Decided { began, project, settings, word } = decided;
+        let memory = start.memory.clone();
+        let scratch = Scratch(start.scratch.clone(), self.layout().trash());
+        let (hidden, searched) =
+            find_hidden(&project, &settings.policy, &self.layout().searched())?;
+        let base = match start.base.clone() {
+            Some(base) => base,
+            None => base_of(&project, began)?,
+        };
+        let ground = Ground { project, base, start, hidden };
+        Ok(Planned {
+            sandbox: self.draft(request, &settings, word, ground)?,
+            searched,
+            asked: settings::asked_layers(&request.limits),
+            settings,
+            memory,
+            scope: if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared },
+            made_up: request.name.is_none(),
+            _scratch: scratch,
+        })
+    }
+
     fn draft(
         &self,
         request: &CreateRequest,
         settings: &Settings,
-        chosen: &Chosen<'_>,
+        word: String,
         ground: Ground,
     ) -> Result<Sandbox, Problem> {
         let Ground { project, base, start, hidden } = ground;
         let mut policy = settings.policy.clone();
         policy.env = self.environment(request, &policy);
-        let driver = chosen.provider.choose_driver(&project, self.layout().root()).or_problem()?;
+        let driver =
+            self.provider(&word)?.choose_driver(&project, self.layout().root()).or_problem()?;
         let now = self.now();
         Ok(Sandbox {
             id: SandboxId::from_random((self.config.random)()),
@@ -156,7 +195,7 @@ impl Engine {
             },
             state: SandboxState::Creating,
             state_reason: None,
-            provider: chosen.word.clone(),
+            provider: word,
             project: project.as_path().into(),
             driver: start.driver.unwrap_or(driver),
             base,
@@ -197,193 +236,6 @@ impl Engine {
             .map(|(name, value)| (ByteString::from(name.as_str()), value.clone()));
         inside_environment(host, policy, &facts)
     }
-
-    /// A name that was made up and happens to be taken is made up again.
-    pub(crate) fn insert(
-        &self,
-        mut sandbox: Sandbox,
-        made_up: bool,
-        scope: ScopeMode,
-    ) -> Result<Sandbox, Problem> {
-        for _ in 0..8 {
-            let data = json!({ "name": sandbox.name, "project": sandbox.project });
-            let event = self.event("sandbox.creating", &sandbox.id, None, data);
-            match self.store.insert_sandbox(&sandbox, scope, &[event]) {
-                Err(StoreError::AlreadyExists { .. }) if made_up => {
-                    sandbox.name = naming::made_up((self.config.random)())?;
-                }
-                Err(error @ StoreError::AlreadyExists { .. }) => {
-                    let hint = format!(
-                        "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
-                        sandbox.name
-                    );
-                    return Err(Problem::from_error(error.code(), &error).hint(hint));
-                }
-                other => {
-                    sandbox.version = other.or_problem()?;
-                    failpoint::hit("create.row")
-                        .map_err(|e| io_problem("create", self.layout().root(), &e))?;
-                    return Ok(sandbox);
-                }
-            }
-        }
-        Err(Problem::new(Code::Busy, "no free name was found"))
-    }
-
-    fn bring_up(
-        &self,
-        sandbox: Sandbox,
-        provider: &dyn Provider,
-        rest: Rest<'_>,
-    ) -> Result<(Sandbox, Option<Exec>), Problem> {
-        let Rest { searched, asked, memory, first } = rest;
-        let result = self
-            .make_directories(&sandbox)
-            .and_then(|()| match memory {
-                None => Ok(()),
-                Some(memory) => {
-                    self.check_layers(&sandbox)?;
-                    let base = self.layout().sandbox(&sandbox.id).join("base");
-                    self.carry_memory(memory, &base)
-                }
-            })
-            .and_then(|()| self.start_with(&sandbox, provider, asked))
-            .and_then(|(driver, mut started)| {
-                // The first exec must not start before every later edit carries a later time.
-                skep_workspace::wait_past(&sandbox.base.instant);
-                note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
-                let event =
-                    self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
-                let first = first.map(|spec| self.exec_of(&sandbox.id, spec, &started.enforcement));
-                let mut events = vec![event];
-                events.extend(first.as_ref().map(|exec| self.begins(exec)));
-                let moves = ExecMoves { begun: first.as_slice(), ended: &[] };
-                let update = &mut |row: &mut Sandbox| {
-                    row.state = SandboxState::Ready;
-                    row.driver = driver;
-                    row.keeper = Some(started.keeper.clone());
-                    row.enforcement = started.enforcement.clone();
-                    row.updated_at = self.now();
-                };
-                self.store
-                    .update_with_execs(&sandbox.id, Expect::default(), moves, &events, update)
-                    .or_problem()
-                    .map(|sandbox| (sandbox, first))
-            });
-        if result.is_err() {
-            self.tear_down(&sandbox, "create failed");
-        }
-        result
-    }
-
-    /// The best driver first; where the kernel or the filesystem refuses it, what else there is, in
-    /// order. Layers are written in one driver's marks, so that there is no choice with them.
-    fn start_with(
-        &self,
-        sandbox: &Sandbox,
-        provider: &dyn Provider,
-        asked: BTreeSet<Layer>,
-    ) -> Result<(WorkspaceDriver, skep_provider::Started), Problem> {
-        let mut spec = self.start_spec(sandbox)?;
-        spec.asked = asked;
-        let mut others: Option<std::vec::IntoIter<WorkspaceDriver>> = None;
-        let mut refusals = Vec::new();
-        loop {
-            if spec.driver == WorkspaceDriver::Copy {
-                self.copy_project(sandbox)?;
-            }
-            let error = match provider.start_while(&spec, &mut || self.store.rehearse()) {
-                Ok(mut started) => {
-                    note_refusals(&mut started.enforcement, refusals);
-                    return Ok((spec.driver, started));
-                }
-                Err(error) => error,
-            };
-            let overlay = match &error {
-                ProviderError::Setup { operation, source }
-                    if operation.contains("workspace overlay") && sandbox.layers.is_empty() =>
-                {
-                    format!("{}: cannot {operation}: {source}", spec.driver.as_str())
-                }
-                _ => return Err(error).or_problem(),
-            };
-            // Looked for only now: the first one nearly always does.
-            let others = match &mut others {
-                Some(others) => others,
-                none => none.insert(self.drivers_after(sandbox, provider)?),
-            };
-            let Some(next) = others.next() else { return Err(error).or_problem() };
-            refusals.push(overlay);
-            spec.driver = next;
-        }
-    }
-
-    /// The drivers that come after the sandbox's.
-    fn drivers_after(
-        &self,
-        sandbox: &Sandbox,
-        provider: &dyn Provider,
-    ) -> Result<std::vec::IntoIter<WorkspaceDriver>, Problem> {
-        let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
-        let mut all = choice.or_problem()?.drivers.into_iter();
-        all.by_ref().find(|driver| *driver == sandbox.driver);
-        Ok(all)
-    }
-
-    /// Everything a sandbox has on the disk, named after its id.
-    pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        let directory = self.layout().sandbox(&sandbox.id);
-        let make = || -> std::io::Result<()> {
-            for name in ["", "work", "messages", "execs"] {
-                layout::make_private(&directory.join(name))?;
-            }
-            // The upper lends its mode to the project's root inside; the messages are read by all.
-            let mode = |path: &Path, mode| {
-                std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
-            };
-            let project = std::fs::metadata(sandbox.project.as_path())?;
-            let upper = directory.join("upper");
-            layout::make_private(&upper)?;
-            mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
-            mode(&directory.join("messages"), 0o755)?;
-            hidden::make_mask(&directory.join("mask"), sandbox.project.as_path(), &sandbox.hidden)?;
-            failpoint::hit("create.directories")
-        };
-        make().map_err(|error| io_problem("make", &directory, &error))
-    }
-
-    /// The whole project, copied (reflinked where the filesystem can).
-    pub(crate) fn copy_project(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        let upper = self.layout().sandbox(&sandbox.id).join("upper");
-        crate::usage::copy_tree(sandbox.project.as_path(), &upper, &sandbox.hidden)
-            .map_err(|error| io_problem("copy the project to", &upper, &error))?;
-        let mut workspace = self.workspace(sandbox);
-        workspace.driver = WorkspaceDriver::Copy;
-        skep_workspace::remember_copy(&workspace).map(drop).or_problem()
-    }
-
-    /// Takes away everything a failed or interrupted create may have made.
-    pub(crate) fn tear_down(&self, sandbox: &Sandbox, reason: &str) {
-        let directory = self.layout().sandbox(&sandbox.id);
-        if let Ok(provider) = self.provider(&sandbox.provider) {
-            let _ = provider.stop(&sandbox.id, &directory, None);
-        }
-        let _ = crate::trash::discard(&directory, &self.layout().trash());
-        let event = self.event("sandbox.failed", &sandbox.id, None, json!({ "reason": reason }));
-        let _ = self.store.update_sandbox(&sandbox.id, Expect::default(), &[event], &mut |row| {
-            row.state = SandboxState::Deleted;
-            row.state_reason = Some(reason.to_owned());
-            row.keeper = None;
-            row.updated_at = self.now();
-        });
-    }
-
-    fn start_from(&self, request: &CreateRequest, project: &Path) -> Result<Start, Problem> {
-        match &request.from {
-            None => Ok(Start::default()),
-            Some(name) => self.resolve_start(name, project),
-        }
-    }
 }
 
 fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
@@ -422,13 +274,6 @@ pub(crate) fn find_hidden(
             .hint("hide it whole (`--hide PATH`), or make it readable"));
     }
     Ok((found.hidden, found.searched))
-}
-
-/// The report says which drivers failed before the one in use.
-fn note_refusals(report: &mut EnforcementReport, refusals: Vec<String>) {
-    let Some(layer) = report.0.get_mut(&Layer::Filesystem) else { return };
-    let reasons: Vec<String> = layer.reason.take().into_iter().chain(refusals).collect();
-    layer.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
 }
 
 /// Who is creating this: a row left in `creating` by a dead process is found by it.

@@ -1,8 +1,8 @@
 //! The way out of a sandbox: its secrets at a start, its log, and changes while it runs.
 
-use crate::Engine;
 use crate::api::{EgressChange, EgressChanged, EgressProbe, EgressView};
 use crate::problems::{OrProblem, io_problem};
+use crate::{Desk, Engine};
 use serde_json::json;
 use skep_policy::egress::{RuleSet, covers};
 use skep_provider::{RunSecrets, RunSpec};
@@ -17,7 +17,7 @@ const LOG: &str = "egress.jsonl";
 /// At most this much of the log's end is read.
 const LARGEST_LOG: u64 = 32 << 20;
 
-impl Engine {
+impl Desk {
     /// What a provider must know to start a sandbox: with the values of its secrets, read anew.
     pub(crate) fn start_spec(&self, sandbox: &Sandbox) -> Result<RunSpec, Problem> {
         let mut spec = self.run_spec(sandbox);
@@ -42,7 +42,9 @@ impl Engine {
                 .hint("the value is kept nowhere, so it is read at every start of the sandbox")
         })
     }
+}
 
+impl Engine {
     pub(crate) fn egress_view(&self, id: &SandboxId) -> Result<EgressView, Problem> {
         let sandbox = self.load(id)?;
         let directory = self.layout().sandbox(&sandbox.id);

@@ -44,8 +44,11 @@ impl Engine {
         system: Option<(Vec<u8>, String)>,
         user: Option<(Vec<u8>, String)>,
     ) {
-        self.config.system_config = system;
-        self.config.user_config = user;
+        // Nobody else has the desk once the engine is open.
+        if let Some(desk) = std::rc::Rc::get_mut(&mut self.desk) {
+            desk.config.system_config = system;
+            desk.config.user_config = user;
+        }
     }
 
     /// Who approves.

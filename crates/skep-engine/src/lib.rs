@@ -20,15 +20,20 @@
 //! that any number of `skep` processes can share one state directory; and what was left by a crash
 //! is settled when the next one opens ([`reconcile`]).
 //!
+//! What can be decided without the store stands on the [`Desk`]: a run is planned there, and its
+//! sandbox begun, while the store is still being opened.
+//!
 //! What is deliberately not here: rendering, argument parsing, concrete providers and stores, the
 //! clock and the random source (they come in with [`EngineConfig`]).
 
 pub mod api;
 mod archive;
+mod bring_up;
 mod commit;
 mod compare;
 mod copy;
 mod create;
+mod desk;
 mod early_warning;
 mod egress;
 mod execs;
@@ -64,6 +69,7 @@ mod usage;
 mod views;
 mod ways;
 
+pub use desk::Desk;
 pub use files::{Noticed, ToWatch, Watch};
 pub use hidden::unsearched;
 pub use hosting::{Repeated, Tally};
@@ -75,7 +81,7 @@ pub use ways::{Way, Wish};
 
 use problems::{OrProblem, io_problem};
 use serde_json::Value;
-use skep_provider::{Provider, RunSpec};
+use skep_provider::Provider;
 use skep_store::{NewEvent, Store};
 use skep_types::{
     ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
@@ -83,6 +89,7 @@ use skep_types::{
 use skep_workspace::WorkspaceSpec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How long to wait for another `skep` that works on the same sandbox or project.
@@ -113,8 +120,7 @@ pub struct EngineConfig {
 
 /// The engine.
 pub struct Engine {
-    config: EngineConfig,
-    providers: Vec<Box<dyn Provider>>,
+    desk: Rc<Desk>,
     store: Box<dyn Store>,
     /// In whose name approvals are given, where that is not the process's user.
     actor: Option<String>,
@@ -135,18 +141,14 @@ impl Engine {
         providers: Vec<Box<dyn Provider>>,
         store: Box<dyn Store>,
     ) -> Result<Self, Problem> {
-        let engine = Self { config, providers, store, actor: None };
+        Self::at(Rc::new(Desk { config, providers }), store)
+    }
+
+    fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
+        let engine = Self { desk, store, actor: None };
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         Ok(engine)
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.config.layout
-    }
-
-    fn now(&self) -> String {
-        (self.config.now)()
     }
 
     fn event(
@@ -162,29 +164,6 @@ impl Engine {
             sandbox: Some(sandbox.clone()),
             exec: exec.cloned(),
             data,
-        }
-    }
-
-    /// What the provider must know of a sandbox.
-    fn run_spec(&self, sandbox: &Sandbox) -> RunSpec {
-        let layout = self.layout();
-        let home = sandbox.policy.env.get("HOME").map(|home| home.as_path().to_owned());
-        RunSpec {
-            id: sandbox.id.clone(),
-            name: sandbox.name.clone(),
-            provider: sandbox.provider.clone(),
-            directory: layout.sandbox(&sandbox.id),
-            project: sandbox.project.as_path().to_owned(),
-            driver: sandbox.driver,
-            root_identity: (sandbox.base.device, sandbox.base.inode),
-            layers: sandbox.layers.iter().map(|layer| layout.layer(layer)).collect(),
-            hidden: sandbox.hidden.clone(),
-            policy: sandbox.policy.clone(),
-            asked: Default::default(),
-            environment: sandbox.policy.env.clone(),
-            home: home.unwrap_or_else(|| self.config.home.clone()),
-            base: sandbox.base.clone(),
-            secrets: Default::default(),
         }
     }
 

@@ -29,7 +29,7 @@ impl Engine {
     fn update_with(
         &self,
         id: &SandboxId,
-        ended: &[(ExecId, ExecEnd, NewEvent)],
+        ended: &[EndedExec],
         kind: &str,
         data: Value,
         change: &mut dyn FnMut(&mut Sandbox),
@@ -102,7 +102,8 @@ impl Engine {
     }
 
     /// Under one lock, and with no row written that the next one would overwrite: if this process
-    /// dies before the last one, the next finds a row whose keeper is gone, and settles that.
+    /// dies before the last one, the next finds a row whose keeper is gone, and settles that. What was
+    /// changed is looked at while the keeper still clears away.
     pub(crate) fn settle_after_run(
         &self,
         id: &SandboxId,
@@ -110,7 +111,9 @@ impl Engine {
     ) -> Result<SettledRun, Problem> {
         let sandbox = self.load(id)?;
         let _lock = self.lock_sandbox(&sandbox)?;
-        self.end_processes(&sandbox)?;
+        let directory = self.layout().sandbox(&sandbox.id);
+        let provider = self.provider(&sandbox.provider)?;
+        provider.still(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
         let ended = self.last_ends(&sandbox)?;
         let looked = self.derive(&sandbox).and_then(|derived| self.judged(&sandbox, derived));
         let goes = |changes: &ChangeSet| disposal.goes(changes);
@@ -118,10 +121,11 @@ impl Engine {
         let may_go = |changes: &ChangeSet| disposal.discard || changes.changes.is_empty();
         match looked {
             Ok(changes) if goes(&changes) && may_go(&changes) => {
-                let removal = Some(self.delete_or_spend(&sandbox, Processes::Ended(&ended)));
+                let removal = Some(self.delete_or_spend(&sandbox, &ended));
                 Ok(SettledRun { changes, removal })
             }
             looked => {
+                self.end_processes(&sandbox)?;
                 let sandbox = self.note_stopped(sandbox, &ended)?;
                 let changes = looked?;
                 let removal = goes(&changes).then(|| self.refuse_unreviewed(&sandbox));
@@ -143,11 +147,7 @@ impl Engine {
         provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()
     }
 
-    fn note_stopped(
-        &self,
-        sandbox: Sandbox,
-        ended: &[(ExecId, ExecEnd, NewEvent)],
-    ) -> Result<Sandbox, Problem> {
+    fn note_stopped(&self, sandbox: Sandbox, ended: &[EndedExec]) -> Result<Sandbox, Problem> {
         self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
             row.keeper = None;
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
@@ -188,14 +188,14 @@ impl Engine {
         if !discard {
             self.refuse_unreviewed(&sandbox)?;
         }
-        self.delete_or_spend(&sandbox, Processes::Unknown)
+        self.delete_or_spend(&sandbox, &[])
     }
 
-    fn delete_or_spend(&self, sandbox: &Sandbox, processes: Processes<'_>) -> Result<(), Problem> {
-        match self.delete_with(sandbox, processes) {
+    fn delete_or_spend(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<(), Problem> {
+        match self.delete_with(sandbox, ended) {
             // On a full disk not even a row can be written: what removing needs is kept back.
             Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
-                self.delete_with(sandbox, processes)
+                self.delete_with(sandbox, ended)
             }
             other => other,
         }
@@ -218,16 +218,13 @@ impl Engine {
     /// 2. Everything inside ends.
     /// 3. Its directory leaves by a rename, then piece by piece.
     pub(crate) fn delete(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        self.delete_with(sandbox, Processes::Unknown)
+        self.delete_with(sandbox, &[])
     }
 
-    fn delete_with(&self, sandbox: &Sandbox, processes: Processes<'_>) -> Result<(), Problem> {
+    /// The same, with the ends of execs that are not written down yet.
+    fn delete_with(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<(), Problem> {
         crate::ways::forget(self.layout(), &sandbox.name);
         let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
-        let ended = match processes {
-            Processes::Unknown => &[],
-            Processes::Ended(ended) => ended,
-        };
         let data = json!({ "name": sandbox.name });
         self.update_with(&sandbox.id, ended, "sandbox.deleted", data, &mut |row| {
             row.state = SandboxState::Deleted;
@@ -239,9 +236,7 @@ impl Engine {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
             layers.extend(snapshot.layers);
         }
-        if matches!(processes, Processes::Unknown) {
-            self.end_all(sandbox)?;
-        }
+        self.end_all(sandbox)?;
         self.discard_directory(sandbox)?;
         self.sweep_layers(&layers)
     }
@@ -267,14 +262,8 @@ impl Engine {
     }
 }
 
-/// What is known of the processes of a sandbox that is to be deleted.
-#[derive(Clone, Copy)]
-enum Processes<'a> {
-    /// They must be ended.
-    Unknown,
-    /// Under the lock that is still held they were, and these ends are not written down yet.
-    Ended(&'a [(ExecId, ExecEnd, NewEvent)]),
-}
+/// How an exec ended, with the event that tells it.
+type EndedExec = (ExecId, ExecEnd, NewEvent);
 
 /// There is something to review again.
 pub(crate) fn pend(row: &mut Sandbox) {

@@ -1,11 +1,11 @@
 //! Which directories can be a project.
 
-use crate::Engine;
+use crate::Desk;
 use crate::problems::io_problem;
 use skep_types::{Code, Problem};
 use std::path::{Path, PathBuf};
 
-impl Engine {
+impl Desk {
     /// The project's real path, if it is a directory that can be one.
     pub(crate) fn check_project(&self, project: &Path) -> Result<PathBuf, Problem> {
         let real = std::fs::canonicalize(project)

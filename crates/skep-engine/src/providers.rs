@@ -5,8 +5,8 @@
 //! answer is remembered in the state directory for a short time, a refusal for a shorter one: who
 //! has just installed what was missing does not want to wait.
 
-use crate::Engine;
 use crate::api::{Finding, ProviderView};
+use crate::{Desk, Engine};
 use serde::{Deserialize, Serialize};
 use skep_policy::Settings;
 use skep_provider::capabilities::Selection;
@@ -19,12 +19,6 @@ use std::path::PathBuf;
 const BELIEVED: u64 = 60_00;
 /// And a failure.
 const FAILURE_BELIEVED: u64 = 10_00;
-
-/// A provider, and the word it was chosen by.
-pub(crate) struct Chosen<'a> {
-    pub provider: &'a dyn Provider,
-    pub word: String,
-}
 
 /// An answer that was found by trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +41,7 @@ impl Remembered {
     }
 }
 
-impl Engine {
+impl Desk {
     /// The provider that a word means.
     pub(crate) fn provider(&self, word: &str) -> Result<&dyn Provider, Problem> {
         let known = || format!("this skep has: {}", self.provider_words().join(", "));
@@ -62,11 +56,12 @@ impl Engine {
         self.providers.iter().flat_map(|provider| provider.words()).collect()
     }
 
+    /// The word of the provider to take.
     pub(crate) fn choose_provider(
         &self,
         settings: &Settings,
         typed: Option<NetworkMode>,
-    ) -> Result<Chosen<'_>, Problem> {
+    ) -> Result<String, Problem> {
         match settings.provider.as_str() {
             "auto" => self.choose_automatically(&settings.policy),
             word => {
@@ -76,7 +71,7 @@ impl Engine {
                     return Err(lacking(word, &lack));
                 }
                 self.try_out(provider, word).map_err(|refusal| unavailable(word, &refusal))?;
-                Ok(Chosen { provider, word: word.to_owned() })
+                Ok(word.to_owned())
             }
         }
     }
@@ -85,7 +80,7 @@ impl Engine {
     /// their own only if that is required, because it costs seconds. The first that satisfies the
     /// policy and works is taken: all before it are either too weak for the policy or not there,
     /// and none after it is stronger in what was asked for.
-    fn choose_automatically(&self, policy: &Policy) -> Result<Chosen<'_>, Problem> {
+    fn choose_automatically(&self, policy: &Policy) -> Result<String, Problem> {
         let mut refusals = Vec::new();
         let mut remedy = None;
         for selection in [Selection::Always, Selection::WhenRequired] {
@@ -103,7 +98,7 @@ impl Engine {
                         continue;
                     }
                     match self.try_out(provider.as_ref(), &word) {
-                        Ok(()) => return Ok(Chosen { provider: provider.as_ref(), word }),
+                        Ok(()) => return Ok(word),
                         Err(refusal) => {
                             refusals.push(format!("{word}: {}", refusal.reason));
                             remedy.get_or_insert(refusal.remedy);
@@ -185,7 +180,9 @@ impl Engine {
         };
         self.list_providers().into_iter().map(finding).collect()
     }
+}
 
+impl Engine {
     pub(crate) fn facts_of(&self, sandbox: &Sandbox) -> BTreeMap<String, String> {
         match self.provider(&sandbox.provider) {
             Ok(provider) if self.is_running(sandbox) => provider.facts(&self.run_spec(sandbox)),

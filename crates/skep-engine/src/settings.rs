@@ -1,6 +1,6 @@
 //! The settings in force: built-in, profile, user's file, project's file, what was typed.
 
-use crate::Engine;
+use crate::Desk;
 use crate::api::CreateRequest;
 use crate::problems::{OrProblem, io_problem};
 use skep_policy::{ConfigDocument, HostFacts, Origins, Settings, Sources};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Largest settings file that is read at all.
 const LARGEST: u64 = 256 << 10;
 
-impl Engine {
+impl Desk {
     /// What is in force for a project, and where each value comes from.
     pub(crate) fn settings(
         &self,

@@ -5,6 +5,7 @@ use crate::launch::socket_address;
 use crate::protocol::{
     FrameKind, Operation, RecordOrder, Reply, Request, VERSION, parse_frame, push_frame, to_json,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -13,6 +14,7 @@ use skep_sys::message::send_with;
 use skep_types::{SandboxId, TerminalSize};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What is taken from the keeper in one go.
 const PIECE: usize = 64 << 10;
@@ -80,7 +82,7 @@ impl Client {
             name: order.name.clone(),
             exec: order.exec.clone(),
             begun: order.begun.clone(),
-            attach: order.attach == Attach::Yes,
+            attach: order.attach != Attach::No,
             no_input: order.no_input,
         }));
         self.no_input = order.no_input;
@@ -117,6 +119,29 @@ impl Client {
     pub fn wait_for_end(&mut self) {
         while self.fill(Wait::Yes).is_ok() {
             self.inbox.clear();
+        }
+    }
+
+    /// The same, for as long as the keeper lives and patience lasts; whether it was worth it.
+    pub fn wait_for_end_of(&mut self, keeper: &OwnedFd, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut watched =
+                [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(keeper, PollFlags::IN)];
+            match poll(&mut watched, Some(&timeout)) {
+                Ok(0) => return false,
+                Ok(_) if watched[0].revents().is_empty() => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+            match self.fill(Wait::No) {
+                Ok(()) => self.inbox.clear(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return true,
+            }
         }
     }
 

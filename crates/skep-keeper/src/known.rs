@@ -12,6 +12,7 @@
 
 use crate::identity::IdMap;
 use crate::vessel::Vessel;
+use serde::{Deserialize, Serialize};
 use skep_provider::RunSpec;
 use skep_types::{ContentHash, EnforcementReport, NetworkMode, Policy};
 use std::io::Write;
@@ -23,6 +24,16 @@ use std::time::{Duration, SystemTime};
 const GOOD_FOR: Duration = Duration::from_secs(600);
 /// More answers than this are not kept: there are few policies, but many possible ones.
 const KEPT: usize = 64;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// By the probe inside.
+    pub report: EnforcementReport,
+    /// Whether a cgroup could be made. Not taken for true: a start that begins ahead of it looks
+    /// whether it is so again.
+    pub counted: bool,
+}
 
 /// The place of one answer.
 #[derive(Debug)]
@@ -45,7 +56,7 @@ impl Known {
     }
 
     /// What was found, if that is not too long ago.
-    pub fn recall(&self) -> Option<EnforcementReport> {
+    pub fn recall(&self) -> Option<Found> {
         let found = rustix::fs::stat(&self.path).ok()?;
         let made =
             SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(found.st_mtime).ok()?);
@@ -58,7 +69,7 @@ impl Known {
     }
 
     /// Keeps what was found. A failure costs the next start a probe, nothing else.
-    pub fn remember(&self, report: &EnforcementReport) {
+    pub fn remember(&self, found: &Found) {
         let Some(directory) = self.path.parent() else { return };
         let _ = std::fs::DirBuilder::new().mode(0o700).create(directory);
         forget_old(directory);
@@ -68,7 +79,7 @@ impl Known {
             .create_new(true)
             .mode(0o600)
             .open(&draft)
-            .and_then(|mut file| file.write_all(&crate::protocol::to_json(report)));
+            .and_then(|mut file| file.write_all(&crate::protocol::to_json(found)));
         let kept = written.is_ok() && std::fs::rename(&draft, &self.path).is_ok();
         if !kept {
             let _ = std::fs::remove_file(&draft);
@@ -118,8 +129,9 @@ mod tests {
         assert_eq!(known.recall(), None);
         let mut report = EnforcementReport::default();
         report.on(Layer::Syscalls, "seccomp");
-        known.remember(&report);
-        assert_eq!(known.recall(), Some(report));
+        let found = Found { report, counted: true };
+        known.remember(&found);
+        assert_eq!(known.recall(), Some(found));
         for (when, age) in [("long ago", GOOD_FOR * 2), ("to come", Duration::ZERO)] {
             let file = std::fs::File::options().write(true).open(&known.path).unwrap();
             let time = match age {
@@ -136,7 +148,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for number in 0..KEPT * 2 {
             Known { path: directory.path().join(format!("probed/{number}")) }
-                .remember(&EnforcementReport::default());
+                .remember(&Found { report: EnforcementReport::default(), counted: false });
         }
         let left = std::fs::read_dir(directory.path().join("probed")).unwrap().count();
         assert!(left <= KEPT, "{left}");

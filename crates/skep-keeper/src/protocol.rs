@@ -107,6 +107,9 @@ pub enum Operation {
         command: Box<ExecSpec>,
         /// Whether this connection becomes its terminal.
         attach: bool,
+        /// Whether the sandbox is of no use after it: then everything inside ends with it.
+        #[serde(default)]
+        last: bool,
     },
     /// Run a command that nobody has written down: the record comes first. A keeper that does not
     /// know this says that it is of another version, and nothing has happened.
@@ -193,7 +196,8 @@ pub enum Reply {
 pub enum ToInit {
     /// Some of the sources, as descriptors, in order (root only).
     Sources,
-    /// The ids are mapped and the cgroup is joined.
+    /// The ids are mapped and the cgroup is joined; where sources come late, a second time when
+    /// they are there.
     Go,
     /// The whole plan, for an init that was executed and not forked. Descriptor: the plan.
     Spec,

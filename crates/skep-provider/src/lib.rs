@@ -202,6 +202,9 @@ pub enum ProviderError {
     /// The request is wrong: a missing mount source, a bad working directory.
     #[error("{0}")]
     Invalid(String),
+    /// The caller did not want it any more; it knows why.
+    #[error("the start was withdrawn")]
+    Withdrawn,
     /// Nobody holds the sandbox.
     #[error("sandbox `{0}` is not running")]
     NotRunning(SandboxId),
@@ -236,7 +239,7 @@ impl ProviderError {
             Self::Invalid(_) => Code::Usage,
             Self::NotRunning(_) => Code::IllegalState,
             Self::Version { .. } => Code::Refused,
-            Self::Setup { .. } | Self::Keeper { .. } => Code::Io,
+            Self::Setup { .. } | Self::Keeper { .. } | Self::Withdrawn => Code::Io,
         };
         let problem = Problem::from_error(code, self);
         match self {
@@ -250,6 +253,20 @@ impl ProviderError {
 fn no_way_out(provider: &str) -> ProviderError {
     ProviderError::Invalid(format!("the provider `{provider}` has no egress of skep's"))
 }
+
+/// What a caller does in its own process while a sandbox is started.
+pub struct Beside<'a> {
+    /// Makes known that the sandbox will be: its row, its directory. Called once. Whatever would
+    /// outlive the sandbox's processes is made only after this has returned, so that nothing is
+    /// ever there that nobody knows of.
+    pub intend: &'a mut dyn FnMut() -> Result<(), Withdrawn>,
+    /// Anything else, done once others are at work.
+    pub meanwhile: &'a mut dyn FnMut(),
+}
+
+/// The caller does not want the sandbox any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Withdrawn;
 
 /// What came of trying to reach a host from inside.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -330,13 +347,12 @@ pub trait Provider {
     /// On error nothing is left. The directory and its `upper` are kept in any case.
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError>;
 
-    /// The same; `meanwhile` is done in this process once others are at work.
-    fn start_while(
-        &self,
-        spec: &RunSpec,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<Started, ProviderError> {
-        meanwhile();
+    /// The same, with what the caller does beside it. The sandbox's directory need not be there
+    /// before `beside.intend` has returned; if that refuses, the answer is
+    /// [`ProviderError::Withdrawn`].
+    fn start_beside(&self, spec: &RunSpec, beside: Beside<'_>) -> Result<Started, ProviderError> {
+        (beside.intend)().map_err(|Withdrawn| ProviderError::Withdrawn)?;
+        (beside.meanwhile)();
         self.start(spec)
     }
 
@@ -398,6 +414,17 @@ pub trait Provider {
         Err(no_way_out(self.name()))
     }
 
+    /// Ends everything inside. When this returns, nothing of the sandbox changes any more, and what is
+    /// left of it is on its way out: [`Provider::stop`] waits for that. Succeeds if it is already gone.
+    fn still(
+        &self,
+        id: &SandboxId,
+        directory: &std::path::Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError> {
+        self.stop(id, directory, keeper)
+    }
+
     /// Ends everything inside and the keeper. When this returns, no process, mount, cgroup or
     /// socket of the sandbox is left. Succeeds if it is already gone.
     fn stop(
@@ -446,6 +473,9 @@ pub enum Direct {
 pub enum Attach {
     /// Stream input and output.
     Yes,
+    /// The same, and it is the last one: the caller stops the sandbox when it has ended, which the
+    /// provider may begin with at once.
+    Last,
     /// Run in the background.
     No,
 }

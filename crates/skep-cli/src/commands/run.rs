@@ -46,8 +46,7 @@ pub(crate) struct Run {
 impl crate::tree::Run for Run {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (request, spec) = self.resolve(after, context)?;
-        let api = context.api()?;
-        let StartedRun { sandbox, exec } = api.begin_run(&request, &spec)?;
+        let (api, StartedRun { sandbox, exec }) = context.begin_run(&request, &spec)?;
         warn_of_no_isolation(context, &sandbox);
         context.output.detail(&format!(
             "sandbox: {} ({}, {})",

@@ -17,11 +17,12 @@ use crate::network::{self, inside};
 use crate::probe;
 use crate::protocol::{FromInit, ToInit};
 use crate::vessel;
-use crate::view::apply::{self, WorkspaceParts};
+use crate::view::apply::{self, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
 use crate::view::plan::{self, CowDirectory, ViewOp, ViewSpec};
 use crate::view::sources::{self, SourceSpec};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{DumpableBehavior, Signal};
 use serde::{Deserialize, Serialize};
 use serve::Init;
@@ -58,6 +59,9 @@ pub struct InitSpec<'a> {
     pub copy_on_write: Vec<CowDirectory>,
     /// Size of each private filesystem in memory.
     pub scratch_size: u64,
+    /// Those of the sources that come later, with a second word to go on: the caller makes them while
+    /// the view is being built.
+    pub late: Vec<usize>,
     /// What an earlier start found inside.
     pub known: Option<EnforcementReport>,
     /// The release of the host's kernel, where another one may answer inside.
@@ -203,7 +207,13 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
-            let opened = settle(spec, channel)?;
+            let place = late_place(spec)?;
+            let later = || late_sources(spec, channel, place.as_ref());
+            let mut opened = Opened::from(settle(spec, channel)?);
+            if !spec.late.is_empty() {
+                spec.late.iter().for_each(|index| opened.now.insert(*index, None));
+                opened.later = Some(&later);
+            }
             apply::build(&plan_of(spec), opened, &spec.parts, &serve)?;
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
@@ -246,14 +256,46 @@ pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Fa
         // Nothing is mounted, so nothing has to be cloned for it.
         _ if spec.elsewhere() => Vec::new(),
         IdMap::Own { .. } | IdMap::Host => {
-            let open = |source| sources::open(source, None);
-            spec.sources.iter().map(open).collect::<Result<_, _>>()?
+            let there = spec.sources.iter().enumerate();
+            let there = there.filter(|(index, _)| !spec.late.contains(index));
+            there.map(|(_, source)| sources::open(source, None)).collect::<Result<_, _>>()?
         }
     };
     if spec.map == IdMap::Range {
         identity::become_inside_root()?;
     }
     Ok(opened)
+}
+
+/// Where late sources will lie, opened while nothing covers the way there; the keeper passes them
+/// where it is the one to open them.
+fn late_place(spec: &InitSpec<'_>) -> Result<Option<OwnedFd>, Failure> {
+    if spec.late.is_empty() || spec.map == IdMap::Range {
+        return Ok(None);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place = spec.run.directory.parent().unwrap_or(Path::new("/"));
+    let opened = rustix::fs::open(place, flags, Mode::empty());
+    opened.map(Some).step(|| format!("open `{}`", place.display()))
+}
+
+/// Waits for the late sources.
+fn late_sources(
+    spec: &InitSpec<'_>,
+    channel: &Channel,
+    place: Option<&OwnedFd>,
+) -> Result<Vec<(usize, OwnedFd)>, Failure> {
+    let passed = wait_for_go(channel)?;
+    let late = spec.late.iter().copied();
+    let Some(place) = place else { return Ok(late.zip(passed).collect()) };
+    let parent = spec.run.directory.parent().unwrap_or(Path::new("/"));
+    late.map(|index| {
+        let source = spec.sources.get(index);
+        let source = source.ok_or_else(|| Failure::invalid("a late source is not in the plan"))?;
+        let below = source.path.strip_prefix(parent).unwrap_or(&source.path);
+        Ok((index, sources::open_at(place.as_fd(), below, source, None)?))
+    })
+    .collect()
 }
 
 pub(crate) fn die_with_parent() -> Result<(), Failure> {
@@ -319,11 +361,8 @@ pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
 }
 
 fn open_project(spec: &InitSpec<'_>) -> Result<OwnedFd, Failure> {
-    let flags = rustix::fs::OFlags::PATH
-        | rustix::fs::OFlags::DIRECTORY
-        | rustix::fs::OFlags::NOFOLLOW
-        | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open(&spec.run.project, flags, rustix::fs::Mode::empty())
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(&spec.run.project, flags, Mode::empty())
         .step(|| format!("open the project `{}` inside", spec.run.project.display()))
 }
 

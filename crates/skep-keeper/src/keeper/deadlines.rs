@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How often a group is asked whether the kernel killed one of it for memory.
 const OOM_INTERVAL: Duration = Duration::from_millis(250);
+/// How long whoever ran the last command may take to say stop.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Captures become rarer, up to this.
 const RAREST_CAPTURE: Duration = Duration::from_secs(30);
 
@@ -19,6 +21,7 @@ impl Keeper<'_> {
         let now = Instant::now();
         let mut deadlines: Vec<Option<Instant>> = vec![
             self.idle_deadline(),
+            self.over_deadline(),
             self.next_join(),
             self.next_egress(),
             self.state.refusals.next_deadline(),
@@ -44,8 +47,15 @@ impl Keeper<'_> {
         Some(self.state.idle_since? + self.spec.policy.limits.idle_timeout?)
     }
 
+    /// Not before everything was said to those who listen.
+    fn over_deadline(&self) -> Option<Instant> {
+        let over = self.state.over_since?;
+        self.state.connections.is_empty().then(|| over + LAST_WORD)
+    }
+
     pub(super) fn meet_deadlines(&mut self, now: Instant) {
-        if self.idle_deadline().is_some_and(|deadline| now >= deadline) {
+        let ends = [self.idle_deadline(), self.over_deadline()].into_iter().flatten().min();
+        if ends.is_some_and(|deadline| now >= deadline) {
             self.state.stopping = true;
             return;
         }

@@ -96,6 +96,9 @@ struct State {
     waiting: VecDeque<u64>,
     frozen: bool,
     stopping: bool,
+    /// Since when nothing is left inside, because the last command has ended. Whoever ran it is
+    /// about to say stop.
+    over_since: Option<Instant>,
     idle_since: Option<Instant>,
     disk: Option<DiskGuard>,
     /// Where there is no cgroup.
@@ -209,13 +212,14 @@ impl<'a> Keeper<'a> {
     }
 
     fn wait(&self, terminate: &SignalFd) -> io::Result<Vec<Token>> {
-        let mut tokens = vec![Token::Listener, Token::Init, Token::InitEnded, Token::Terminate];
-        let mut watched = vec![
-            PollFd::new(&self.listener, PollFlags::IN),
-            PollFd::new(&self.channel, PollFlags::IN),
-            PollFd::new(&self.init.pidfd, PollFlags::IN),
-            PollFd::new(terminate, PollFlags::IN),
-        ];
+        let mut tokens = vec![Token::Listener, Token::Terminate];
+        let mut watched =
+            vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(terminate, PollFlags::IN)];
+        if self.state.over_since.is_none() {
+            watched.push(PollFd::new(&self.channel, PollFlags::IN));
+            watched.push(PollFd::new(&self.init.pidfd, PollFlags::IN));
+            tokens.extend([Token::Init, Token::InitEnded]);
+        }
         if let Some(answer) = self.state.disk.as_ref().and_then(DiskGuard::answer_comes_on) {
             watched.push(PollFd::from_borrowed_fd(answer, PollFlags::IN));
             tokens.push(Token::Counted);
@@ -380,15 +384,17 @@ impl<'a> Keeper<'a> {
         for connection in self.state.connections.values_mut() {
             let _ = connection.flush();
         }
-        for running in std::mem::take(&mut self.state.execs).into_values() {
-            if let Some(group) = running.group {
-                let _ = group.remove();
-            }
+        let Self { spec, state, group, listener, .. } = self;
+        let State { connections, execs, .. } = state;
+        // Nothing changes any more: whoever waits for that need not wait for the rest.
+        drop((connections, listener));
+        for group in execs.into_values().filter_map(|running| running.group) {
+            let _ = group.remove();
         }
-        let left = self.group.take().is_some_and(|membership| membership.group.remove().is_err());
+        let left = group.is_some_and(|membership| membership.group.remove().is_err());
         // The socket shows that something may be left (see the provider's clean-up).
         if !left {
-            let _ = std::fs::remove_file(self.spec.directory.join("keeper.sock"));
+            let _ = std::fs::remove_file(spec.directory.join("keeper.sock"));
         }
     }
 

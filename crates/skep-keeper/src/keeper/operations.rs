@@ -8,7 +8,7 @@ use crate::protocol::{
     FrameKind, RecordOrder, Reply, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder, no_process,
     to_json,
 };
-use crate::vessel::Tasks;
+use crate::vessel::{Tasks, Vessel};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
@@ -163,6 +163,7 @@ impl Keeper<'_> {
             starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
             end: None,
+            last: false,
         };
         let pipe = || pipe_with(PipeFlags::CLOEXEC).step(step);
         let relayed = self.vessel.tasks() == Tasks::Foreign;
@@ -304,12 +305,16 @@ impl Keeper<'_> {
         running.end = Some(end.clone());
         running.join_at = None;
         let (born, grouped) = (running.born, running.group.is_some());
+        let last = running.last && client.is_some() && self.state.execs.len() == 1;
         if let Some(id) = client {
             if let Some(connection) = self.state.connections.get_mut(&id) {
                 connection.push(FrameKind::End, &to_json(&end));
                 connection.closing = true;
             }
             self.flush(id);
+        }
+        if last {
+            return self.be_over(exec);
         }
         if !grouped && self.has_exec_groups() && !self.orphans_since(born).is_empty() {
             // What it left behind is its own, not the next one's.
@@ -319,6 +324,16 @@ impl Keeper<'_> {
         if self.state.execs.is_empty() {
             self.state.idle_since = Some(Instant::now());
         }
+    }
+
+    /// The last command has ended, and whoever ran it is about to say stop. Nobody has to wait for
+    /// the others inside to die: they are ended now.
+    fn be_over(&mut self, exec: &ExecId) {
+        if *self.vessel == Vessel::Namespaces {
+            self.init.kill();
+            self.state.over_since = Some(Instant::now());
+        }
+        self.forget_if_quiet(exec);
     }
 
     /// Atomic, so that a reader sees an end or none.

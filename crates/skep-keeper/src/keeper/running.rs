@@ -86,6 +86,8 @@ pub struct Running {
     pub cpu_before: Duration,
     /// How its main process ended.
     pub end: Option<ExecEnd>,
+    /// Whether everything inside ends with it.
+    pub last: bool,
 }
 
 impl Running {

@@ -130,8 +130,13 @@ impl Keeper<'_> {
 
     fn operate(&mut self, client: u64, operation: Operation) {
         match operation {
-            Operation::Exec { exec, command, attach } => {
-                self.start_exec(client, exec, *command, attach)
+            // Who comes between the last end and the stop comes too late.
+            Operation::Exec { .. } if self.state.over_since.is_some() => self.forget(client),
+            Operation::Exec { exec, command, attach, last } => {
+                self.start_exec(client, exec.clone(), *command, attach);
+                if let Some(running) = self.state.execs.get_mut(&exec) {
+                    running.last = last;
+                }
             }
             Operation::Record(order) => self.start_recorded(client, *order),
             Operation::Signal { exec, signal } => {

@@ -14,8 +14,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_provider::{
-    Attach, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream, Finding,
-    Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
+    Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
+    Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
 };
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
@@ -174,14 +174,10 @@ impl<K: Kind> Provider for Kept<K> {
     }
 
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
-        self.start_while(spec, &mut || ())
+        self.start_beside(spec, Beside { intend: &mut || Ok(()), meanwhile: &mut || () })
     }
 
-    fn start_while(
-        &self,
-        spec: &RunSpec,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<Started, ProviderError> {
+    fn start_beside(&self, spec: &RunSpec, beside: Beside<'_>) -> Result<Started, ProviderError> {
         // The socket of a keeper that was killed is only a name.
         match Client::connect(&spec.id, &spec.directory) {
             Err(ProviderError::NotRunning(_)) => {
@@ -197,7 +193,7 @@ impl<K: Kind> Provider for Kept<K> {
                 )));
             }
         }
-        let mut started = crate::start(spec, &self.kind.vessel(spec)?, meanwhile)?;
+        let mut started = crate::start(spec, &self.kind.vessel(spec)?, beside)?;
         // The best one needs no excuse.
         if spec.driver != WorkspaceDriver::OverlayUserns
             && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
@@ -223,11 +219,12 @@ impl<K: Kind> Provider for Kept<K> {
         let operation = Operation::Exec {
             exec: exec.clone(),
             command: Box::new(command.clone()),
-            attach: attach == Attach::Yes,
+            attach: attach != Attach::No,
+            last: attach == Attach::Last,
         };
         client.ask("run a command in", operation, &[])?;
         Ok(match attach {
-            Attach::Yes => Some(Box::new(client)),
+            Attach::Yes | Attach::Last => Some(Box::new(client)),
             Attach::No => None,
         })
     }
@@ -242,7 +239,7 @@ impl<K: Kind> Provider for Kept<K> {
         };
         Ok(match (client.ask_directly(order)?, order.attach) {
             (false, _) => Direct::AskTheStore,
-            (true, Attach::Yes) => Direct::Started(Some(Box::new(client))),
+            (true, Attach::Yes | Attach::Last) => Direct::Started(Some(Box::new(client))),
             (true, Attach::No) => Direct::Started(None),
         })
     }
@@ -298,6 +295,23 @@ impl<K: Kind> Provider for Kept<K> {
     ) -> Result<Vec<EgressProbe>, ProviderError> {
         let mut client = Client::connect(&spec.id, &spec.directory)?;
         client.knock(targets)
+    }
+
+    fn still(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        keeper: Option<&KeeperIdentity>,
+    ) -> Result<(), ProviderError> {
+        let (process, client) = (keeper.and_then(open_keeper), Client::connect(id, directory));
+        if let (Some(process), Ok(mut client)) = (process, client)
+            && client.tell(Operation::Stop).is_ok()
+            && client.wait_for_end_of(&process, STOP_PATIENCE)
+        {
+            return Ok(());
+        }
+        // Nobody answers: what is left is found and ended.
+        self.stop(id, directory, keeper)
     }
 
     fn stop(

@@ -280,18 +280,41 @@ impl<'a> Arrival<'a> {
             send_plan(plan, channel)?;
         }
         if plan.map == IdMap::Range {
-            let namespace = match &way.namespace {
-                Some(namespace) => namespace.try_clone(),
-                None => File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from),
-            };
-            let namespace = namespace.step(|| "open the sandbox's user namespace".into())?;
-            pass_sources(&namespace, plan, channel)?;
+            let namespace = self.namespace(init)?;
+            let there = |index: &usize| !plan.late.contains(index);
+            let there: Vec<usize> = (0..plan.sources.len()).filter(there).collect();
+            pass_sources(&namespace, plan, &there, channel)?;
         }
-        channel.send(&ToInit::Go, &[]).step(|| "let init go on".into())?;
+        self.go_on()?;
         match &way.gate {
             Some(gate) => vessel::open_gate(gate).step(|| "let init go on".into()),
             None => Ok(()),
         }
+    }
+
+    /// The late sources are there now.
+    pub fn catch_up(&self, init: &Held) -> Result<(), Failure> {
+        if self.plan.map == IdMap::Range {
+            let namespace = self.namespace(init)?;
+            pass_sources(&namespace, self.plan, &self.plan.late, self.channel)?;
+        }
+        self.go_on()
+    }
+
+    fn go_on(&self) -> Result<(), Failure> {
+        self.channel.send(&ToInit::Go, &[]).step(|| "let init go on".into())
+    }
+
+    /// The user namespace it is in, or will be.
+    fn namespace(&self, init: &Held) -> Result<OwnedFd, Failure> {
+        let opened = match &self.way.namespace {
+            Some(namespace) => namespace.try_clone(),
+            None => {
+                let number = init.pid.as_raw_nonzero();
+                File::open(format!("/proc/{number}/ns/user")).map(OwnedFd::from)
+            }
+        };
+        opened.step(|| "open the sandbox's user namespace".into())
     }
 
     /// Until it is ready.
@@ -377,11 +400,11 @@ fn send_plan(plan: &InitSpec<'_>, channel: &Channel) -> Result<(), Failure> {
 fn pass_sources(
     namespace: &OwnedFd,
     plan: &InitSpec<'_>,
+    which: &[usize],
     channel: &Channel,
 ) -> Result<(), Failure> {
-    let mut opened: Vec<OwnedFd> = plan
-        .sources
-        .iter()
+    let chosen = which.iter().filter_map(|index| plan.sources.get(*index));
+    let mut opened: Vec<OwnedFd> = chosen
         .map(|spec| sources::open(spec, Some(namespace.as_fd())))
         .collect::<Result<_, _>>()?;
     if plan.parts.driver == WorkspaceDriver::OverlayRoot {

@@ -2,10 +2,12 @@
 //!
 //! - [`plan`]: what the sandbox is made from, decided before anything is made.
 //! - [`owners`]: the workspace belongs to the ids inside.
+//! - [`ahead`]: what is begun before the caller has written anything down.
 //! - [`arrival`]: init, from its beginning in the vessel to its report.
 //! - [`quota`]: the disk limit as the filesystem keeps it, where it can.
 //! - [`limits`]: what holds, and what is refused because it does not.
 
+mod ahead;
 mod arrival;
 mod limits;
 mod owners;
@@ -14,21 +16,23 @@ mod quota;
 
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
+use crate::init::InitSpec;
 use crate::keeper::{Attendants, Keeper, Membership};
-use crate::known::Known;
+use crate::known::{Found, Known};
 use crate::machine;
 use crate::network;
-use crate::network::publish;
+use crate::network::publish::{self, Taken};
 use crate::protocol::{StartReport, to_json};
 use crate::vessel::{Held, Tasks, Vessel};
-use arrival::{Arrival, Up};
+use ahead::Ahead;
+use arrival::{Arrival, Up, Way};
 use quota::Quota;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use skep_confine::cgroup::{CgroupHost, Group, GroupLimits, ParentName};
 use skep_machine::boot::MachineFiles;
-use skep_provider::{ProviderError, RunSpec, Started};
+use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
 use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::signal::SignalFd;
@@ -45,18 +49,32 @@ const RUNTIME_TASKS: u64 = 4096;
 /// Starts a keeper for `spec` and waits until its sandbox is up.
 ///
 /// Forks without an exec, so the caller must be single threaded. On error nothing is left.
-/// `meanwhile` is done here once the keeper is at work.
+///
+/// The keeper waits at a gate before it makes anything that would outlive it. The caller opens it
+/// when it has done what `beside` asks of it first; if the caller dies, the gate falls shut, and the
+/// keeper ends with all it has made.
 pub fn start(
     spec: &RunSpec,
     vessel: &Vessel,
-    meanwhile: &mut dyn FnMut(),
+    beside: Beside<'_>,
 ) -> Result<Started, ProviderError> {
     let setup = |source| ProviderError::Setup { operation: "start the keeper".into(), source };
-    let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(|error| setup(error.into()))?;
-    // The closure owns the writing end: here it is dropped unrun, and the keeper alone has it.
-    let keeper = clone_with(Namespaces::NONE, move || run(spec, vessel, report)).map_err(setup)?;
-    meanwhile();
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+    let (answer, report) = pipe().map_err(|error| setup(error.into()))?;
+    let (gate, opener) = pipe().map_err(|error| setup(error.into()))?;
+    failpoint::hit("create.fork").map_err(setup)?;
+    // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
+    let keeper =
+        clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate)).map_err(setup)?;
+    if (beside.intend)().is_err() {
+        drop(opener);
+        let _ = skep_sys::process::wait_for(&keeper);
+        return Err(ProviderError::Withdrawn);
+    }
+    // A keeper that has ended meanwhile has said why.
+    let _ = rustix::io::write(&opener, &[1]);
+    drop(opener);
+    (beside.meanwhile)();
     let mut bytes = Vec::with_capacity(16 << 10);
     File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
     let gone = || setup(io::Error::other("the keeper ended without a word"));
@@ -81,8 +99,9 @@ fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
 }
 
 /// The keeper's life. Returns its exit code.
-fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd) -> i32 {
-    let up = detach(report.as_fd()).and_then(|umask| bring_up(spec, vessel, umask));
+fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd, gate: OwnedFd) -> i32 {
+    let up = detach(&[report.as_fd(), gate.as_fd()])
+        .and_then(|umask| bring_up(spec, vessel, umask, gate));
     let message = match &up {
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
@@ -101,10 +120,10 @@ fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd) -> i32 {
 }
 
 /// Lets go of everything that belongs to the caller: terminal, directory, descriptors, environment.
-fn detach(report: rustix::fd::BorrowedFd<'_>) -> Result<u32, Failure> {
+fn detach(kept: &[rustix::fd::BorrowedFd<'_>]) -> Result<u32, Failure> {
     let step = || "detach the keeper".to_owned();
     rustix::process::setsid().step(step)?;
-    skep_sys::process::close_all_but(&[report]).step(step)?;
+    skep_sys::process::close_all_but(kept).step(step)?;
     let null =
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
     rustix::stdio::dup2_stdin(&null).step(step)?;
@@ -128,51 +147,107 @@ struct Running<'a> {
     quota: Option<Quota>,
 }
 
-/// 1. The socket: it is also what shows that nobody else holds this sandbox.
-/// 2. Ports of the host that were named: one that is taken is told before anything is made.
-/// 3. The cgroup, before the first process that must be counted.
-/// 4. Init, with all its namespaces; ids and cgroup are settled before it goes on.
-/// 5. Its report, joined with that of the limits; what was asked for and is not there is refused.
+/// 1. What dies with its processes, as far as it can be made ahead (see [`ahead`]).
+/// 2. The gate: from here on the caller has written down that this sandbox will be.
+/// 3. The socket: it is also what shows that nobody else holds this sandbox.
+/// 4. Ports of the host that were named: one that is taken is told before anything is made.
+/// 5. Init and the cgroup, and init's report.
 /// 6. Those who serve the inside: from here on it can be reached, and can reach.
-fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Running<'a>, Failure> {
+fn bring_up<'a>(
+    spec: &'a RunSpec,
+    vessel: &'a Vessel,
+    umask: u32,
+    gate: OwnedFd,
+) -> Result<Running<'a>, Failure> {
     failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
     let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
     let mut undo = Undo { spec, group: None, init: None, listening: false };
+    let ahead = Ahead::begin(spec, vessel, &mut undo)?;
+    pass(gate)?;
     let listener = listen(spec)?;
     undo.listening = true;
     failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
     limits::refuse_ports(spec, vessel)?;
     let published = publish::take(&spec.policy.egress.publish)?;
-    undo.group = make_group(spec, vessel)?;
-    failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())?;
+    let arrived = match ahead {
+        Some(ahead) => ahead.catch_up(vessel, &mut undo)?,
+        None => None,
+    };
+    let arrived = match arrived {
+        Some(arrived) => arrived,
+        None => arrive(spec, vessel, published, &mut undo)?,
+    };
+    take_over(arrived, spec, vessel, (umask, terminate, listener), undo)
+}
+
+/// Waits until the caller has written down that this sandbox will be. If it died, or thought better
+/// of it, that is the end.
+fn pass(gate: OwnedFd) -> Result<(), Failure> {
+    let step = || "wait for the word to go on".to_owned();
+    File::from(gate).read_exact(&mut [0]).step(step)
+}
+
+/// A sandbox whose init is up.
+struct Arrived<'a> {
+    plan: InitSpec<'a>,
+    /// Where what was found is kept, and what was kept there.
+    known: (Option<Known>, Option<Found>),
+    channel: Channel,
+    up: Up,
+    quota: Result<Quota, String>,
+    joined: bool,
+}
+
+/// 1. The cgroup, before the first process that must be counted.
+/// 2. Init, with all its namespaces; ids and cgroup are settled before it goes on.
+/// 3. Its report.
+fn arrive<'a>(
+    spec: &'a RunSpec,
+    vessel: &'a Vessel,
+    published: Vec<Taken>,
+    undo: &mut Undo<'_>,
+) -> Result<Arrived<'a>, Failure> {
+    if undo.group.is_none() {
+        undo.make_group(vessel)?;
+    }
     let mut plan = plan::make(spec, vessel, undo.group.is_some())?;
     let known = Known::of(spec, vessel, plan.map);
-    plan.known = known.as_ref().and_then(Known::recall);
+    let found = known.as_ref().and_then(Known::recall);
+    plan.known = found.as_ref().map(|found| found.report.clone());
     let files = vessel.machine().map(MachineFiles::open).transpose()?;
     let (ours, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
     owners::give_upper_to_inside(spec, plan.map)?;
     // Before the overlay makes a directory in its work area: a file cannot be moved between projects.
     let quota = quota::hold(spec, plan.map);
-    let (child, mut way) = arrival::begin(vessel, &plan, files.as_ref(), theirs)?;
-    undo.init = Some(match way.life.take() {
-        None => Held::new(child),
-        Some(life) => Held::attended(child, life),
-    });
-    failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+    let mut way = undo.begin_init(vessel, &plan, files.as_ref(), theirs)?;
+    let group = undo.group.as_ref();
     let init = undo.init.as_mut().ok_or_else(|| Failure::invalid("init is missing"))?;
-    let ours = way.welcome(init, &plan)?.unwrap_or(ours);
-    let init = &*init;
-    let mut arrival = Arrival::new(&plan, &ours, way, published);
+    let channel = way.welcome(init, &plan)?.unwrap_or(ours);
+    let mut arrival = Arrival::new(&plan, &channel, way, published);
     arrival.look_for_place(vessel, init)?;
-    let strict = must_join_first(spec);
-    arrival.settle(init, undo.group.as_ref().filter(|_| strict))?;
-    let Up { mut report, servers, mut egress, publisher, handle } = arrival.wait(spec)?;
+    let joined = must_join_first(spec);
+    arrival.settle(init, group.filter(|_| joined))?;
+    let up = arrival.wait(spec)?;
+    Ok(Arrived { plan, known: (known, found), channel, up, quota, joined })
+}
+
+/// Joins init's report with that of the limits; what was asked for and is not there is refused.
+fn take_over<'a>(
+    arrived: Arrived<'a>,
+    spec: &'a RunSpec,
+    vessel: &'a Vessel,
+    (umask, terminate, listener): (u32, SignalFd, OwnedFd),
+    mut undo: Undo<'_>,
+) -> Result<Running<'a>, Failure> {
+    let Arrived { plan, known: (known, found), channel, up, quota, joined } = arrived;
+    let Up { mut report, servers, mut egress, publisher, handle } = up;
     if let (Some(handle), Some(init)) = (handle, &mut undo.init) {
         init.found(handle)?;
     }
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
-    if let Some(known) = known.filter(|_| plan.known.as_ref() != Some(&report)) {
-        known.remember(&report);
+    let now = Found { report: report.clone(), counted: undo.group.is_some() };
+    if let Some(known) = known.filter(|_| found.as_ref() != Some(&now)) {
+        known.remember(&now);
     }
     let watched = match (vessel, &undo.group, &undo.init) {
         // Where skep has no group, the engine's holds; it is read, not believed.
@@ -187,10 +262,10 @@ fn bring_up<'a>(spec: &'a RunSpec, vessel: &'a Vessel, umask: u32) -> Result<Run
     limits::refuse_what_is_missing(spec, &report)?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
-    let group = group.map(|group| Membership::new(group, strict));
+    let group = group.map(|group| Membership::new(group, joined));
     let attendants = Attendants { servers, publisher, egress };
     let lent = plan.map.lent();
-    let keeper = Keeper::new(spec, vessel, listener, ours, init, group, umask, attendants);
+    let keeper = Keeper::new(spec, vessel, listener, channel, init, group, umask, attendants);
     let keeper = keeper.counting(lent).watching(watched);
     Ok(Running { keeper, terminate, report, quota: quota.ok() })
 }
@@ -211,6 +286,36 @@ struct Undo<'a> {
 }
 
 impl Undo<'_> {
+    /// Init begins its life, and is ended if we fail.
+    fn begin_init(
+        &mut self,
+        vessel: &Vessel,
+        plan: &InitSpec<'_>,
+        files: Option<&MachineFiles>,
+        channel: Channel,
+    ) -> Result<Way, Failure> {
+        let (child, mut way) = arrival::begin(vessel, plan, files, channel)?;
+        self.init = Some(match way.life.take() {
+            None => Held::new(child),
+            Some(life) => Held::attended(child, life),
+        });
+        failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+        Ok(way)
+    }
+
+    /// The sandbox's cgroup is made, if one can be, and is removed if we fail.
+    fn make_group(&mut self, vessel: &Vessel) -> Result<(), Failure> {
+        self.group = make_group(self.spec, vessel)?;
+        failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())
+    }
+
+    fn end_init(&mut self) {
+        if let Some(mut init) = self.init.take() {
+            init.kill();
+            init.wait();
+        }
+    }
+
     fn disarm(&mut self) -> (Option<Group>, Option<Held>) {
         self.listening = false;
         (self.group.take(), self.init.take())
@@ -219,10 +324,7 @@ impl Undo<'_> {
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
-        if let Some(mut init) = self.init.take() {
-            init.kill();
-            init.wait();
-        }
+        self.end_init();
         if let Some(group) = self.group.take() {
             let _ = group.remove();
         }

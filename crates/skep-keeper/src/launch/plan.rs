@@ -92,6 +92,7 @@ pub fn make<'a>(
         },
         places: Places { messages: 2, home, mounts, init_program },
         scratch_size: scratch_size(&spec.policy.limits, counted),
+        late: Vec::new(),
         known: None,
     })
 }
@@ -159,7 +160,7 @@ fn system_directories(
 
 /// Bytes for each filesystem in memory. Where a cgroup counts, they are charged to the memory limit;
 /// where none does, none of them can hold more than that limit by itself.
-fn scratch_size(limits: &Limits, counted: bool) -> u64 {
+pub fn scratch_size(limits: &Limits, counted: bool) -> u64 {
     let size = limits.disk.map_or(10 << 30, |size| size.0);
     match limits.memory {
         Some(memory) if !counted => size.min(memory.0),

@@ -53,7 +53,7 @@ pub struct WorkspaceParts {
 /// 4. `pivot_root`, and let go of the old root: from here on the host's tree is unreachable.
 pub fn build(
     ops: &[ViewOp],
-    opened: Vec<OwnedFd>,
+    opened: Opened<'_>,
     parts: &WorkspaceParts,
     serve: &ServeFuse<'_>,
 ) -> Result<(), Failure> {
@@ -79,7 +79,7 @@ pub fn stage(
     // The runtime looks itself and its children up by the numbers they have here.
     let to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&processes()?, "", CWD, "/proc", to).step(|| "show the runtime its /proc".into())?;
-    let staged = Builder::land_in(Area::STAGE, opened, parts, serve)
+    let staged = Builder::land_in(Area::STAGE, opened.into(), parts, serve)
         .and_then(|mut builder| ops.iter().try_for_each(|op| builder.apply(op)));
     rustix::process::umask(umask);
     staged
@@ -93,7 +93,7 @@ pub fn replace(
     parts: &WorkspaceParts,
     serve: &ServeFuse<'_>,
 ) -> Result<(), Failure> {
-    let mut builder = Builder::land(opened, parts, serve)?;
+    let mut builder = Builder::land(opened.into(), parts, serve)?;
     let mount = builder.mount_workspace()?;
     let step = || "leave the place where the workspace was made".to_owned();
     unmount(builder.landing, UnmountFlags::DETACH).step(step)?;
@@ -113,11 +113,28 @@ pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> 
         masked: false,
         owners: SeenOwners::AsStored,
     };
-    build(ops, opened, &parts, &|_| Err(Failure::invalid("nothing is served here")))
+    build(ops, opened.into(), &parts, &|_| Err(Failure::invalid("nothing is served here")))
 }
 
 /// Has a filesystem served by fuse-overlayfs, and returns its mount, detached.
 pub type ServeFuse<'a> = dyn Fn(&FuseOrder) -> Result<OwnedFd, Failure> + 'a;
+
+/// The sources of a view, by their indices.
+pub struct Opened<'a> {
+    /// Those that are there. A place is empty for one that is not, or was used.
+    pub now: Vec<Option<OwnedFd>>,
+    /// Waits for those that come later; asked when the first of them is needed.
+    pub later: Option<&'a Later<'a>>,
+}
+
+/// Waits for sources, and returns them with their indices.
+pub type Later<'a> = dyn Fn() -> Result<Vec<(usize, OwnedFd)>, Failure> + 'a;
+
+impl From<Vec<OwnedFd>> for Opened<'_> {
+    fn from(all: Vec<OwnedFd>) -> Self {
+        Self { now: all.into_iter().map(Some).collect(), later: None }
+    }
+}
 
 /// Nothing done to mounts here reaches the host.
 fn make_private() -> Result<(), Failure> {
@@ -189,7 +206,7 @@ pub(super) struct Builder<'a> {
     pub(super) aside: OwnedFd,
     /// `/dev/null` of the view, once it was needed.
     null: Option<OwnedFd>,
-    opened: Vec<Option<OwnedFd>>,
+    opened: Opened<'a>,
     pub(super) parts: &'a WorkspaceParts,
     pub(super) serve: &'a ServeFuse<'a>,
 }
@@ -200,7 +217,7 @@ impl<'a> Builder<'a> {
     /// with the host's tree: taking mounts out one by one makes the kernel wait for a quiet moment
     /// of all processors each time.
     pub(super) fn land(
-        opened: Vec<OwnedFd>,
+        opened: Opened<'a>,
         parts: &'a WorkspaceParts,
         serve: &'a ServeFuse<'a>,
     ) -> Result<Self, Failure> {
@@ -211,7 +228,7 @@ impl<'a> Builder<'a> {
 
     fn land_in(
         Area { landing, root, size }: Area,
-        opened: Vec<OwnedFd>,
+        opened: Opened<'a>,
         parts: &'a WorkspaceParts,
         serve: &'a ServeFuse<'a>,
     ) -> Result<Self, Failure> {
@@ -224,7 +241,6 @@ impl<'a> Builder<'a> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let aside = openat(&area, ASIDE.trim_start_matches('/'), flags, Mode::empty())
             .step(|| "open the place beside the new root".into())?;
-        let opened = opened.into_iter().map(Some).collect();
         Ok(Self { root, landing, aside, null: None, opened, parts, serve })
     }
 
@@ -361,8 +377,17 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn take(&mut self, index: usize) -> Result<OwnedFd, Failure> {
-        self.opened
-            .get_mut(index)
+        let Opened { now, later } = &mut self.opened;
+        if now.get(index).is_some_and(Option::is_none)
+            && let Some(later) = later.take()
+        {
+            for (index, source) in later()? {
+                if let Some(place) = now.get_mut(index) {
+                    *place = Some(source);
+                }
+            }
+        }
+        now.get_mut(index)
             .and_then(Option::take)
             .ok_or_else(|| Failure::invalid(format!("source {index} of the view was not opened")))
     }

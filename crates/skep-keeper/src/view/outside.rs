@@ -36,5 +36,5 @@ fn mount(opened: &[OwnedFd], parts: &WorkspaceParts) -> Result<OwnedFd, Failure>
     let copies = opened.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
     let copies = copies.step(|| "duplicate the sources of the view".into())?;
     let refuse = |_: &_| Err(Failure::invalid("no program serves this overlay"));
-    Builder::land(copies, parts, &refuse)?.overlay(Markers::Trusted)
+    Builder::land(copies.into(), parts, &refuse)?.overlay(Markers::Trusted)
 }

@@ -6,7 +6,8 @@
 //! 2. Private `/tmp`, `/var/tmp`, `/run`, `/dev`, `/proc`: before the project, which may itself
 //!    live under `/tmp`.
 //! 3. The home, empty, with the pieces the policy shows.
-//! 4. The project, at its own path, over whatever stands there.
+//! 4. What comes from the sandbox's own directory: messages, and the project, at its own path, over
+//!    whatever stands there.
 //! 5. Extra mounts, which may lie inside the project.
 
 use serde::{Deserialize, Serialize};
@@ -170,6 +171,12 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
     ops.extend(own.map(|(target, content)| ViewOp::File { target, content }));
     private(spec, &mut ops);
     home(spec, &mut ops);
+    // From here on the sandbox's own directory is needed, which may be the last thing to be there.
+    ops.push(ViewOp::Bind {
+        source: Source::Opened(spec.messages),
+        target: "/run/skep".into(),
+        access: Access::Ro,
+    });
     ops.push(ViewOp::Workspace { target: spec.project.into(), scope: spec.scope.to_vec() });
     for (index, mount) in spec.mounts.iter().enumerate() {
         ops.push(ViewOp::Bind {
@@ -258,11 +265,6 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
             ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
         ]),
     }
-    ops.push(ViewOp::Bind {
-        source: Source::Opened(spec.messages),
-        target: "/run/skep".into(),
-        access: Access::Ro,
-    });
     if let Some(program) = spec.init_program {
         let (source, target) = (Source::Opened(program), crate::vessel::INIT_PROGRAM.into());
         ops.push(ViewOp::Bind { source, target, access: Access::Ro });

@@ -51,9 +51,19 @@ pub enum Below {
 /// # Errors
 /// When it does not exist, is not what was pinned, or cannot be cloned. Nothing is left.
 pub fn open(spec: &SourceSpec, id_map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
+    open_at(CWD, &spec.path, spec, id_map)
+}
+
+/// The same, where the path's beginning may be covered by now: `below` leads to it from `at`.
+pub fn open_at(
+    at: BorrowedFd<'_>,
+    below: &Path,
+    spec: &SourceSpec,
+    id_map: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Failure> {
     let step = |what: &str| format!("{what} `{}`", spec.path.display());
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let path = rustix::fs::open(&spec.path, flags, Mode::empty()).step(|| step("open"))?;
+    let path = rustix::fs::openat(at, below, flags, Mode::empty()).step(|| step("open"))?;
     check_identity(spec, path.as_fd())?;
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC

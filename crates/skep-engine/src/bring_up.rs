@@ -1,0 +1,296 @@
+//! From a plan to a sandbox that is ready: intent, resources, ready.
+//!
+//! The provider begins while the intent is being written. It makes nothing that would outlive its
+//! processes before that is done, so the order that counts is kept: there is a row before there is
+//! anything that a crash could leave.
+
+use crate::create::Planned;
+use crate::hidden::note_hidden;
+use crate::problems::{OrProblem, io_problem};
+use crate::{Desk, Engine, hidden, layout, naming};
+use serde_json::json;
+use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
+use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
+use skep_sys::failpoint;
+use skep_types::{
+    Code, EnforcementReport, Exec, ExecSpec, Layer, Problem, Sandbox, SandboxState, WorkspaceDriver,
+};
+use std::path::Path;
+
+/// The engine, which may not be open before it is asked for.
+pub(crate) type Opener<'a, 'e> = dyn Fn() -> Result<&'e Engine, Problem> + 'a;
+
+/// How often a name is made up.
+const NAMES: u32 = 8;
+
+/// What came of writing the intent.
+#[derive(Default)]
+struct Intent {
+    row: Option<Sandbox>,
+    refused: Option<Problem>,
+}
+
+impl Desk {
+    /// Makes a sandbox, and writes down that its first command begins. On error nothing is left.
+    ///
+    /// A name that was made up and happens to be taken is made up again.
+    pub(crate) fn bring_up<'e>(
+        &self,
+        mut planned: Planned,
+        first: Option<&ExecSpec>,
+        open: &Opener<'_, 'e>,
+    ) -> Result<(Sandbox, Option<Exec>), Problem> {
+        for _ in 0..NAMES {
+            match self.try_to_bring_up(&planned, first, open) {
+                Err(problem) if planned.made_up && problem.code == Code::AlreadyExists => {
+                    planned.sandbox.name = naming::made_up((self.config.random)())?;
+                }
+                other => return other,
+            }
+        }
+        Err(no_free_name())
+    }
+
+    fn try_to_bring_up<'e>(
+        &self,
+        planned: &Planned,
+        first: Option<&ExecSpec>,
+        open: &Opener<'_, 'e>,
+    ) -> Result<(Sandbox, Option<Exec>), Problem> {
+        let provider = self.provider(&planned.sandbox.provider)?;
+        let mut spec = self.start_spec(&planned.sandbox)?;
+        spec.asked = planned.asked.clone();
+        let mut intent = Intent::default();
+        let started = provider.start_beside(
+            &spec,
+            Beside {
+                intend: &mut || {
+                    let written = open().and_then(|engine| engine.intend(planned, &mut intent.row));
+                    written.map_err(|problem| {
+                        intent.refused = Some(problem);
+                        Withdrawn
+                    })
+                },
+                meanwhile: &mut || {
+                    if let Ok(engine) = open() {
+                        engine.store.rehearse();
+                    }
+                },
+            },
+        );
+        let Some(sandbox) = intent.row else {
+            // Nothing was written, and nothing is left.
+            let unknown = || Problem::new(Code::Internal, "the provider did not wait for the row");
+            return Err(match (intent.refused, started) {
+                (Some(refused), _) => refused,
+                (None, Err(error)) => error.problem(),
+                (None, Ok(_)) => unknown(),
+            });
+        };
+        let engine = open()?;
+        let ready = match intent.refused {
+            Some(refused) => Err(refused),
+            None => engine
+                .try_drivers(&sandbox, provider, spec, started)
+                .and_then(|started| engine.note_ready(&sandbox, started, planned, first)),
+        };
+        if ready.is_err() {
+            engine.tear_down(&sandbox, "create failed");
+        }
+        ready
+    }
+}
+
+fn no_free_name() -> Problem {
+    Problem::new(Code::Busy, "no free name was found")
+}
+
+impl Engine {
+    /// The row, and then everything on the disk that must be there before the processes.
+    fn intend(&self, planned: &Planned, row: &mut Option<Sandbox>) -> Result<(), Problem> {
+        self.check_quota(&planned.settings)?;
+        let sandbox = self.insert(planned.sandbox.clone(), false, planned.scope)?;
+        let sandbox = &*row.insert(sandbox);
+        self.make_directories(sandbox)?;
+        if let Some(memory) = &planned.memory {
+            self.check_layers(sandbox)?;
+            let base = self.layout().sandbox(&sandbox.id).join("base");
+            self.carry_memory(memory, &base)?;
+        }
+        match sandbox.driver {
+            WorkspaceDriver::Copy => self.copy_project(sandbox),
+            _ => Ok(()),
+        }
+    }
+
+    /// It runs: the row says so, and that its first command begins.
+    fn note_ready(
+        &self,
+        sandbox: &Sandbox,
+        (driver, mut started): (WorkspaceDriver, Started),
+        planned: &Planned,
+        first: Option<&ExecSpec>,
+    ) -> Result<(Sandbox, Option<Exec>), Problem> {
+        // The first exec must not start before every later edit carries a later time.
+        skep_workspace::wait_past(&sandbox.base.instant);
+        note_hidden(&mut started.enforcement, sandbox.hidden.len(), &planned.searched);
+        let event = self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
+        let first = first.map(|spec| self.exec_of(&sandbox.id, spec, &started.enforcement));
+        let mut events = vec![event];
+        events.extend(first.as_ref().map(|exec| self.begins(exec)));
+        let moves = ExecMoves { begun: first.as_slice(), ended: &[] };
+        let update = &mut |row: &mut Sandbox| {
+            row.state = SandboxState::Ready;
+            row.driver = driver;
+            row.keeper = Some(started.keeper.clone());
+            row.enforcement = started.enforcement.clone();
+            row.updated_at = self.now();
+        };
+        self.store
+            .update_with_execs(&sandbox.id, Expect::default(), moves, &events, update)
+            .or_problem()
+            .map(|sandbox| (sandbox, first))
+    }
+
+    /// The best driver first; where the kernel or the filesystem refuses it, what else there is, in
+    /// order. Layers are written in one driver's marks, so that there is no choice with them.
+    fn try_drivers(
+        &self,
+        sandbox: &Sandbox,
+        provider: &dyn Provider,
+        mut spec: RunSpec,
+        first: Result<Started, ProviderError>,
+    ) -> Result<(WorkspaceDriver, Started), Problem> {
+        let mut attempt = first;
+        let mut others: Option<std::vec::IntoIter<WorkspaceDriver>> = None;
+        let mut refusals = Vec::new();
+        loop {
+            let error = match attempt {
+                Ok(mut started) => {
+                    note_refusals(&mut started.enforcement, refusals);
+                    return Ok((spec.driver, started));
+                }
+                Err(error) => error,
+            };
+            let overlay = match &error {
+                ProviderError::Setup { operation, source }
+                    if operation.contains("workspace overlay") && sandbox.layers.is_empty() =>
+                {
+                    format!("{}: cannot {operation}: {source}", spec.driver.as_str())
+                }
+                _ => return Err(error).or_problem(),
+            };
+            // Looked for only now: the first one nearly always does.
+            let others = match &mut others {
+                Some(others) => others,
+                none => none.insert(self.drivers_after(sandbox, provider)?),
+            };
+            let Some(next) = others.next() else { return Err(error).or_problem() };
+            refusals.push(overlay);
+            spec.driver = next;
+            if next == WorkspaceDriver::Copy {
+                self.copy_project(sandbox)?;
+            }
+            attempt = provider.start(&spec);
+        }
+    }
+
+    /// The drivers that come after the sandbox's.
+    fn drivers_after(
+        &self,
+        sandbox: &Sandbox,
+        provider: &dyn Provider,
+    ) -> Result<std::vec::IntoIter<WorkspaceDriver>, Problem> {
+        let choice = provider.drivers(sandbox.project.as_path(), self.layout().root());
+        let mut all = choice.or_problem()?.drivers.into_iter();
+        all.by_ref().find(|driver| *driver == sandbox.driver);
+        Ok(all)
+    }
+
+    /// Everything a sandbox has on the disk, named after its id.
+    pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let make = || -> std::io::Result<()> {
+            for name in ["", "work", "messages", "execs"] {
+                layout::make_private(&directory.join(name))?;
+            }
+            // The upper lends its mode to the project's root inside; the messages are read by all.
+            let mode = |path: &Path, mode| {
+                std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+            };
+            let project = std::fs::metadata(sandbox.project.as_path())?;
+            let upper = directory.join("upper");
+            layout::make_private(&upper)?;
+            mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
+            mode(&directory.join("messages"), 0o755)?;
+            hidden::make_mask(&directory.join("mask"), sandbox.project.as_path(), &sandbox.hidden)?;
+            failpoint::hit("create.directories")
+        };
+        make().map_err(|error| io_problem("make", &directory, &error))
+    }
+
+    /// The whole project, copied (reflinked where the filesystem can).
+    pub(crate) fn copy_project(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        crate::usage::copy_tree(sandbox.project.as_path(), &upper, &sandbox.hidden)
+            .map_err(|error| io_problem("copy the project to", &upper, &error))?;
+        let mut workspace = self.workspace(sandbox);
+        workspace.driver = WorkspaceDriver::Copy;
+        skep_workspace::remember_copy(&workspace).map(drop).or_problem()
+    }
+
+    /// Takes away everything a failed or interrupted create may have made.
+    pub(crate) fn tear_down(&self, sandbox: &Sandbox, reason: &str) {
+        let directory = self.layout().sandbox(&sandbox.id);
+        if let Ok(provider) = self.provider(&sandbox.provider) {
+            let _ = provider.stop(&sandbox.id, &directory, None);
+        }
+        let _ = crate::trash::discard(&directory, &self.layout().trash());
+        let event = self.event("sandbox.failed", &sandbox.id, None, json!({ "reason": reason }));
+        let _ = self.store.update_sandbox(&sandbox.id, Expect::default(), &[event], &mut |row| {
+            row.state = SandboxState::Deleted;
+            row.state_reason = Some(reason.to_owned());
+            row.keeper = None;
+            row.updated_at = self.now();
+        });
+    }
+
+    /// A name that was made up and happens to be taken is made up again.
+    pub(crate) fn insert(
+        &self,
+        mut sandbox: Sandbox,
+        made_up: bool,
+        scope: ScopeMode,
+    ) -> Result<Sandbox, Problem> {
+        for _ in 0..NAMES {
+            let data = json!({ "name": sandbox.name, "project": sandbox.project });
+            let event = self.event("sandbox.creating", &sandbox.id, None, data);
+            match self.store.insert_sandbox(&sandbox, scope, &[event]) {
+                Err(StoreError::AlreadyExists { .. }) if made_up => {
+                    sandbox.name = naming::made_up((self.config.random)())?;
+                }
+                Err(error @ StoreError::AlreadyExists { .. }) => {
+                    let hint = format!(
+                        "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
+                        sandbox.name
+                    );
+                    return Err(Problem::from_error(error.code(), &error).hint(hint));
+                }
+                other => {
+                    sandbox.version = other.or_problem()?;
+                    failpoint::hit("create.row")
+                        .map_err(|e| io_problem("create", self.layout().root(), &e))?;
+                    return Ok(sandbox);
+                }
+            }
+        }
+        Err(no_free_name())
+    }
+}
+
+/// The report says which drivers failed before the one in use.
+fn note_refusals(report: &mut EnforcementReport, refusals: Vec<String>) {
+    let Some(layer) = report.0.get_mut(&Layer::Filesystem) else { return };
+    let reasons: Vec<String> = layer.reason.take().into_iter().chain(refusals).collect();
+    layer.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+}
