@@ -52,7 +52,8 @@ impl Keeper<'_> {
     /// 3. The start. One that fails is an exec that failed.
     pub(super) fn start_recorded(&mut self, client: u64, order: RecordOrder) {
         let RecordOrder { name, exec, begun, attach, no_input } = order;
-        let meant = name == self.spec.name && !self.state.frozen && !self.state.stopping;
+        let ends = self.state.stopping || self.state.over_since.is_some();
+        let meant = name == self.spec.name && !self.state.frozen && !ends;
         let record = || Recording::begin(&self.spec.directory, &exec, &begun);
         let recording = meant.then(record).and_then(Result::ok);
         let Some(mut recording) = recording else {
