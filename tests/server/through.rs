@@ -106,10 +106,6 @@ const NOT_THROUGH: &[(&str, &str)] = &[
     ("a_state_directory_that_others_can_write_is_refused", NO_START),
     ("a_state_directory_inside_the_project_is_refused", NO_START),
     ("skep_failing_before_the_command_is_125", NO_START),
-    (
-        "ctrl_c_reaches_the_program",
-        "an open bug: the first output is sometimes held until more comes",
-    ),
     ("unknown_settings_are_errors", "a server does not start with settings that are refused"),
     ("fs_12_any_name_of_a_project_works", "JSON has no path that is not text: refused by name"),
 ];

@@ -128,11 +128,6 @@ impl ExecStream for Stream {
         }
     }
 
-    /// The first output may have come in one piece with the answer to the start.
-    fn read_ahead(&self) -> bool {
-        true
-    }
-
     fn next(&mut self) -> io::Result<Option<StreamEvent>> {
         loop {
             match self.socket.read() {

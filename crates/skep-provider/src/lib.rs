@@ -113,13 +113,9 @@ pub enum StreamEvent {
 ///
 /// Dropping it detaches: the exec goes on, its output is kept.
 pub trait ExecStream {
-    /// Readable when [`ExecStream::next`] has something.
+    /// Readable when more has come. What came together with something earlier, the answer to the start
+    /// too, has been read already: wait for the descriptor only after [`ExecStream::next`] said `None`.
     fn as_fd(&self) -> BorrowedFd<'_>;
-    /// Whether more than the start was read while starting: then the first events may be there without
-    /// the descriptor being readable.
-    fn read_ahead(&self) -> bool {
-        false
-    }
     /// The next event; `None` when there is none yet. An end of the stream without
     /// [`StreamEvent::Ended`] is an error (`UnexpectedEof`): the exec was lost.
     fn next(&mut self) -> io::Result<Option<StreamEvent>>;

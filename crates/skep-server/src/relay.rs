@@ -84,7 +84,8 @@ pub(crate) fn start(stream: Box<dyn ExecStream>) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     clone_with(Namespaces::NONE, move || {
         let kept = skep_sys::process::close_all_but(&[stream.as_fd(), theirs.as_fd()]);
-        let mut pump = Pump { stream, server: theirs, inbox: Vec::new(), outbox: Vec::new() };
+        let (inbox, outbox) = (Vec::new(), Vec::new());
+        let mut pump = Pump { stream, more: true, server: theirs, inbox, outbox };
         match kept.and_then(|()| pump.run()) {
             Ok(()) => 0,
             Err(_) => 1,
@@ -95,6 +96,8 @@ pub(crate) fn start(stream: Box<dyn ExecStream>) -> io::Result<OwnedFd> {
 
 struct Pump {
     stream: Box<dyn ExecStream>,
+    /// Whether the stream may have more without its descriptor being readable.
+    more: bool,
     server: OwnedFd,
     /// From the server, not yet handed on.
     inbox: Vec<u8>,
@@ -142,14 +145,16 @@ impl Pump {
             PollFd::from_borrowed_fd(self.stream.as_fd(), stream),
             PollFd::new(&self.server, server),
         ];
-        match poll(&mut watched, None) {
+        let more = self.more && !ended && self.outbox.len() < ROOM;
+        let timeout = more.then(rustix::event::Timespec::default);
+        match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let [stream, server] = watched.map(|one| one.revents());
         let gone = PollFlags::HUP | PollFlags::ERR;
         Ok((
-            stream.intersects(PollFlags::IN | gone),
+            more || stream.intersects(PollFlags::IN | gone),
             server.intersects(PollFlags::IN | gone),
             stream.contains(PollFlags::OUT),
             server.contains(PollFlags::OUT),
@@ -158,9 +163,13 @@ impl Pump {
 
     /// Takes what the exec said; true when that was its end.
     fn output(&mut self) -> io::Result<bool> {
+        self.more = true;
         while self.outbox.len() < ROOM {
             let (kind, payload) = match self.stream.next()? {
-                None => return Ok(false),
+                None => {
+                    self.more = false;
+                    return Ok(false);
+                }
                 Some(StreamEvent::Stdout(bytes)) => (Kind::Stdout, bytes),
                 Some(StreamEvent::Stderr(bytes)) => (Kind::Stderr, bytes),
                 Some(StreamEvent::Ended(end)) => (Kind::End, serde_json::to_vec(&end)?),
@@ -225,5 +234,54 @@ mod tests {
         buffer.push(0);
         assert_eq!(take(&mut buffer).unwrap(), Some((Kind::End, Vec::new())));
         assert!(take(&mut vec![99, 0, 0, 0, 0]).is_err());
+    }
+
+    /// A stream that has read its events before anybody asks: nothing makes its descriptor readable.
+    struct Ahead {
+        silent: OwnedFd,
+        events: Vec<StreamEvent>,
+    }
+
+    impl ExecStream for Ahead {
+        fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+            self.silent.as_fd()
+        }
+        fn next(&mut self) -> io::Result<Option<StreamEvent>> {
+            Ok(self.events.pop())
+        }
+        fn stdin(&mut self, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+        fn close_stdin(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn resize(&mut self, _: skep_types::TerminalSize) -> io::Result<()> {
+            Ok(())
+        }
+        fn signal(&mut self, _: i32) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_not_held_back() {
+        let (silent, _writer) = rustix::pipe::pipe().unwrap();
+        let events = vec![StreamEvent::Stdout(b"second".into()), StreamEvent::Stderr(b"x".into())];
+        let server = start(Box::new(Ahead { silent, events })).unwrap();
+        let mut buffer = Vec::new();
+        let mut got = Vec::new();
+        while got.len() < 2 {
+            let mut watched = [PollFd::new(&server, PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+            assert_ne!(poll(&mut watched, Some(&patience)).unwrap(), 0, "{got:?}");
+            let mut bytes = [0; 64];
+            let (length, _) =
+                rustix::net::recv(&server, &mut bytes[..], RecvFlags::empty()).unwrap();
+            buffer.extend_from_slice(&bytes[..length]);
+            while let Some(frame) = take(&mut buffer).unwrap() {
+                got.push(frame);
+            }
+        }
+        assert_eq!(got, [(Kind::Stderr, b"x".to_vec()), (Kind::Stdout, b"second".to_vec())]);
     }
 }

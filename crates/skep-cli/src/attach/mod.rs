@@ -84,7 +84,6 @@ fn pump_from(
 ) -> io::Result<ExecEnd> {
     let signals = SignalFd::new(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGWINCH])?;
     let raw = if screen == Screen::Terminal { RawMode::enter(stdin)? } else { None };
-    let more = stream.read_ahead();
     let mut pump = Pump {
         stdin,
         on_terminal: rustix::termios::isatty(stdin),
@@ -96,7 +95,7 @@ fn pump_from(
         pending: Vec::new(),
         interrupted: None,
         reader_gone: None,
-        more,
+        more: true,
         background: false,
     };
     if input == Input::Closed {
