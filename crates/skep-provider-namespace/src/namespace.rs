@@ -76,6 +76,10 @@ impl Kind for Namespace {
     fn vessel(&self, _: &RunSpec) -> Result<Vessel, ProviderError> {
         Ok(Vessel::Namespaces)
     }
+
+    fn makes_files(&self) -> bool {
+        false
+    }
 }
 
 /// Whether connections inside can be led to the proxy, found by setting the rules for it.

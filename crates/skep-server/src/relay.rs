@@ -267,7 +267,14 @@ mod tests {
     fn what_was_read_ahead_is_not_held_back() {
         let (silent, _writer) = rustix::pipe::pipe().unwrap();
         let events = vec![StreamEvent::Stdout(b"second".into()), StreamEvent::Stderr(b"x".into())];
-        let server = start(Box::new(Ahead { silent, events })).unwrap();
+        let kind = SocketType::STREAM;
+        let (server, theirs) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        std::thread::spawn(move || {
+            let stream = Box::new(Ahead { silent, events });
+            let (inbox, outbox) = (Vec::new(), Vec::new());
+            let _ = Pump { stream, more: true, server: theirs, inbox, outbox }.run();
+        });
         let mut buffer = Vec::new();
         let mut got = Vec::new();
         while got.len() < 2 {

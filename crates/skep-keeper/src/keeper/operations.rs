@@ -296,6 +296,10 @@ impl Keeper<'_> {
         self.capture();
         self.finish(exec, end);
         self.schedule_capture();
+        if main.code == Some(0) {
+            // What it tried is not the next one's.
+            self.unreached();
+        }
     }
 
     /// Writes the end down, tells the client, and keeps the exec only if it left something behind.
@@ -396,7 +400,7 @@ impl Keeper<'_> {
 
     /// What was tried to reach without a network since this was last asked. The counters are those of
     /// the sandbox's own network, where nothing has a way out.
-    fn unreached(&mut self) -> u64 {
+    pub(super) fn unreached(&mut self) -> u64 {
         let counted = self.spec.policy.network == NetworkMode::None
             && !self.vessel.is_bare()
             && self.vessel.tasks() == Tasks::Host

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
-    Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite,
+    Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
 };
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
@@ -48,6 +48,10 @@ pub trait Kind {
     }
     /// What init is put into. Everything that can be refused early is refused here.
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError>;
+    /// Whether `vessel` makes anything in the sandbox's directory, which must be known of before.
+    fn makes_files(&self) -> bool {
+        true
+    }
     /// Refuses a command that it could not run as asked.
     fn refuse(&self, command: &ExecSpec) -> Result<(), ProviderError> {
         let _ = command;
@@ -193,7 +197,17 @@ impl<K: Kind> Provider for Kept<K> {
                 )));
             }
         }
-        let mut started = crate::start(spec, &self.kind.vessel(spec)?, beside)?;
+        let Beside { intend, meanwhile } = beside;
+        let mut known = || Ok(());
+        let intend: &mut dyn FnMut() -> Result<(), Withdrawn> = match self.kind.makes_files() {
+            true => {
+                intend().map_err(|Withdrawn| ProviderError::Withdrawn)?;
+                &mut known
+            }
+            false => intend,
+        };
+        let vessel = self.kind.vessel(spec)?;
+        let mut started = crate::start(spec, &vessel, Beside { intend, meanwhile })?;
         // The best one needs no excuse.
         if spec.driver != WorkspaceDriver::OverlayUserns
             && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
