@@ -214,7 +214,9 @@ impl InsideMachine {
             .map_err(|error| failed(error.into()))?;
         let wanted = self.order(order, terminal);
         // The closure owns the relay's ends: here they are dropped.
-        let spawned = spawn_as(&Newborn { order, joins, stdio, confinement }, move |report| {
+        let newborn = Newborn { order, joins, stdio, confinement };
+        // A guest whose files have gone answers nothing any more.
+        let spawned = spawn_as(&newborn, &self.machine.vital(), move |report| {
             be_relay(&line, &wanted, report, &tell_outcome)
         })?;
         self.outcomes.insert(spawned.child.pid.as_raw_nonzero().get(), outcome);

@@ -2,9 +2,10 @@
 
 use crate::confinement::Confinement;
 use crate::protocol::{SpawnOrder, SpawnStage};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal};
 use skep_sys::message::{receive_with, send_with};
 use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::program::Program;
@@ -19,16 +20,18 @@ pub fn spawn(
     confinement: &Confinement,
 ) -> Result<Spawned, (SpawnStage, i32)> {
     let program = program_of(order);
-    spawn_as(&Newborn { order, joins, stdio, confinement }, |report| {
+    spawn_as(&Newborn { order, joins, stdio, confinement }, &[], |report| {
         tell(&report, SpawnStage::Program, program.run());
         127
     })
 }
 
 /// Starts a process that goes on as `rest` says, which closes the descriptor it is given when it
-/// is what it should be, or tells there why not.
+/// is what it should be, or tells there why not. It is not waited for once one of the `vital`
+/// processes has ended.
 pub fn spawn_as(
     newborn: &Newborn<'_>,
+    vital: &[BorrowedFd<'_>],
     rest: impl FnOnce(OwnedFd) -> i32,
 ) -> Result<Spawned, (SpawnStage, i32)> {
     let forked =
@@ -49,6 +52,10 @@ pub fn spawn_as(
     let mut listener = None;
     let mut word = [0; 5];
     loop {
+        if !vital.is_empty() && !speaks_before_any_ends(verdict.as_fd(), vital).map_err(forked)? {
+            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+            return Err((SpawnStage::Fork, libc::EIO));
+        }
         match receive_with(&verdict, &mut word) {
             Ok((0, _)) => return Ok(Spawned { child, listener }),
             Ok((1, descriptors)) => listener = descriptors.into_iter().next(),
@@ -58,6 +65,20 @@ pub fn spawn_as(
                 return Err((stage, i32::from_le_bytes([word[1], word[2], word[3], word[4]])));
             }
             Err(error) => return Err(forked(error)),
+        }
+    }
+}
+
+/// Waits until something comes, or its end; false if one of these processes ends first.
+fn speaks_before_any_ends(from: BorrowedFd<'_>, vital: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    let all = std::iter::once(&from).chain(vital);
+    let mut watched: Vec<_> =
+        all.map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN)).collect();
+    loop {
+        match poll(&mut watched, None) {
+            Ok(_) => return Ok(!watched[0].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }

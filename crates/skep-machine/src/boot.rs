@@ -180,6 +180,11 @@ impl Machine {
         let all = self.parts.iter().chain([&self.qemu]);
         all.into_iter().any(|child| child.pid.as_raw_pid() == pid)
     }
+
+    /// The processes it cannot be without, readable when they have ended.
+    pub fn vital(&self) -> Vec<BorrowedFd<'_>> {
+        self.parts.iter().chain([&self.qemu]).map(|child| child.pidfd.as_fd()).collect()
+    }
 }
 
 fn socket_pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
