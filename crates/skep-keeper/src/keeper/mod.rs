@@ -15,6 +15,7 @@ mod owners;
 mod polled;
 mod refusals;
 mod running;
+mod starting;
 mod strays;
 mod streams;
 
