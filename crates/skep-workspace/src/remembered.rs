@@ -22,8 +22,11 @@ use std::path::Path;
 const MAGIC: &[u8; 8] = b"skeplook";
 /// Bytes of the hash behind it.
 const HASH: usize = 32;
-/// A change less than this long before it was seen may have been followed by one with the same time.
-const SETTLED_NS: i128 = 2_000_000_000;
+/// A change less than this long before it was seen may have been followed by one with the same time:
+/// ten of the longest ticks that the kernel stamps with.
+const SETTLED_NS: i128 = 100_000_000;
+/// The same for a time without a fraction, which a filesystem may have cut off.
+const SETTLED_WHOLE_NS: i128 = 2_000_000_000;
 /// Fewer directories than this are listed again rather than written down.
 const WORTH_WRITING: usize = 32;
 /// Files kept of all searches; each is of one project and one set of rules.
@@ -238,7 +241,7 @@ pub fn look<E>(
     let mut walk = Walk {
         root,
         judge,
-        settled_ns: crate::base::clock_ns() - SETTLED_NS,
+        now_ns: crate::base::clock_ns(),
         path: Vec::new(),
         looked: Looked { hits: Vec::new(), directories: 0, listed: 0, records: Vec::new() },
     };
@@ -267,8 +270,8 @@ pub fn look<E>(
 struct Walk<'a, E> {
     root: &'a TreeRoot,
     judge: &'a mut dyn FnMut(&RelPath) -> Result<Content, E>,
-    /// Changes before this are certain.
-    settled_ns: i128,
+    /// When it began.
+    now_ns: i128,
     path: Vec<u8>,
     looked: Looked,
 }
@@ -320,7 +323,8 @@ impl<E> Walk<'_, E> {
         let stat = rustix::fs::statat(self.root.fd(), path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let changed_ns =
             i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec as i64);
-        let certain = changed_ns < self.settled_ns;
+        let margin = if stat.st_ctime_nsec == 0 { SETTLED_WHOLE_NS } else { SETTLED_NS };
+        let certain = changed_ns < self.now_ns - margin;
         Some(Stamp { device: stat.st_dev, inode: stat.st_ino, changed_ns, certain })
     }
 
