@@ -18,7 +18,6 @@ const USUAL_PORT: u16 = 443;
 
 /// What can be typed.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Net {
     #[command(subcommand)]
     what: Option<What>,
@@ -119,6 +118,12 @@ fn any_word(_: &str) -> bool {
 
 impl Run for Net {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
+        // clap could refuse this, but it would refuse global options there too.
+        if self.what.is_some() && (self.name.is_some() || self.denied || self.json.json) {
+            let message = "a name and options of `skep net` stand behind its sub-command";
+            let hint = "as in `skep net test NAME HOST --json`";
+            return Err(Problem::new(Code::Usage, message).hint(hint).into());
+        }
         match self.what {
             None => log(context, self.name.as_deref(), self.denied, self.json),
             Some(What::Allow(words)) => change(context, &words, Direction::Allow),
