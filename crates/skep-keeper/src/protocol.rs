@@ -435,16 +435,7 @@ pub fn to_json<T: Serialize>(message: &T) -> Vec<u8> {
 
 /// An end that no process produced.
 pub fn no_process(reason: skep_types::EndReason, exit_code: i32, message: String) -> ExecEnd {
-    ExecEnd {
-        exit_code,
-        signal: None,
-        reason,
-        message: Some(message),
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
-        stats: Default::default(),
-    }
+    ExecEnd { reason, message: Some(message), ..ExecEnd::exited(exit_code) }
 }
 
 #[cfg(test)]

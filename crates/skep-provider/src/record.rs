@@ -165,19 +165,9 @@ fn parse(bytes: &[u8]) -> Option<(Begun, Option<ExecEnd>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{EndReason, ExecStats};
 
     fn end() -> ExecEnd {
-        ExecEnd {
-            exit_code: 3,
-            signal: None,
-            reason: EndReason::Exited,
-            message: None,
-            limits_hit: Vec::new(),
-            truncated: false,
-            refused: Vec::new(),
-            stats: ExecStats::default(),
-        }
+        ExecEnd::exited(3)
     }
 
     #[test]

@@ -135,6 +135,22 @@ pub struct ExecEnd {
     pub stats: ExecStats,
 }
 
+impl ExecEnd {
+    /// A command that ended by itself, with this code and nothing else to say.
+    pub fn exited(exit_code: i32) -> Self {
+        Self {
+            exit_code,
+            signal: None,
+            reason: EndReason::Exited,
+            message: None,
+            limits_hit: Vec::new(),
+            truncated: false,
+            refused: Vec::new(),
+            stats: ExecStats::default(),
+        }
+    }
+}
+
 /// One exec as remembered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Exec {

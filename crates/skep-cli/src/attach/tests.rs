@@ -1,21 +1,12 @@
 //! The pump against a stream made of a script.
 
 use super::*;
-use skep_types::{EndReason, ExecStats, TerminalSize};
+use skep_types::TerminalSize;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 fn end(exit_code: i32) -> Box<ExecEnd> {
-    Box::new(ExecEnd {
-        exit_code,
-        signal: None,
-        reason: EndReason::Exited,
-        message: None,
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
-        stats: ExecStats::default(),
-    })
+    Box::new(ExecEnd::exited(exit_code))
 }
 
 /// Always readable (the other end of its pipe is closed); says what the script says.

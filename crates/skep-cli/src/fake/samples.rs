@@ -2,7 +2,7 @@
 
 use skep_engine::api::{ApproveReport, SandboxView};
 use skep_types::{
-    ApprovalId, Base, Change, ChangeKind, ChangeSet, Conflict, ContentHash, Drift, EndReason,
+    ApprovalId, Base, Change, ChangeKind, ChangeSet, Conflict, ContentHash, Drift,
     EnforcementReport, EntryState, ExecEnd, ExecStats, Hunk, HunkLine, Instant, Policy, RelPath,
     Risk, Sandbox, SandboxId, SandboxName, SandboxState, SpecialKind, Totals, WorkspaceDriver,
 };
@@ -56,13 +56,6 @@ pub(crate) fn view(name: &str) -> SandboxView {
 /// An exec that exited.
 pub(crate) fn end(exit_code: i32) -> ExecEnd {
     ExecEnd {
-        exit_code,
-        signal: None,
-        reason: EndReason::Exited,
-        message: None,
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
         stats: ExecStats {
             duration_ms: 1_200,
             cpu_ms: 10,
@@ -70,6 +63,7 @@ pub(crate) fn end(exit_code: i32) -> ExecEnd {
             stdout_bytes: 0,
             stderr_bytes: 0,
         },
+        ..ExecEnd::exited(exit_code)
     }
 }
 

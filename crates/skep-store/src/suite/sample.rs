@@ -3,9 +3,9 @@
 use crate::{NewEvent, Snapshot};
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Base, ChangeSetDigest,
-    ContentHash, EndReason, EnforcementReport, EntryState, Exec, ExecEnd, ExecId, ExecSpec,
-    ExecStats, Instant, Layer, LayerId, Policy, RelPath, Sandbox, SandboxId, SandboxName,
-    SandboxState, Selection, WorkspaceDriver,
+    ContentHash, EnforcementReport, EntryState, Exec, ExecEnd, ExecId, ExecSpec, Instant, Layer,
+    LayerId, Policy, RelPath, Sandbox, SandboxId, SandboxName, SandboxState, Selection,
+    WorkspaceDriver,
 };
 use std::collections::BTreeMap;
 
@@ -83,16 +83,7 @@ pub fn exec(seed: u64, sandbox: &SandboxId) -> Exec {
 
 /// An end.
 pub fn end(exit_code: i32) -> ExecEnd {
-    ExecEnd {
-        exit_code,
-        signal: None,
-        reason: EndReason::Exited,
-        message: None,
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
-        stats: ExecStats::default(),
-    }
+    ExecEnd::exited(exit_code)
 }
 
 /// An approval of these paths that is about to be staged.
