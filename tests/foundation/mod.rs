@@ -3,6 +3,7 @@
 mod ahead;
 mod bad_input;
 mod change_matrix;
+mod crash_calls;
 mod crash_create;
 mod deep;
 mod documents;

@@ -9,5 +9,10 @@ pub(crate) fn skip(reason: &str) {
 
 /// Whether the long form of tests is asked for.
 pub(crate) fn long() -> bool {
-    std::env::var_os("SKEP_TEST_LONG").is_some_and(|value| value == "1")
+    soak() || std::env::var_os("SKEP_TEST_LONG").is_some_and(|value| value == "1")
+}
+
+/// Whether hours do not matter: what the long form samples is done whole.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("SKEP_TEST_SOAK").is_some_and(|value| value == "1")
 }

@@ -1,6 +1,5 @@
-//! What stands around an approval: the check, the rules, the commit, the receipt.
+//! What stands around an approval: the check, the commit, the receipt.
 
-use super::desk::{change, hunks};
 use crate::harness::{Lab, for_both};
 use serde_json::Value;
 use std::fs;
@@ -44,34 +43,6 @@ fn a_check_decides_inside_with_exactly_the_selection_applied() {
         assert!(!lab.project.join("b").exists() && !lab.project.join("c").exists());
         assert!(!outside.exists());
         assert_eq!(lab.sandboxes().len(), 1, "the check left a sandbox");
-    });
-}
-
-#[test]
-fn rules_of_the_project_file_and_the_user_decide_path_by_path() {
-    for_both(|lab| {
-        lab.write(
-            "skep.toml",
-            "[changes]\nallow = [\"src/**\", \"*.md\"]\ndeny = [\"src/secret/**\"]\n",
-        );
-        lab.write("src/a", "old\n");
-        lab.worked("s", "echo new > src/a; mkdir src/secret; echo x > src/secret/k; echo m > r.md; echo o > other");
-        let diff = lab.diff("s");
-        let allowed = |path: &str| change(&diff, path)["verdict"]["allowed"].clone();
-        assert_eq!(allowed("src/a"), true, "{diff}");
-        assert_eq!(allowed("r.md"), true);
-        assert_eq!(allowed("src/secret/k"), false);
-        assert_eq!(allowed("other"), false);
-        assert!(change(&diff, "other")["verdict"]["reason"].as_str().unwrap().len() > 5);
-        for refused in [&["s"][..], &["s", "other"], &["s", "src/a", "src/secret/k"]] {
-            let ran = lab.without_effect(lab.skep(["approve"]).args(refused));
-            assert_eq!(ran.code(), 5, "{}", ran.describe());
-        }
-        lab.approve(&["s", "src/a", "r.md"]);
-        assert_eq!(lab.bytes("src/a"), b"new\n");
-        // A hunk of a denied path is denied too.
-        let id = hunks(&lab.diff("s"), Some("other"))[0].id.clone();
-        assert_eq!(lab.skep(["approve", "s", "--hunk", &id]).run().code(), 5);
     });
 }
 

@@ -22,6 +22,7 @@ mod property;
 mod pull;
 mod rebase;
 mod risk;
+mod rules;
 mod saves;
 mod syscalls;
 mod truth;

@@ -69,7 +69,8 @@ fn the_basics_pass_through_a_server() {
 fn a_wrong_name_changes_no_rules_of_another_sandbox_here_or_through_a_server() {
     for_both(|lab| {
         lab.create("netty");
-        let before = lab.sandbox("netty")["policy"].clone();
+        let before = lab.sandbox("netty")["network"].clone();
+        assert_eq!(before["mode"], "none");
         let server = lab.serve(&[]);
         for remote in [false, true] {
             let skep = |arguments: &[&str]| match remote {
@@ -83,7 +84,7 @@ fn a_wrong_name_changes_no_rules_of_another_sandbox_here_or_through_a_server() {
             }
         }
         server.stop();
-        assert_eq!(lab.sandbox("netty")["policy"], before);
+        assert_eq!(lab.sandbox("netty")["network"], before);
     });
 }
 
@@ -128,6 +129,7 @@ const ALWAYS: &[&str] = &[
     "review::hunks::work_goes_on_after_a_partial_approval",
     "review::layers::forks_share_and_do_not_hurt_each_other",
     "review::pull::commits_made_inside_arrive_as_references",
+    "review::rules::rules_typed_for_one_sandbox_decide_are_shown_and_go_along",
     "review::drift::diff_7_a_directory_deleted_inside_keeps_what_the_user_added",
     "review::undo::undo_restores_everything_exactly_and_can_be_undone",
     "upkeep::archive::clean_10_unreviewed_work_is_archived_when_asked_and_comes_back_the_same",

@@ -230,7 +230,12 @@ fn an_operator_does_not_widen() {
         let operator = token(lab, &["--role", "operator"]);
         let create = |token: &str, more: Value| create_with(&server, lab, token, &more);
         let mounts = json!({ "mounts": [{ "source": "/srv", "target": "/srv", "access": "ro" }] });
-        for wide in [mounts, json!({ "network": "host" }), json!({ "show": [".env"] })] {
+        for wide in [
+            mounts,
+            json!({ "network": "host" }),
+            json!({ "show": [".env"] }),
+            json!({ "allow_changes": ["**"] }),
+        ] {
             assert_eq!(create(&operator, wide.clone()), 403, "{wide}");
             assert_eq!(create(TOKEN, wide.clone()), 201, "{wide}");
         }

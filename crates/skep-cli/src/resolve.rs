@@ -54,6 +54,8 @@ pub(crate) fn create(
         datasets: typed.dataset.iter().map(|word| dataset(word, here)).collect::<Result<_, _>>()?,
         hide: typed.hide.clone(),
         show: typed.show.clone(),
+        allow_changes: typed.allow_changes.clone(),
+        deny_changes: typed.deny_changes.clone(),
         limits: limits(typed, exec_limits),
         ttl: typed.ttl,
         require: typed.require.iter().copied().collect(),

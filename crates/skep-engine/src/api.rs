@@ -107,6 +107,10 @@ pub struct CreateRequest {
     pub hide: Vec<String>,
     /// Globs not to hide.
     pub show: Vec<String>,
+    /// Globs of the only changes that may be approved, instead of those of the settings.
+    pub allow_changes: Vec<String>,
+    /// Globs of changes that may not be approved, beside those of the settings.
+    pub deny_changes: Vec<String>,
     /// Typed limits.
     pub limits: Limits,
     /// How long it may live.

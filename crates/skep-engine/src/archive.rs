@@ -132,6 +132,7 @@ impl Engine {
             driver: sandbox.driver,
             base: sandbox.base.clone(),
             project: sandbox.project.clone(),
+            rules: sandbox.policy.change_rules(),
             created_at: manifest.archived_at,
         };
         check_same_project(&snapshot, name, project)?;
@@ -156,6 +157,7 @@ impl Engine {
             driver: Some(sandbox.driver),
             memory: Some(scratch.join("base")),
             scratch: Some(scratch),
+            rules: snapshot.rules,
         })
     }
 

@@ -10,12 +10,16 @@ use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
 use skep_provider::Attach;
 use skep_store::{ScopeMode, StoreError};
 use skep_types::{
-    Base, ByteString, Code, EnforcementReport, Exec, ExecSpec, Instant, KeeperIdentity, Layer,
-    LayerId, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
+    Base, ByteString, ChangeRules, Code, EnforcementReport, Exec, ExecSpec, Instant,
+    KeeperIdentity, Layer, LayerId, Policy, Problem, RelPath, Sandbox, SandboxId, SandboxState,
+    WorkspaceDriver,
 };
 use skep_workspace::tree::TreeRoot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// What helps where no change could be approved.
+const RULES_APART: &str = "say what may be approved with `--allow-changes`";
 
 /// What a sandbox starts on: nothing, or the layers of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +31,8 @@ pub(crate) struct Start {
     pub memory: Option<PathBuf>,
     /// Of no use once the sandbox is there, or failed.
     pub scratch: Option<PathBuf>,
+    /// Which changes could be approved where it comes from.
+    pub rules: ChangeRules,
 }
 
 /// What was decided about a new sandbox.
@@ -183,6 +189,9 @@ impl Desk {
     ) -> Result<Sandbox, Problem> {
         let Ground { project, base, start, hidden } = ground;
         let mut policy = settings.policy.clone();
+        let typed = !request.allow_changes.is_empty();
+        skep_policy::keep_rules(&mut policy, &start.rules, typed)
+            .map_err(|error| Problem::from_error(Code::Refused, &error).hint(RULES_APART))?;
         policy.env = self.environment(request, &policy);
         let driver =
             self.provider(&word)?.choose_driver(&project, self.layout().root()).or_problem()?;

@@ -1,5 +1,5 @@
-//! What can be changed about a sandbox that is there: labels and its time to live at any moment, limits
-//! and the network while nothing runs in it.
+//! What can be changed about a sandbox that is there: labels, its time to live and which changes may be
+//! approved at any moment, limits and the network while nothing runs in it.
 //!
 //! A keeper is started with its limits and its network; it does not take others while it runs. So a
 //! change of these is refused by name then, instead of being noted and not enforced.
@@ -10,6 +10,7 @@ use crate::problems::OrProblem;
 use crate::settings::asked_layers;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use skep_policy::AcceptanceRules;
 use skep_store::Expect;
 use skep_types::{Code, Limits, NetworkMode, Problem, Sandbox, SandboxId};
 use std::collections::BTreeMap;
@@ -26,6 +27,12 @@ pub struct Patch {
     pub limits: Limits,
     /// The network.
     pub network: Option<NetworkMode>,
+    /// The only changes that may be approved.
+    #[serde(default)]
+    pub allow_changes: Option<Vec<String>>,
+    /// The changes that may not.
+    #[serde(default)]
+    pub deny_changes: Option<Vec<String>>,
 }
 
 /// How long a sandbox may live.
@@ -85,6 +92,12 @@ impl Patch {
         if let Some(network) = self.network {
             row.policy.network = network;
         }
+        if let Some(allow) = &self.allow_changes {
+            row.policy.allow_changes.clone_from(allow);
+        }
+        if let Some(deny) = &self.deny_changes {
+            row.policy.deny_changes.clone_from(deny);
+        }
         let (new, limits) = (&self.limits, &mut row.policy.limits);
         limits.memory = new.memory.or(limits.memory);
         limits.cpus = new.cpus.or(limits.cpus);
@@ -133,7 +146,12 @@ impl Engine {
         let mut changed = sandbox.clone();
         patch.apply(&mut changed);
         crate::egress::check_policy(&changed.policy)?;
-        let data = json!({ "labels": patch.labels, "restarted": refused });
+        AcceptanceRules::of(&changed.policy)
+            .map_err(|error| Problem::from_error(Code::Usage, &error))?;
+        let mut data = json!({ "labels": patch.labels, "restarted": refused });
+        if changed.policy.change_rules() != sandbox.policy.change_rules() {
+            data["changes"] = json!(changed.policy.change_rules());
+        }
         let event = self.event("sandbox.changed", id, None, data);
         let expect = Expect { version, ..Expect::default() };
         let now = self.now();

@@ -111,6 +111,8 @@ pub(crate) fn typed(request: &CreateRequest, project: &Path) -> Result<ConfigDoc
     sandbox.env = request.env.clone();
     sandbox.require = Some(request.require.clone()).filter(|layers| !layers.is_empty());
     sandbox.scope = some(scope(request, project)?);
+    document.changes.allow = some(request.allow_changes.clone());
+    document.changes.deny = some(request.deny_changes.clone());
     let egress = &mut document.egress;
     let allow = skep_policy::canonical_rules(&request.allow)
         .map_err(|error| Problem::from_error(Code::Usage, &error))?;

@@ -5,7 +5,7 @@
 //! there are allow rules, what none of them matches is refused.
 
 use crate::pattern::{PatternError, PatternSet, Reach};
-use skep_types::{Change, Policy, RelPath, Verdict};
+use skep_types::{Change, ChangeRules, Policy, RelPath, Verdict};
 
 /// The allow and deny globs of a sandbox, compiled.
 #[derive(Debug, Clone)]
@@ -69,9 +69,60 @@ impl AcceptanceRules {
     }
 }
 
+/// Two lists that have no rule in common.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no change could be approved: where it starts from, only `{kept}` may, and by the settings only `{now}`"
+)]
+pub struct RulesApart {
+    kept: String,
+    now: String,
+}
+
+/// Puts the rules that a snapshot, template or archive was made with into a policy made now: what either
+/// denies is denied, and only what both allow is allowed. An allow list that was `typed` holds alone.
+pub fn keep_rules(policy: &mut Policy, kept: &ChangeRules, typed: bool) -> Result<(), RulesApart> {
+    for rule in &kept.deny {
+        if !policy.deny_changes.contains(rule) {
+            policy.deny_changes.push(rule.clone());
+        }
+    }
+    if typed || kept.allow.is_empty() {
+        return Ok(());
+    }
+    let now = &mut policy.allow_changes;
+    if now.is_empty() {
+        now.clone_from(&kept.allow);
+        return Ok(());
+    }
+    let apart = RulesApart { kept: kept.allow.join("`, `"), now: now.join("`, `") };
+    now.retain(|rule| kept.allow.contains(rule));
+    if now.is_empty() { Err(apart) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kept_rules_only_narrow() {
+        let list = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>();
+        let kept = |now: &[&str], kept: &[&str], typed: bool| {
+            let mut policy = Policy { allow_changes: list(now), ..Policy::default() };
+            policy.deny_changes = list(&["d"]);
+            let kept = ChangeRules { allow: list(kept), deny: list(&["d", "e"]) };
+            keep_rules(&mut policy, &kept, typed)?;
+            assert_eq!(policy.deny_changes, ["d", "e"]);
+            Ok(policy.allow_changes)
+        };
+        assert_eq!(kept(&[], &[], false), Ok(vec![]));
+        assert_eq!(kept(&["a"], &[], false), Ok(list(&["a"])));
+        assert_eq!(kept(&[], &["a"], false), Ok(list(&["a"])));
+        assert_eq!(kept(&["a", "b"], &["b", "c"], false), Ok(list(&["b"])));
+        assert_eq!(kept(&["a"], &["b"], true), Ok(list(&["a"])));
+        let apart: RulesApart = kept(&["a"], &["b", "c"], false).unwrap_err();
+        assert!(apart.to_string().contains("only `b`, `c` may, and by the settings only `a`"));
+    }
 
     fn rules(allow: &[&str], deny: &[&str]) -> AcceptanceRules {
         AcceptanceRules::new(allow, deny).unwrap()

@@ -159,7 +159,11 @@ impl Draft {
         layer.list("sandbox.home", &mut to.home, &sandbox.home, lists);
         layer.list("sandbox.mounts", &mut to.mounts, &sandbox.mounts, lists);
         layer.list("sandbox.layers", &mut to.layers, &sandbox.layers, lists);
-        layer.list("changes.allow", &mut to.allow_changes, &changes.allow, lists);
+        // What is typed says for one sandbox what alone may be approved: to add to the settings'
+        // list would let more through than was typed.
+        let typed = *origin == Origin::CommandLine;
+        let rules = if typed { Lists::Narrow } else { lists };
+        layer.list("changes.allow", &mut to.allow_changes, &changes.allow, rules);
         layer.set("sandbox.env_pass", &mut to.env_pass, &sandbox.env_pass, lists);
         // A scope is said as a whole: adding to one would widen what a source chose.
         layer.list("sandbox.scope", &mut to.scope, &sandbox.scope, Lists::Narrow);

@@ -69,7 +69,7 @@ mod selector;
 mod settings;
 mod system_secrets;
 
-pub use acceptance::AcceptanceRules;
+pub use acceptance::{AcceptanceRules, RulesApart, keep_rules};
 pub use bare::{bare_repositories, in_bare_repository};
 pub use config::{
     ChangesSection, ConfigDocument, ConfigError, EgressSection, GcSection, KEYS, LimitsSection,

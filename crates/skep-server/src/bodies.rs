@@ -182,6 +182,11 @@ pub(crate) struct CreateBody {
     hide: Vec<String>,
     /// Globs not to hide; need the role approver.
     show: Vec<String>,
+    /// Globs of the only changes that may be approved, instead of those of the settings; need the
+    /// role approver.
+    allow_changes: Vec<String>,
+    /// Globs of changes that may not be approved, beside those of the settings.
+    deny_changes: Vec<String>,
     /// Limits.
     limits: LimitsBody,
     /// How long it may live, such as `4h`.
@@ -209,6 +214,7 @@ impl CreateBody {
             || self.archive.is_some()
             || !self.datasets.is_empty()
             || !self.show.is_empty()
+            || !self.allow_changes.is_empty()
             || self.home.is_some()
             || !self.secrets.is_empty()
             || !self.secret_env.is_empty()
@@ -261,6 +267,8 @@ impl CreateBody {
             datasets: self.datasets.into_iter().map(|(name, path)| (name, path.into())).collect(),
             hide: self.hide,
             show: self.show,
+            allow_changes: self.allow_changes,
+            deny_changes: self.deny_changes,
             require: self.require,
             best_effort: self.best_effort,
             labels: self.labels,
@@ -286,6 +294,11 @@ pub(crate) struct PatchBody {
     /// `none`; `allow` and `host` need the role approver.
     #[schema(value_type = Option<String>)]
     network: Option<NetworkMode>,
+    /// The only changes that may be approved, as a whole: an empty list is every change. Needs the
+    /// role approver.
+    allow_changes: Option<Vec<String>>,
+    /// The changes that may not be approved, as a whole. Needs the role approver.
+    deny_changes: Option<Vec<String>>,
 }
 
 /// Tells `null` from nothing at all.
@@ -294,9 +307,9 @@ fn said<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Strin
 }
 
 impl PatchBody {
-    /// Whether it opens a way out.
+    /// Whether it opens a way out, or may let more be approved.
     pub(crate) fn widens(&self) -> bool {
-        opens(self.network)
+        opens(self.network) || self.allow_changes.is_some() || self.deny_changes.is_some()
     }
 
     /// The patch.
@@ -307,7 +320,14 @@ impl PatchBody {
             Some(text) => duration("ttl", &text)?.map(TimeToLive::For),
         };
         let limits = self.limits.resolve()?;
-        Ok(Patch { labels: self.labels, ttl, limits, network: self.network })
+        Ok(Patch {
+            labels: self.labels,
+            ttl,
+            limits,
+            network: self.network,
+            allow_changes: self.allow_changes,
+            deny_changes: self.deny_changes,
+        })
     }
 }
 
@@ -597,69 +617,5 @@ impl GcBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limits(text: &str) -> Result<Limits, String> {
-        let body: LimitsBody = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        body.resolve().map_err(|problem| problem.message)
-    }
-
-    #[test]
-    fn a_limit_is_a_limit_or_an_error() {
-        assert_eq!(limits(r#"{"memory":"1K"}"#).unwrap().memory, Some(ByteSize(1024)));
-        assert_eq!(limits("{}").unwrap(), Limits::default());
-        for bad in [
-            r#"{"memory":0}"#,
-            r#"{"memory":"0"}"#,
-            r#"{"memory":"-1G"}"#,
-            r#"{"memory":1024}"#,
-            r#"{"memory":"lots"}"#,
-            r#"{"memroy":"1G"}"#,
-            r#"{"cpus":0}"#,
-            r#"{"cpus":-1}"#,
-            r#"{"cpus":"2"}"#,
-            r#"{"pids":0}"#,
-            r#"{"pids":-1}"#,
-            r#"{"pids":1.5}"#,
-            r#"{"timeout":"0s"}"#,
-            r#"{"timeout":5}"#,
-        ] {
-            assert!(limits(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn gc_is_never_meant_by_accident() {
-        for bad in ["{}", r#"{"dry_run":"no"}"#, r#"{"dry_run":false,"max-size":"1G"}"#] {
-            assert!(serde_json::from_str::<GcBody>(bad).is_err(), "{bad}");
-        }
-    }
-
-    fn widens(more: &str) -> bool {
-        let text = format!(r#"{{ "project": "/p"{more} }}"#);
-        serde_json::from_str::<CreateBody>(&text).unwrap().widens()
-    }
-
-    #[test]
-    fn what_leaves_the_fence_widens() {
-        for word in ["subprocess", "docker", "oci:/tmp/x", "oci:sh", "oci:", "unheard-of", ""] {
-            assert!(widens(&format!(r#", "provider": "{word}""#)), "{word}");
-        }
-        for wide in [
-            r#", "allow": ["127.0.0.1:9"]"#,
-            r#", "profile": "agent""#,
-            r#", "image": "debian""#,
-            r#", "network": "allow""#,
-            r#", "network": "host""#,
-        ] {
-            assert!(widens(wide), "{wide}");
-        }
-        for narrow in ["", r#", "network": "none""#, r#", "provider": "oci:runsc""#] {
-            assert!(!widens(narrow), "{narrow}");
-        }
-        let patch = |text| serde_json::from_str::<PatchBody>(text).unwrap().widens();
-        assert!(patch(r#"{ "network": "allow" }"#) && patch(r#"{ "network": "host" }"#));
-        assert!(!patch(r#"{ "network": "none", "limits": { "memory": "2G" } }"#));
-    }
-}
+#[path = "bodies_tests.rs"]
+mod tests;

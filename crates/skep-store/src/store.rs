@@ -14,8 +14,8 @@ use crate::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skep_types::{
-    Approval, ApprovalId, ApprovalState, Base, ByteString, ContentHash, Event, Exec, ExecEnd,
-    ExecId, LayerId, RelPath, Sandbox, SandboxId, SandboxName, SandboxState, Selection,
+    Approval, ApprovalId, ApprovalState, Base, ByteString, ChangeRules, ContentHash, Event, Exec,
+    ExecEnd, ExecId, LayerId, RelPath, Sandbox, SandboxId, SandboxName, SandboxState, Selection,
     WorkspaceDriver,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -331,6 +331,9 @@ pub struct Snapshot {
     pub base: Base,
     /// The project.
     pub project: ByteString,
+    /// Which of its changes may be approved.
+    #[serde(default, skip_serializing_if = "ChangeRules::is_empty")]
+    pub rules: ChangeRules,
     /// When (RFC 3339).
     pub created_at: String,
 }

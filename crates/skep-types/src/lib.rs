@@ -62,7 +62,7 @@ pub use machine::{Accelerator, MachineSpec};
 pub use name::{NameError, RESERVED_WORDS, SandboxName};
 pub use outward::{EgressDeath, EgressPolicy, PlainSecret, PublishedPort, Secret, SecretSource};
 pub use path::{RelPath, RelPathError};
-pub use policy::{Access, InsideUser, Limits, Mount, NetworkMode, Policy, SystemView};
+pub use policy::{Access, ChangeRules, InsideUser, Limits, Mount, NetworkMode, Policy, SystemView};
 pub use problem::{Code, Problem, chain};
 pub use quantity::{ByteSize, QuantityError, parse_duration, show_duration};
 pub use sandbox::{Base, Instant, KeeperIdentity, Sandbox, WorkspaceDriver};

@@ -97,6 +97,23 @@ pub enum InsideUser {
     Root,
 }
 
+/// Acceptance rules as they were written: globs of changes that may, and may not, be approved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChangeRules {
+    /// If not empty, only changes to paths that match one of these may be approved.
+    pub allow: Vec<String>,
+    /// Changes to paths that match one of these may not.
+    pub deny: Vec<String>,
+}
+
+impl ChangeRules {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.allow.is_empty() && self.deny.is_empty()
+    }
+}
+
 /// Everything a provider has to know to build and limit the inside.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -142,4 +159,11 @@ pub struct Policy {
     pub deny_changes: Vec<String>,
     /// If not empty, only changes to paths that match one of these globs may be approved.
     pub allow_changes: Vec<String>,
+}
+
+impl Policy {
+    /// Its acceptance rules, to be kept beside a state of the sandbox.
+    pub fn change_rules(&self) -> ChangeRules {
+        ChangeRules { allow: self.allow_changes.clone(), deny: self.deny_changes.clone() }
+    }
 }

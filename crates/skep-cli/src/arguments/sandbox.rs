@@ -78,6 +78,12 @@ pub(crate) struct SandboxArguments {
     /// Exceptions to what is hidden (may be repeated)
     #[arg(long, value_name = "GLOB")]
     pub(crate) show: Vec<String>,
+    /// Let only matching changes be approved (may be repeated; instead of `changes.allow`)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) allow_changes: Vec<String>,
+    /// Let matching changes not be approved (may be repeated; beside `changes.deny`)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) deny_changes: Vec<String>,
     /// Refuse unless this layer is enforced (may be repeated)
     #[arg(long, value_name = "LAYER")]
     pub(crate) require: Vec<Layer>,

@@ -22,6 +22,7 @@ pub(crate) struct SandboxDocument<'a> {
     base_commit: Option<&'a str>,
     profile: &'a str,
     network: NetworkView<'a>,
+    changes: RulesView<'a>,
     labels: &'a BTreeMap<String, String>,
     created_at: &'a str,
     updated_at: &'a str,
@@ -31,6 +32,13 @@ pub(crate) struct SandboxDocument<'a> {
     computed: Option<Computed<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshots: Option<Vec<SnapshotDocument<'a>>>,
+}
+
+/// Globs of changes that may, and may not, be approved.
+#[derive(Debug, Serialize)]
+struct RulesView<'a> {
+    allow: &'a [String],
+    deny: &'a [String],
 }
 
 /// What can be reached, what is put in on the way, and what leads in. Never a value.
@@ -115,6 +123,10 @@ impl<'a> SandboxDocument<'a> {
             base_commit: sandbox.base.commit.as_deref(),
             profile: &sandbox.policy.profile,
             network: NetworkView::new(&sandbox.policy),
+            changes: RulesView {
+                allow: &sandbox.policy.allow_changes,
+                deny: &sandbox.policy.deny_changes,
+            },
             labels: &sandbox.labels,
             created_at: &sandbox.created_at,
             updated_at: &sandbox.updated_at,

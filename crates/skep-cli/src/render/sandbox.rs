@@ -76,6 +76,15 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     for port in &egress.publish {
         field("publishes", &format!("127.0.0.1:{} leads to {} inside", port.host, port.inside));
     }
+    let rules = |globs: &[String]| visible_text(format!("`{}`", globs.join("`, `")).as_bytes());
+    if !sandbox.policy.allow_changes.is_empty() {
+        let allow = rules(&sandbox.policy.allow_changes);
+        field("changes", &format!("only of {allow} may be approved"));
+    }
+    if !sandbox.policy.deny_changes.is_empty() {
+        let deny = rules(&sandbox.policy.deny_changes);
+        field("changes", &format!("of {deny} may not be approved"));
+    }
     for (key, value) in &sandbox.labels {
         field("label", &visible(format!("{key}={value}").as_bytes()));
     }

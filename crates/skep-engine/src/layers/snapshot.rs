@@ -55,6 +55,7 @@ impl Engine {
             driver: sandbox.driver,
             base: sandbox.base.clone(),
             project: sandbox.project.clone(),
+            rules: sandbox.policy.change_rules(),
             created_at: self.now(),
         }
     }

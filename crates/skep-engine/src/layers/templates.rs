@@ -97,6 +97,7 @@ impl Engine {
             driver: Some(snapshot.driver),
             memory: Some(memory),
             scratch: None,
+            rules: snapshot.rules,
         })
     }
 }

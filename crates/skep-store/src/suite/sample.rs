@@ -2,10 +2,10 @@
 
 use crate::{NewEvent, Snapshot};
 use skep_types::{
-    AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Base, ChangeSetDigest,
-    ContentHash, EnforcementReport, EntryState, Exec, ExecEnd, ExecId, ExecSpec, Instant, Layer,
-    LayerId, Policy, RelPath, Sandbox, SandboxId, SandboxName, SandboxState, Selection,
-    WorkspaceDriver,
+    AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Base, ChangeRules,
+    ChangeSetDigest, ContentHash, EnforcementReport, EntryState, Exec, ExecEnd, ExecId, ExecSpec,
+    Instant, Layer, LayerId, Policy, RelPath, Sandbox, SandboxId, SandboxName, SandboxState,
+    Selection, WorkspaceDriver,
 };
 use std::collections::BTreeMap;
 
@@ -119,6 +119,7 @@ pub fn snapshot(sandbox: &SandboxId, label: &str, layers: &[LayerId]) -> Snapsho
         driver: WorkspaceDriver::OverlayUserns,
         base: base(),
         project: "/home/bee/garden".into(),
+        rules: ChangeRules { allow: vec!["src/**".into()], deny: vec!["*.lock".into()] },
         created_at: time(3),
     }
 }
