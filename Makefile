@@ -40,7 +40,6 @@ fmt: ## format the sources
 bench: build ## measure against peers, print tables (ARGS=--write keeps them, with charts, in docs/bench)
 	ci/provision bench
 	benches/run.py --skep $(SKEP) $(ARGS)
-	benches/isolation.py --skep $(SKEP)
 	benches/egress.py --skep $(SKEP)
 	benches/api.py --skep $(SKEP) --idle 1000
 

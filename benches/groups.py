@@ -339,6 +339,27 @@ def inside_group(bench):
     return cases, ratios, max(5, bench.rounds // 4)
 
 
+def fences_group(bench):
+    """A start and an exec with every layer of isolation against the same with none (`subprocess`)."""
+    project = bench.tree("fences", FILES_SMALL)
+    skep, off = bench.skep, ["--provider", "subprocess"]
+    bench.start([skep, "create", "fenced"], project)
+    bench.start([skep, "create", "bare", *off], project)
+    run_on, run_off = "`skep run -- true`, all layers", "`skep run -- true`, no layer"
+    exec_on, exec_off = "`skep exec -- true`, all layers", "`skep exec -- true`, no layer"
+    cases = [
+        bench.command(run_on, [skep, "run", "--", "true"], project),
+        bench.command(run_off, [skep, "run", *off, "--", "true"], project),
+        bench.command(exec_on, [skep, "exec", "fenced", "--", "true"], project),
+        bench.command(exec_off, [skep, "exec", "bare", "--", "true"], project),
+    ]
+    ratios = [
+        Ratio("run: all layers ÷ none", lambda m: m[run_on] / m[run_off], 2.0),
+        Ratio("exec: all layers ÷ none", lambda m: m[exec_on] / m[exec_off], 1.5),
+    ]
+    return cases, ratios, bench.rounds
+
+
 GROUPS = {
     "start": start_group,
     "floor": floor_group,
@@ -349,4 +370,5 @@ GROUPS = {
     "burst": burst_group,
     "idle": idle_group,
     "inside": inside_group,
+    "fences": fences_group,
 }

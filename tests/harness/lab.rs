@@ -119,7 +119,7 @@ impl Lab {
         Call::new(command).by(self.who)
     }
 
-    pub(super) fn dress(&self, command: &mut Command) {
+    pub(crate) fn dress(&self, command: &mut Command) {
         self.who.dress(command);
         command.env_clear().current_dir(&self.project);
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");

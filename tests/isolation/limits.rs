@@ -87,6 +87,64 @@ fn res_3_a_memfd_is_charged() {
     });
 }
 
+/// What the kernel holds for a process: in pipes, in unix sockets, in locked pages.
+#[test]
+fn res_3_pipes_sockets_and_locked_pages_are_charged() {
+    let fill = "import os, socket\ndef fill(pair):\n  held = total = 0\n  keep = []\n  \
+        while total < 300 << 20:\n    r, w = pair(); keep += [r, w]\n    os.set_blocking(w, False)\n    \
+        try:\n      while True: total += os.write(w, bytes(4096))\n    \
+        except BlockingIOError: pass\n  print('held', flush=True)\n";
+    let sockets = "def pair():\n  a, b = socket.socketpair(); return a.detach(), b.detach()\n";
+    let locked = "import ctypes, mmap\nm = mmap.mmap(-1, 300 << 20)\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        p = ctypes.addressof(ctypes.c_char.from_buffer(m))\n\
+        if libc.mlock(ctypes.c_void_p(p), ctypes.c_size_t(300 << 20)): print('refused')\n\
+        else: print('held', flush=True)\n";
+    for_each([crate::harness::Who::root()], |lab| {
+        for program in [
+            format!("{fill}fill(os.pipe)"),
+            format!("{fill}{sockets}fill(pair)"),
+            locked.to_owned(),
+        ] {
+            let end = python(lab, &["--memory", "64M"], &program).json();
+            let refused = end["stdout"] == "refused\n";
+            assert!(refused || end["reason"] == "oom", "{program}: {end}");
+            assert_ne!(end["stdout"], "held\n", "{program}: {end}");
+        }
+        // Control: with room for it they get it.
+        let end = python(lab, &["--memory", "2G"], &format!("{fill}{sockets}fill(pair)")).ok();
+        assert_eq!(end.json()["stdout"], "held\n");
+    });
+}
+
+/// Version 1 of cgroups counts the buffers of connections apart from other memory, if it is told to.
+#[test]
+fn res_3_buffers_of_connections_are_held() {
+    for_each([crate::harness::Who::root()], |lab| {
+        let program = "import socket\nl = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(200)\n\
+            keep = []\n\
+            for i in range(150):\n  a = socket.socket(); a.setsockopt(1, 7, 4 << 20)\n  \
+            a.settimeout(0.05)\n  \
+            try:\n    a.connect(l.getsockname()); b, _ = l.accept(); keep += [a, b]\n    n = 0\n    \
+            while n < 4 << 20: n += a.send(bytes(1 << 18))\n  \
+            except OSError: pass\n\
+            print(open('/proc/net/sockstat').read().split('TCP:')[1].split('mem ')[1].split()[0])";
+        let held = |memory: &str| -> u64 {
+            let ran = python(lab, &["--memory", memory, "--timeout", "60s"], program);
+            let end = ran.json();
+            match end["reason"].as_str() {
+                Some("oom") => 0,
+                // In pages, as the kernel counts them.
+                _ => end["stdout"].as_str().unwrap().trim().parse::<u64>().unwrap() >> 8,
+            }
+        };
+        let (narrow, wide) = (held("64M"), held("4G"));
+        // Control: without the limit they hold what they ask for.
+        assert!(wide > 200, "{wide} MiB with 4 GiB");
+        assert!(narrow < 64, "{narrow} MiB of buffers with a limit of 64 MiB");
+    });
+}
+
 #[test]
 fn res_1_a_fork_bomb_stops_at_the_limit() {
     for_both(|lab| {
@@ -130,6 +188,54 @@ fn res_1_an_unlimited_bomb_meets_the_default_and_is_ended() {
         wait_for("the bomb to be gone", 10, || {
             outside::processes_of(&lab.root).is_empty().then_some(())
         });
+    });
+}
+
+/// Limits of one exec, within those of its sandbox, which other execs do not feel.
+#[test]
+fn limits_of_one_exec_are_held_for_it_alone_or_refused() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4731"]).run().ok();
+        let exec = |sandbox: &str, flags: &[&str], program: &str| {
+            let call = lab.skep(["exec", "--json"]).args(flags).arg(sandbox);
+            call.args(["--", "/usr/bin/python3", "-c", program]).run()
+        };
+        let fill = |files: u32| {
+            format!("for i in range({files}): open(f'f{{i % 300}}', 'wb').write(bytes(1 << 20))")
+        };
+        // The guard looks now and then: one who goes on is ended.
+        let flags = ["--disk", "8M", "--timeout", "30s"];
+        let end = exec("s", &flags, &fill(100_000)).exits(137).json();
+        assert_eq!((&end["reason"], felt(&end)), (&"disk_limit".into(), vec!["disk"]), "{end}");
+        let forks = "import os, time\nn = 0\ntry:\n  while n < 100:\n    \
+            if os.fork() == 0: time.sleep(2); os._exit(0)\n    n += 1\nexcept BlockingIOError: pass\n\
+            print(n)";
+        let end = exec("s", &["--pids", "20"], forks).ok().json();
+        let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!((5..20).contains(&made), "{end}");
+        if lab.who.is_root() {
+            let end = exec("s", &["--memory", "64M"], MEMORY).exits(137).json();
+            assert_eq!(end["reason"], "oom", "{end}");
+            let slow = "import time\nt = time.time()\nwhile time.process_time() < 0.2: pass\n\
+                print(time.time() - t > 0.6)";
+            assert_eq!(exec("s", &["--cpus", "0.2"], slow).ok().json()["stdout"], "True\n");
+        } else {
+            for limit in [["--memory", "64M"], ["--cpus", "1"], ["--cpu-time", "9s"]] {
+                let refused = exec("s", &limit, "print('ran')").exits(5);
+                assert!(!refused.text().contains("ran"), "{}", refused.describe());
+                assert!(refused.describe().contains("no cgroup"), "{}", refused.describe());
+            }
+            // Control: who says so goes without.
+            lab.skep(["create", "any", "--best-effort"]).run().ok();
+            exec("any", &["--memory", "64M"], "print('ran')").ok();
+        }
+        // Controls: the other exec lives, and without such limits all of it goes through.
+        let running = lab.skep(["ps", "s", "--json"]).run().ok().text();
+        assert!(running.contains("4731"), "{running}");
+        exec("s", &[], &fill(200)).ok();
+        let end = exec("s", &[], forks).ok().json();
+        assert_eq!(end["stdout"], "100\n", "{end}");
     });
 }
 

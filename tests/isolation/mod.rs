@@ -1,5 +1,6 @@
 //! Isolation and limits, asked from inside, with control runs.
 
+mod agents;
 mod away;
 mod daemons;
 mod defaults;
@@ -8,10 +9,13 @@ mod drivers;
 pub(crate) mod escape;
 mod hidden;
 mod limits;
+mod looks;
 mod mounts;
 mod noted;
 mod output;
 mod privileges;
 mod refused;
+mod special;
+mod stuck;
 mod system_cow;
 mod workloads;

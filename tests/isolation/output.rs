@@ -62,3 +62,28 @@ fn res_9_bytes_that_are_no_text_are_kept() {
         assert!(end["stdout_b64"].is_string() || end["stdout"].is_string());
     });
 }
+
+/// Ten gigabytes on both outputs, without a newline: nothing of it stays in memory, and nobody waits for ever.
+#[test]
+fn heavy_res_9_ten_gigabytes_on_both_outputs() {
+    if !crate::harness::long() {
+        return;
+    }
+    for_both(|lab| {
+        lab.create("s");
+        let script = "head -c 5G /dev/zero >&2 & head -c 5G /dev/zero; wait; exit 5";
+        let flags = ["exec", "--json", "--output-limit", "1M", "s", "--", "sh", "-c", script];
+        let end = lab.skep(flags).within(600).run().exits(5).json();
+        assert_eq!(end["stats"]["stdout_bytes"], 5_u64 << 30, "{}", end["stats"]);
+        assert_eq!(end["stats"]["stderr_bytes"], 5_u64 << 30, "{}", end["stats"]);
+        assert_eq!((&end["truncated"], &end["reason"]), (&true.into(), &"exited".into()));
+        for keeper in lab.keepers() {
+            let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+            let kilobytes: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
+            assert!(kilobytes < 64 << 10, "the keeper had {kilobytes} kB");
+        }
+        let kept = walk(&lab.state);
+        assert!(kept < 16 << 20, "{kept} bytes are in the state directory");
+    });
+}

@@ -182,6 +182,20 @@ fn an_ordinary_user_without_fuse_overlayfs_is_refused_with_the_remedy() {
     });
 }
 
+/// A copy cannot be kept inside of what it is a copy of.
+#[test]
+fn a_state_in_a_directory_of_the_system_is_refused_with_the_remedy() {
+    for_each([Who::root()], |lab| {
+        let place = tempfile::Builder::new().prefix("skep-lab-").tempdir_in("/var/tmp").unwrap();
+        let asked = ["create", "s", "--system", "cow"];
+        let ran = lab.skep(asked).env("SKEP_HOME", place.path()).run().exits(5);
+        assert!(ran.errors().contains("skep's state lies in `/var`"), "{}", ran.describe());
+        assert!(ran.errors().contains("SKEP_HOME"), "{}", ran.describe());
+        let listed = lab.skep(["ls", "--all", "--json"]).env("SKEP_HOME", place.path()).run().ok();
+        assert_eq!(listed.json(), serde_json::json!([]));
+    });
+}
+
 #[test]
 fn res_5_what_is_written_to_the_system_is_counted() {
     for_both(|lab| {

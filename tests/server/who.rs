@@ -262,6 +262,64 @@ fn an_operator_does_not_widen() {
     });
 }
 
+/// What an agent could ask for to be held less: each is refused with a reason, and nothing is run or made.
+#[test]
+fn proc_13_an_agent_gets_nothing_weaker() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        server.create("own");
+        let agent = token(lab, &["--role", "agent", "--sandbox", "own"]);
+        let ask = |method: &str, path: &str, body: &Value| {
+            let body = body.to_string();
+            let json = ["-X", method, "-H", "Content-Type: application/json", "-d", &body];
+            server.with(&agent, &json, path)
+        };
+        let mounts = json!([{ "source": "/", "target": "/host", "access": "rw" }]);
+        let wishes = [
+            ("privileged", json!(true)),
+            ("sandbox", json!(false)),
+            ("isolation", json!("none")),
+            ("provider", json!("subprocess")),
+            ("mounts", mounts),
+            ("network", json!("host")),
+            ("allow", json!(["*"])),
+            ("image", json!("debian")),
+            ("user", json!("root")),
+            ("profile", json!("debug")),
+            ("show", json!([".env"])),
+            ("best_effort", json!(true)),
+        ];
+        let before = server.get("/v1/sandboxes").json();
+        for (name, wish) in &wishes {
+            let said = |status: u16, reply: &Value| {
+                assert!(reply["message"].as_str().is_some_and(|text| !text.is_empty()), "{reply}");
+                assert!((400..500).contains(&status), "{name}: {status} {reply}");
+            };
+            // A child of its own, its own sandbox, a copy of it, one command in it.
+            let created =
+                ask("POST", "/v1/sandboxes", &json!({ "project": lab.project, *name: wish }));
+            assert_eq!(created.status, 403, "{name}");
+            said(created.status, &created.json());
+            let patched = ask("PATCH", "/v1/sandboxes/own", &json!({ *name: wish }));
+            said(patched.status, &patched.json());
+            let forked = ask("POST", "/v1/sandboxes/own/fork", &json!({ *name: wish }));
+            said(forked.status, &forked.json());
+            let command = json!({ "command": ["touch", "ran"], "wait": true, *name: wish });
+            let ran = ask("POST", "/v1/sandboxes/own/execs", &command);
+            said(ran.status, &ran.json());
+        }
+        for body in [json!({ "allow": ["*"] }), json!({ "add": ["example.org"] })] {
+            assert_eq!(ask("POST", "/v1/sandboxes/own/net", &body).status, 403);
+        }
+        assert_eq!(server.get("/v1/sandboxes").json(), before);
+        // Control: the same command without a wish is run.
+        let command = json!({ "command": ["test", "!", "-e", "ran"], "wait": true });
+        let ran = ask("POST", "/v1/sandboxes/own/execs", &command).is(200).json();
+        assert_eq!(ran["exit_code"], 0, "{ran}");
+        server.stop();
+    });
+}
+
 /// Asks for a sandbox with `more` in its body.
 fn create_with(server: &Server<'_>, lab: &Lab, token: &str, more: &Value) -> u16 {
     let mut body = json!({ "project": lab.project });

@@ -4,6 +4,9 @@
 use crate::cgroup::{Feature, Group, InForce, processors_of};
 use skep_types::{ByteSize, EnforcementReport, Layer, LayerReport, Limits};
 
+/// Why a limit that nobody gave does not hold.
+pub const NO_LIMIT: &str = "no limit was asked for";
+
 /// What stands in where there is no cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fallback {
@@ -41,7 +44,7 @@ fn off(how: &str, reason: String) -> LayerReport {
 }
 
 fn not_asked() -> LayerReport {
-    off("no limit", "no limit was asked for".to_owned())
+    off("no limit", NO_LIMIT.to_owned())
 }
 
 fn why_not(group: Option<&Group>, feature: Feature) -> String {
@@ -71,6 +74,11 @@ fn memory(
             report.how.push_str(", swap none");
         } else {
             report.reason = Some("swap cannot be limited on this kernel".to_owned());
+        }
+        if !in_force.tcp_is_held {
+            let more = "buffers of TCP connections are not counted on this kernel".to_owned();
+            let reasons: Vec<String> = report.reason.into_iter().chain([more]).collect();
+            report.reason = Some(reasons.join("; "));
         }
         return report;
     }

@@ -43,9 +43,19 @@ pub fn family_of(first: Pid) -> Vec<Pid> {
     families_of(&[first])
 }
 
-/// Several processes and everything they have started, each once, from one look at `/proc`: numbers
-/// rise, so whoever forks and ends while we look is met again further on.
+/// Several processes and everything they have started, each once, at a cost that follows them and
+/// not the host. Complete if they stand; of those who fork and end meanwhile some may be missed.
+///
+/// Each process has a list of its children. A kernel built without those lists is asked for all
+/// processes of the host.
 pub fn families_of(first: &[Pid]) -> Vec<Pid> {
+    if !fs::exists("/proc/thread-self/children").unwrap_or(false) {
+        return families_in_all_of_proc(first);
+    }
+    gather(first, children_of)
+}
+
+fn families_in_all_of_proc(first: &[Pid]) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
@@ -55,15 +65,6 @@ pub fn families_of(first: &[Pid]) -> Vec<Pid> {
         }
     }
     gather(first, |pid| children.remove(&pid).unwrap_or_default())
-}
-
-/// As [`family_of`], at a cost that follows the family and not the host. Who forks and ends meanwhile
-/// may be missed.
-pub fn most_of_family(first: Pid) -> Vec<Pid> {
-    if !fs::exists("/proc/thread-self/children").unwrap_or(false) {
-        return family_of(first);
-    }
-    gather(&[first], children_of)
 }
 
 fn gather(first: &[Pid], mut children_of: impl FnMut(Pid) -> Vec<Pid>) -> Vec<Pid> {
@@ -183,8 +184,9 @@ mod tests {
         let mut byte = [0; 1];
         shell.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
         let first = Pid::from_child(&shell);
-        let family = most_of_family(first);
-        assert_eq!(HashSet::<Pid>::from_iter(family_of(first)), family.iter().copied().collect());
+        let family = family_of(first);
+        let all_of_proc: HashSet<Pid> = families_in_all_of_proc(&[first]).into_iter().collect();
+        assert_eq!(all_of_proc, family.iter().copied().collect());
         for pid in &family {
             let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
         }

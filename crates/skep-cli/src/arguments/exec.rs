@@ -37,6 +37,23 @@ pub(crate) struct ExecLimitArguments {
     pub(crate) output_limit: Option<ByteSize>,
 }
 
+/// Limits of one command within those of its sandbox.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct OwnLimitArguments {
+    /// Memory of this command, such as 512M; the sandbox's limit holds too
+    #[arg(long, value_name = "S", help_heading = "Limits")]
+    pub(crate) memory: Option<ByteSize>,
+    /// Processors of this command, such as 1.5
+    #[arg(long, value_name = "N", value_parser = super::sandbox::parse_cpus, help_heading = "Limits")]
+    pub(crate) cpus: Option<f64>,
+    /// Processes and threads of this command
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    pub(crate) pids: Option<u64>,
+    /// End this command when the copy holds more than this
+    #[arg(long, value_name = "S", help_heading = "Limits")]
+    pub(crate) disk: Option<ByteSize>,
+}
+
 /// How a command is connected to us.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectArguments {

@@ -174,7 +174,7 @@ impl From<NetworkWord> for NetworkMode {
     }
 }
 
-fn parse_cpus(text: &str) -> Result<f64, String> {
+pub(super) fn parse_cpus(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     // A cgroup counts in microseconds per tenth of a second: less than a hundredth cannot be kept.
     if number.is_finite() && (0.01..=65_536.0).contains(&number) {

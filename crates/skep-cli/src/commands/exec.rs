@@ -1,6 +1,8 @@
 //! `skep exec`: runs a command in an existing sandbox.
 
-use crate::arguments::exec::{ConnectArguments, EnvironmentArguments, ExecLimitArguments};
+use crate::arguments::exec::{
+    ConnectArguments, EnvironmentArguments, ExecLimitArguments, OwnLimitArguments,
+};
 use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
 use crate::attach::{self, Input, Screen, Sink, terminal};
@@ -19,8 +21,8 @@ use serde::Serialize;
 use skep_engine::api::{Api, StartedExec};
 use skep_provider::Attach;
 use skep_types::{
-    ByteString, Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Problem,
-    Sandbox, SandboxName, escape,
+    ByteString, Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Limits,
+    Problem, Sandbox, SandboxName, escape,
 };
 use std::ffi::OsString;
 use std::io;
@@ -41,6 +43,8 @@ pub(crate) struct Exec {
     environment: EnvironmentArguments,
     #[command(flatten)]
     limits: ExecLimitArguments,
+    #[command(flatten)]
+    own: OwnLimitArguments,
     #[command(flatten)]
     connect: ConnectArguments,
     #[command(flatten)]
@@ -78,7 +82,13 @@ impl Run for Exec {
         let input = if self.connect.interactive || tty { Input::Passed } else { Input::Closed };
         // Read once, because it may come from a pipe. That the sandbox is not there is said first.
         let env = read_environment(context, &self.environment);
-        let limits = resolve::exec_limits(&self.limits);
+        let limits = Limits {
+            memory: self.own.memory,
+            cpus: self.own.cpus,
+            pids: self.own.pids,
+            disk: self.own.disk,
+            ..resolve::exec_limits(&self.limits)
+        };
         let tty = tty.then(terminal::size_for_new);
         let spec = |project: &ByteString, env| {
             let (workdir, words) = (self.connect.workdir.as_deref(), words.clone());

@@ -1,6 +1,6 @@
 //! One group: limits, freezing, ending, and what it has used.
 
-use super::knobs::{CPU_PERIOD, plan};
+use super::knobs::{CPU_PERIOD, TCP_BUFFERS, plan};
 use super::{CgroupError, Feature, GroupLimits, Version, keyed, kill, read_knob, write_knob};
 use rustix::process::Pid;
 use skep_types::ExecId;
@@ -50,6 +50,8 @@ pub struct InForce {
     pub memory: Option<u64>,
     /// Whether swapping is held to nothing: counted, or the machine has none to give.
     pub swap_is_off: bool,
+    /// Whether the buffers of TCP connections are held too.
+    pub tcp_is_held: bool,
     /// Processors.
     pub cpus: Option<f64>,
     /// Tasks.
@@ -131,6 +133,12 @@ impl Group {
                 // the sandbox's group, where it would take pid 1 along.
                 let _ = write_knob(&directory, "memory.oom.group", "1");
             }
+            if part.version == Version::V1 && part.features.contains(&Feature::Memory) {
+                // Version 1 counts connections only where there is a limit, not in groups below.
+                if let Some(bytes) = limit_of(&part.directory, TCP_BUFFERS) {
+                    let _ = write_knob(&directory, TCP_BUFFERS, &bytes.to_string());
+                }
+            }
             child.parts.push(Part { directory, ..part.clone() });
         }
         child.set_limits(limits);
@@ -159,12 +167,12 @@ impl Group {
             let file = if part.version == Version::V1 { v1 } else { v2 };
             read_knob(&part.directory, file).ok()?.trim().parse().ok()
         };
-        // v1 says "none" as the largest multiple of a page.
-        let memory = number(Feature::Memory, "memory.limit_in_bytes", "memory.max")
-            .filter(|bytes| *bytes < i64::MAX as u64 / 2);
+        let memory =
+            number(Feature::Memory, "memory.limit_in_bytes", "memory.max").filter(is_a_limit);
         InForce {
             memory,
             swap_is_off: self.swap_is_off(memory),
+            tcp_is_held: self.tcp_is_held(),
             cpus: self.cpus_in_force(),
             pids: number(Feature::Pids, "pids.max", "pids.max"),
         }
@@ -177,6 +185,14 @@ impl Group {
             Version::V2 => read("memory.swap.max") == Some(0),
             Version::V1 => memory.is_some() && read("memory.memsw.limit_in_bytes") == memory,
         }
+    }
+
+    fn tcp_is_held(&self) -> bool {
+        self.part(Feature::Memory).is_some_and(|part| match part.version {
+            // They are memory like any other.
+            Version::V2 => true,
+            Version::V1 => limit_of(&part.directory, TCP_BUFFERS).is_some(),
+        })
     }
 
     fn cpus_in_force(&self) -> Option<f64> {
@@ -212,7 +228,12 @@ impl Group {
 
     /// Ends everything inside, children included, and returns when nothing is left alive.
     pub fn kill(&self) -> Result<(), CgroupError> {
-        kill::kill(self)
+        self.kill_within(super::PATIENCE)
+    }
+
+    /// The same, waiting no longer than this.
+    pub fn kill_within(&self, patience: Duration) -> Result<(), CgroupError> {
+        kill::kill(self, patience)
     }
 
     /// Processes inside, children included.
@@ -311,6 +332,15 @@ impl Group {
         }
         first
     }
+}
+
+/// v1 says "none" as the largest multiple of a page.
+fn is_a_limit(bytes: &u64) -> bool {
+    *bytes < i64::MAX as u64 / 2
+}
+
+fn limit_of(directory: &Path, knob: &str) -> Option<u64> {
+    read_knob(directory, knob).ok()?.trim().parse().ok().filter(is_a_limit)
 }
 
 fn set_feature(part: &Part, feature: Feature, limits: &GroupLimits) -> Result<(), CgroupError> {

@@ -3,9 +3,12 @@
 //! v2 has a file for each. On v1 there is the freezer: freeze, so that nothing can fork away;
 //! signal everything; thaw, so that the signals arrive; and again until nothing is left.
 
-use super::{CgroupError, Feature, Group, Version, keyed, read_knob, wait_until, write_knob};
+use super::{
+    CgroupError, Feature, Group, PATIENCE, Version, keyed, read_knob, wait_until, write_knob,
+};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
+use std::time::Duration;
 
 pub(super) fn freeze(group: &Group) -> Result<(), CgroupError> {
     let part =
@@ -14,12 +17,12 @@ pub(super) fn freeze(group: &Group) -> Result<(), CgroupError> {
     let stands = match part.version {
         Version::V2 => {
             write_knob(directory, "cgroup.freeze", "1")?;
-            wait_until(|| event(directory, "frozen") == Some(1))
+            wait_until(PATIENCE, || event(directory, "frozen") == Some(1))
         }
         // A v1 freezer may stop half way while processes fork; writing again makes it go on.
         Version::V1 => {
             write_knob(directory, "freezer.state", "FROZEN")?;
-            wait_until(|| {
+            wait_until(PATIENCE, || {
                 let state = read_knob(directory, "freezer.state").unwrap_or_default();
                 state.trim() == "FROZEN" || {
                     let _ = write_knob(directory, "freezer.state", "FROZEN");
@@ -45,16 +48,17 @@ pub(super) fn thaw(group: &Group) -> Result<(), CgroupError> {
     }
 }
 
-pub(super) fn kill(group: &Group) -> Result<(), CgroupError> {
+pub(super) fn kill(group: &Group, patience: Duration) -> Result<(), CgroupError> {
     let part = group.part(Feature::Kill);
     if let Some(part) = part.filter(|part| part.version == Version::V2)
         && part.directory.join("cgroup.kill").exists()
     {
         write_knob(&part.directory, "cgroup.kill", "1")?;
-        let ended = wait_until(|| event(&part.directory, "populated").is_none_or(|n| n == 0));
+        let ended =
+            wait_until(patience, || event(&part.directory, "populated").is_none_or(|n| n == 0));
         return if ended { Ok(()) } else { Err(too_slow(group)) };
     }
-    let ended = wait_until(|| {
+    let ended = wait_until(patience, || {
         let pids = group.pids();
         if pids.is_empty() {
             return true;

@@ -49,6 +49,14 @@ pub(super) const CPU_PERIOD: u64 = 100_000;
 /// The kernel refuses a smaller quota.
 const SMALLEST_QUOTA: u64 = 1_000;
 
+/// Version 1 counts the buffers of TCP connections apart from all other memory, and only in a group
+/// that has a limit for them: connections of a sandbox to itself would hold any amount.
+pub(super) const TCP_BUFFERS: &str = "memory.kmem.tcp.limit_in_bytes";
+/// They may have this part of the memory limit, on top of it…
+const TCP_SHARE: u64 = 8;
+/// … but enough for a few connections.
+const LEAST_TCP: u64 = 4 << 20;
+
 /// Processors to microseconds per period.
 pub(super) fn quota(cpus: f64) -> u64 {
     // A cast from floating point saturates; nonsense such as NaN becomes the smallest quota.
@@ -105,15 +113,16 @@ pub(super) fn plan(
 fn memory_v1(bytes: u64, exists: impl Fn(&str) -> bool, current: Option<u64>) -> Vec<Knob> {
     const MEMORY: &str = "memory.limit_in_bytes";
     const MEMORY_AND_SWAP: &str = "memory.memsw.limit_in_bytes";
+    let buffers = optional(TCP_BUFFERS, (bytes / TCP_SHARE).max(LEAST_TCP));
     if !exists(MEMORY_AND_SWAP) {
         // Without swap accounting the best is to ask the kernel not to swap this group.
-        return vec![optional("memory.swappiness", 0), required(MEMORY, bytes)];
+        return vec![optional("memory.swappiness", 0), required(MEMORY, bytes), buffers];
     }
     let (memory, both) = (required(MEMORY, bytes), required(MEMORY_AND_SWAP, bytes));
     if current.is_some_and(|current| current <= bytes) {
-        vec![both, memory]
+        vec![both, memory, buffers]
     } else {
-        vec![memory, both]
+        vec![memory, both, buffers]
     }
 }
 
@@ -157,14 +166,23 @@ mod tests {
             |current| written(plan(Feature::Memory, Version::V1, &limits(), |_| true, current));
         let (memory, both) =
             ("memory.limit_in_bytes=1048576", "memory.memsw.limit_in_bytes=1048576");
-        assert_eq!(with(Some(4096)), [both, memory]);
-        assert_eq!(with(Some(u64::MAX)), [memory, both]);
+        let buffers = "memory.kmem.tcp.limit_in_bytes=4194304";
+        assert_eq!(with(Some(4096)), [both, memory, buffers]);
+        assert_eq!(with(Some(u64::MAX)), [memory, both, buffers]);
     }
 
     #[test]
     fn v1_without_swap_accounting_asks_not_to_swap() {
         let knobs = plan(Feature::Memory, Version::V1, &limits(), |_| false, None);
-        assert_eq!(written(knobs), ["memory.swappiness=0", "memory.limit_in_bytes=1048576"]);
+        let (swap, memory) = ("memory.swappiness=0", "memory.limit_in_bytes=1048576");
+        assert_eq!(written(knobs), [swap, memory, "memory.kmem.tcp.limit_in_bytes=4194304"]);
+    }
+
+    #[test]
+    fn v1_gives_connections_a_share_of_the_memory() {
+        let limits = GroupLimits { memory: Some(ByteSize(1 << 30)), ..GroupLimits::default() };
+        let knobs = written(plan(Feature::Memory, Version::V1, &limits, |_| true, None));
+        assert_eq!(knobs.last().unwrap(), "memory.kmem.tcp.limit_in_bytes=134217728");
     }
 
     #[test]

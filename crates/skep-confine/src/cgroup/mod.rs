@@ -192,11 +192,14 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Waits until `done` says so, asking often at first; false after about ten seconds.
-fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+/// How long processes may take to end or to stand.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `done` says so, asking often at first; false if that takes longer than `patience`.
+fn wait_until(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let mut pause = Duration::from_micros(50);
     let mut waited = Duration::ZERO;
-    while waited < Duration::from_secs(10) {
+    while waited < patience {
         if done() {
             return true;
         }

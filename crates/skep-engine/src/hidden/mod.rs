@@ -1,6 +1,7 @@
 //! The project's files that the inside must not see: found by [`search`], covered by [`mask`].
 //!
-//! The search goes through the whole project; what it could not look at is not hidden, and the
+//! The search goes through the whole project but for packages and caches, where only what the caller
+//! hides is looked for; the report says so. What it could not look at is not hidden, and the
 //! report says so. Where the caller typed names or globs, it is refused then.
 
 mod mask;
@@ -18,7 +19,8 @@ pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searche
     let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
         return;
     };
-    how.push_str(&format!(", {hidden} path(s) hidden"));
+    // A walk of all packages at every start would cost more than the start; see SECURITY.md.
+    how.push_str(&format!(", {hidden} path(s) hidden (not searched for in packages and caches)"));
     if let Searched::Except { directory, others } = searched {
         let others = match others {
             0 => String::new(),

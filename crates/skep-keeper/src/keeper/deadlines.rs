@@ -2,6 +2,7 @@
 
 use super::Keeper;
 use super::guard::{cpu_exceeded, cpu_next};
+use super::running::Running;
 use crate::protocol::{ToInit, Whom};
 use skep_types::{EndReason, ExecId};
 use std::time::{Duration, Instant};
@@ -104,6 +105,9 @@ impl Keeper<'_> {
             let reason = running.verdict.unwrap_or(EndReason::Killed);
             return self.kill(exec, reason);
         }
+        if running.stuck_at.is_some_and(|at| now >= at) {
+            return self.give_up(exec);
+        }
         if let Some(reason) = running.expired(now) {
             running.verdict = Some(reason);
             running.kill_at = Some(now + running.grace());
@@ -133,11 +137,42 @@ impl Keeper<'_> {
 
     /// The upper has been counted.
     pub(super) fn judge_disk(&mut self) {
-        let pids = skep_confine::usage::most_of_family(self.init.pid);
+        let pids = skep_confine::usage::family_of(self.init.pid);
         let passed = self.state.disk.as_mut().and_then(|guard| guard.judge(&pids));
         if passed.is_some() {
-            self.end_all(EndReason::DiskLimit, "disk");
+            return self.end_all(EndReason::DiskLimit, "disk");
         }
+        let bytes = self.state.disk.as_ref().map_or(0, |guard| guard.bytes());
+        let over = |running: &Running| {
+            running.verdict.is_none() && self.own_disk(running).is_some_and(|limit| bytes >= limit)
+        };
+        let execs: Vec<ExecId> = self.not_ended(over).map(|(exec, _)| exec.clone()).collect();
+        for exec in execs {
+            if let Some(running) = self.state.execs.get_mut(&exec) {
+                running.feel("disk");
+            }
+            self.kill(&exec, EndReason::DiskLimit);
+        }
+        let least =
+            self.not_ended(|_| true).filter_map(|(_, running)| self.own_disk(running)).min();
+        if let Some(guard) = &mut self.state.disk {
+            guard.tighten(least);
+        }
+    }
+
+    fn not_ended(
+        &self,
+        counts: impl Fn(&Running) -> bool,
+    ) -> impl Iterator<Item = (&ExecId, &Running)> {
+        let execs = self.state.execs.iter();
+        execs.filter(move |(_, running)| !running.has_ended() && counts(running))
+    }
+
+    /// How much may lie in the upper while an exec runs, if it has a limit of its own.
+    pub(super) fn own_disk(&self, running: &Running) -> Option<u64> {
+        let limit =
+            running.limits.disk.filter(|_| running.limits.disk != self.spec.policy.limits.disk);
+        limit.map(|size| size.0)
     }
 
     /// Without a cgroup: memory and processor time of all there is, by looking.

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::vessel::{Tasks, pid_of};
 use rustix::io::Errno;
 use rustix::process::Pid;
-use skep_confine::cgroup::{CgroupError, Group, GroupLimits};
+use skep_confine::cgroup::{CgroupError, Feature, Group, GroupLimits};
 use skep_confine::usage::{children_of, families_of, time_of_descendants};
 use skep_types::{ExecId, Limits};
 use std::collections::HashSet;
@@ -231,6 +231,42 @@ impl Keeper<'_> {
         }
     }
 
+    /// A limit that was typed for one exec is held by its own group, or refused: what stands in for
+    /// one elsewhere cannot tell execs apart.
+    pub(super) fn refuse_unheld(
+        &self,
+        limits: &Limits,
+        group: Option<&Group>,
+    ) -> Result<(), Failure> {
+        let asked = [
+            ("--memory", Feature::Memory, limits.memory.is_some()),
+            ("--cpus", Feature::Cpu, limits.cpus.is_some()),
+            ("--cpu-time", Feature::CpuTime, limits.cpu_time.is_some()),
+            ("--pids", Feature::Pids, limits.pids.is_some() && !self.counts_by_rlimit()),
+        ];
+        for (flag, feature, _) in asked.into_iter().filter(|(_, _, asked)| *asked) {
+            let missing = match group {
+                None => Some("execs have no cgroup of their own here".to_owned()),
+                Some(group) => group.missing().get(&feature).cloned(),
+            };
+            if let Some(reason) = missing.filter(|_| !self.spec.policy.best_effort) {
+                return Err(Failure::missing(
+                    format!("`{flag}` for one exec"),
+                    reason,
+                    "limit the sandbox instead when it is created, or create it with `--best-effort`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel counts the tasks of the sandbox for each of its processes: in a user
+    /// namespace of its own, and in a guest.
+    fn counts_by_rlimit(&self) -> bool {
+        self.vessel.machine().is_some()
+            || (!self.vessel.is_bare() && self.vessel.tasks() == Tasks::Host)
+    }
+
     /// When an exec without a group is to be moved into one.
     pub(super) fn join_soon(&self) -> Option<Instant> {
         self.has_exec_groups().then(|| Instant::now() + SOON)
@@ -258,7 +294,8 @@ impl Moved {
 }
 
 /// Moves some processes and all they have started. One may fork while we look: its child is then
-/// in the old group and is found by looking again, until a look finds nobody new or time is up.
+/// in the old group and is found by looking again, until a look finds nobody new or time is up. Who
+/// is missed because it forks and ends in between is found by init (`strays.rs`).
 fn move_family(group: &Group, first: &[Pid]) -> Result<Moved, CgroupError> {
     let start = Instant::now();
     let files = group.procs_files()?;

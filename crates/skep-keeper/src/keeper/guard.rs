@@ -38,6 +38,8 @@ pub struct DiskGuard {
     /// Whose files lie there too.
     lent: Option<LentIds>,
     bytes: Option<u64>,
+    /// What an exec that runs may have at most, if that is less.
+    tightest: Option<u64>,
     inodes: Option<u64>,
     accountant: Option<Accountant>,
     asked: Option<Instant>,
@@ -66,6 +68,7 @@ impl DiskGuard {
             uppers,
             lent: None,
             bytes: limits.disk.map(|size| size.0),
+            tightest: None,
             inodes: limits.inodes,
             accountant: None,
             asked: None,
@@ -80,6 +83,16 @@ impl DiskGuard {
     /// Files of these ids are counted too.
     pub fn count_for(&mut self, lent: Option<LentIds>) {
         self.lent = lent;
+    }
+
+    /// The least that an exec which runs may have: looked at as often as that needs.
+    pub fn tighten(&mut self, limit: Option<u64>) {
+        self.tightest = limit;
+    }
+
+    /// What was counted last.
+    pub fn bytes(&self) -> u64 {
+        self.counted.bytes
     }
 
     /// An exec starts: something will be written from now on.
@@ -111,7 +124,7 @@ impl DiskGuard {
 
     /// When to look next; not while a count is under way.
     pub fn next(&self) -> Option<Instant> {
-        let limited = self.bytes.is_some() || self.inodes.is_some();
+        let limited = self.bytes.or(self.tightest).is_some() || self.inodes.is_some();
         (limited && self.asked.is_none()).then_some(self.next)
     }
 
@@ -175,7 +188,8 @@ impl DiskGuard {
     }
 
     fn headroom(&self) -> u64 {
-        self.bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.bytes))
+        let least = self.bytes.into_iter().chain(self.tightest).min();
+        least.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.bytes))
     }
 
     fn inode_headroom(&self) -> u64 {

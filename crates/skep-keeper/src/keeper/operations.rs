@@ -1,7 +1,7 @@
 //! What clients can ask for, and what happens when a command has ended.
 
 use super::Keeper;
-use super::running::MainEnd;
+use super::running::{MainEnd, Running};
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
 use crate::protocol::{FrameKind, Reply, ToInit, Whom, WriteOrder, to_json};
@@ -13,11 +13,22 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
+/// How long the processes of an exec may take to die. Who is killed while it waits in the kernel for
+/// something that no signal ends (a FUSE server that does not answer) dies when that lets it go.
+const DYING: Duration = Duration::from_secs(2);
+/// What the end of such an exec says.
+const STUCK: &str = "it was killed and waits in the kernel, for a filesystem or a device that does not \
+                     answer; it ends as soon as that lets it go, and cannot run any more";
+
 /// The first capture comes this long after a start, later ones at doubling distances.
 const FIRST_CAPTURE: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: &MainEnd) {
+        if self.state.execs.get(exec).is_some_and(Running::has_ended) {
+            // It was stuck, and its end has been told.
+            return self.forget_if_quiet(exec);
+        }
         self.drain(exec);
         let (refused, kills) = (self.refused_forks(), self.memory_kills());
         let unreached = if main.code == Some(0) { 0 } else { self.unreached() };
@@ -42,6 +53,17 @@ impl Keeper<'_> {
             // What it tried is not the next one's.
             self.unreached();
         }
+    }
+
+    /// Nobody waits for ever for one that cannot die: its end is told, and that it is not gone.
+    pub(super) fn give_up(&mut self, exec: &ExecId) {
+        self.drain(exec);
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let main = MainEnd { signal: Some(libc::SIGKILL), ..MainEnd::default() };
+        let mut end = running.conclude(&main, false);
+        end.message = Some(STUCK.to_owned());
+        self.capture();
+        self.finish(exec, end);
     }
 
     /// Writes the end down, tells the client, and keeps the exec only if it left something behind.
@@ -179,10 +201,13 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         running.verdict.get_or_insert(reason);
         running.kill_at = None;
+        if !running.has_ended() {
+            running.stuck_at.get_or_insert(Instant::now() + DYING);
+        }
         let (born, grouped) = (running.born, running.group.is_some());
         let all_in = grouped && running.join_at.is_none();
         if let Some(group) = &running.group {
-            let _ = group.kill();
+            let _ = group.kill_within(DYING);
         }
         if grouped && !alone {
             self.end_strays(born);

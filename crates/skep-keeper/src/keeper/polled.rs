@@ -4,7 +4,7 @@
 //! mapped (an open `memfd`) is not seen. The enforcement report says "polled" and "not enforced".
 
 use rustix::process::Pid;
-use skep_confine::usage::{Usage, most_of_family, poll_usage};
+use skep_confine::usage::{Usage, family_of, poll_usage};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ impl PolledGuard {
 
     /// Looks now.
     pub fn measure(&mut self, limit: Option<u64>) -> Look {
-        let family = most_of_family(self.init);
+        let family = family_of(self.init);
         let usage = poll_usage(&family);
         self.cpu = self.cpu.max(usage.cpu);
         let memory = self.memory(&family, usage, limit.unwrap_or(u64::MAX));

@@ -74,6 +74,8 @@ pub struct Running {
     pub verdict: Option<EndReason>,
     /// When asking turns into killing.
     pub kill_at: Option<Instant>,
+    /// When one that was killed and has not ended counts as stuck in the kernel.
+    pub stuck_at: Option<Instant>,
     /// Limits that were felt.
     pub limits_hit: Vec<String>,
     /// System calls that were refused, by name.
@@ -252,7 +254,7 @@ impl Running {
         let timeout = self.limits.timeout.filter(|_| !ending).map(|limit| self.started + limit);
         let silence =
             self.limits.silence_timeout.filter(|_| !ending).map(|limit| self.last_output + limit);
-        [timeout, silence, self.kill_at].into_iter().flatten().min()
+        [timeout, silence, self.kill_at, self.stuck_at].into_iter().flatten().min()
     }
 
     /// Which limit has run out by now.

@@ -84,6 +84,10 @@ impl Keeper<'_> {
         }
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
         let group = self.group_first(exec, &command.limits)?;
+        if let Err(failure) = self.refuse_unheld(&command.limits, group.as_ref()) {
+            drop(group.map(Group::remove));
+            return Err(failure);
+        }
         let joins = group.as_ref().map(Group::procs_files).transpose();
         let joins =
             joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
@@ -95,7 +99,11 @@ impl Keeper<'_> {
             true => (None, Some(to_file(&order).step(step)?)),
             false => (Some(order), None),
         };
+        let own = self.own_disk(&running);
+        let others = self.state.execs.values().filter(|running| !running.has_ended());
+        let least = others.filter_map(|running| self.own_disk(running)).chain(own).min();
         if let Some(guard) = &mut self.state.disk {
+            guard.tighten(least);
             guard.wake(Instant::now());
         }
         let mut descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();
@@ -148,6 +156,7 @@ impl Keeper<'_> {
             last_output: now,
             verdict: None,
             kill_at: None,
+            stuck_at: None,
             limits_hit: Vec::new(),
             refused: BTreeMap::new(),
             refused_before: self.refused_forks(),

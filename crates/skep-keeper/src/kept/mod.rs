@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use skep_confine::cgroup::{CgroupHost, ParentName};
+use skep_confine::usage::family_of;
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
     Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long those inside may take to die after it.
+const DYING: Duration = Duration::from_secs(2);
 
 /// What one provider of this host does in its own way. See [`Provider`] for the contracts.
 pub trait Kind {
@@ -389,6 +392,9 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
 }
 
 /// Waits for a keeper that was told to stop; kills it if it does not.
+///
+/// A keeper waits for init, and init for everybody inside. One that waits in the kernel for what does
+/// not answer cannot be killed: then it is said who is left.
 fn end_process(process: &OwnedFd) -> io::Result<()> {
     let deadline = Instant::now() + STOP_PATIENCE;
     while Instant::now() < deadline {
@@ -397,12 +403,31 @@ fn end_process(process: &OwnedFd) -> io::Result<()> {
             return Ok(());
         }
     }
+    let held: Vec<(Pid, OwnedFd)> = crate::vessel::pid_of(process)
+        .map(family_of)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
+        .collect();
     let _ = pidfd_send_signal(process, Signal::KILL);
-    if has_ended(process, STOP_PATIENCE) {
-        reap(process);
+    if !has_ended(process, STOP_PATIENCE) {
+        return Err(io::Error::other("the keeper does not die"));
+    }
+    reap(process);
+    let deadline = Instant::now() + DYING;
+    let lives = |(_, process): &&(Pid, OwnedFd)| {
+        !has_ended(process, deadline.saturating_duration_since(Instant::now()))
+    };
+    let left: Vec<String> =
+        held.iter().filter(lives).map(|(pid, _)| pid.as_raw_nonzero().to_string()).collect();
+    if left.is_empty() {
         return Ok(());
     }
-    Err(io::Error::other("the keeper does not die"))
+    Err(io::Error::other(format!(
+        "process {} was killed and waits in the kernel for something that does not answer (a \
+         filesystem or a device); it ends when that lets it go, then stop the sandbox again",
+        left.join(", ")
+    )))
 }
 
 /// If the keeper is a child of ours, take its exit status, so that no zombie stays.

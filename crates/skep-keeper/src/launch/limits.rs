@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::identity::IdMap;
 use crate::vessel::{Tasks, Vessel};
 use skep_confine::cgroup::Group;
-use skep_confine::report::{Fallback, report_limits};
+use skep_confine::report::{Fallback, NO_LIMIT, report_limits};
 use skep_provider::RunSpec;
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
 
@@ -58,7 +58,7 @@ pub fn report(
                 },
             );
         }
-        None => report.off(Layer::Disk, "no limit", "no limit was asked for"),
+        None => report.off(Layer::Disk, "no limit", NO_LIMIT),
     }
     report
 }
@@ -74,11 +74,12 @@ pub fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Res
             Some(found) => found.reason.clone().unwrap_or_else(|| "it is not enforced".into()),
             None => "this provider does not have that layer".into(),
         };
-        return Err(Failure::missing(
-            format!("`{layer}`"),
-            missing,
-            "see `skep doctor` for the remedy, or say `--best-effort` to go without",
-        ));
+        let remedy = match spec.policy.require.contains(layer) {
+            true if missing == NO_LIMIT => "name a limit too, such as `--memory 2G` or `--cpus 1`",
+            true => "see `skep doctor` for the remedy; what is required is never gone without",
+            false => "see `skep doctor` for the remedy, or say `--best-effort` to go without",
+        };
+        return Err(Failure::missing(format!("`{layer}`"), missing, remedy));
     }
     Ok(())
 }

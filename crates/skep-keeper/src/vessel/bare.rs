@@ -101,31 +101,10 @@ fn state_of(pid: Pid) -> Option<(u8, Pid)> {
     Some((state, Pid::from_raw(parent)?))
 }
 
-/// Everyone below this process. The kernel's lists of children are read where it has them: a look at
-/// all of `/proc` takes longer than a process needs to fork and end.
+/// Everyone below this process.
 fn descendants() -> Vec<Pid> {
     let own = getpid();
-    let Some(mut family) = children_of(own) else {
-        return family_of(own).into_iter().filter(|pid| *pid != own).collect();
-    };
-    let mut next = 0;
-    while let Some(pid) = family.get(next).copied() {
-        next += 1;
-        let born = children_of(pid).unwrap_or_default();
-        family.extend(born);
-    }
-    family
-}
-
-/// Of all its threads. `None`: the kernel does not tell, or there is no such process.
-fn children_of(pid: Pid) -> Option<Vec<Pid>> {
-    let mut children = Vec::new();
-    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?;
-    for thread in threads.flatten() {
-        let list = std::fs::read_to_string(thread.path().join("children")).ok()?;
-        children.extend(list.split(' ').filter_map(|number| Pid::from_raw(number.parse().ok()?)));
-    }
-    Some(children)
+    family_of(own).into_iter().filter(|pid| *pid != own).collect()
 }
 
 /// Whether anybody is left, ended or not. Whoever lives is below a child of this process.

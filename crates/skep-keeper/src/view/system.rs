@@ -83,6 +83,16 @@ pub fn prepare(
     map: IdMap,
 ) -> Result<(), Failure> {
     let step = || format!("prepare `{}` for copy-on-write", directory.display());
+    if std::fs::canonicalize(sandbox).step(step)?.starts_with(directory) {
+        return Err(Failure::missing(
+            "`--system cow`",
+            format!(
+                "skep's state lies in `{}`, and no copy can be kept in itself",
+                directory.display()
+            ),
+            "keep it outside of the system's directories: `SKEP_HOME`, for a service `Environment=`",
+        ));
+    }
     let area = area(sandbox, directory);
     let mask = area.join("mask");
     let mut make = std::fs::DirBuilder::new();
