@@ -233,7 +233,7 @@ fn limits_of_one_exec_are_held_for_it_alone_or_refused() {
         // Controls: the other exec lives, and without such limits all of it goes through.
         let running = lab.skep(["ps", "s", "--json"]).run().ok().text();
         assert!(running.contains("4731"), "{running}");
-        exec("s", &[], &fill(200)).ok();
+        exec("s", &[], &fill(40)).ok();
         let end = exec("s", &[], forks).ok().json();
         assert_eq!(end["stdout"], "100\n", "{end}");
     });
