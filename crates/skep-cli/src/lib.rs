@@ -75,7 +75,7 @@ pub fn main(line: Vec<OsString>) -> u8 {
         return egress::main(&line[2..]);
     }
     if skep_machine::guest::is_init(line.first().map(AsRef::as_ref)) {
-        skep_machine::guest::run(skep_keeper::knock);
+        skep_machine::guest::run(skep_knock::answer);
     }
     let output = Output::standard();
     if commands::version::is_all_that_was_asked(&line) {

@@ -37,6 +37,11 @@ impl Client {
         self.seen.advance(count);
     }
 
+    /// The connection, and what was read of it and not yet taken.
+    pub(crate) fn into_parts(self) -> (TcpStream, BytesMut) {
+        (self.stream, self.seen)
+    }
+
     /// Ends the connection so that the other side knows at once.
     pub(crate) fn reset(self) {
         let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));

@@ -25,19 +25,29 @@ use crate::hello::{self, Hello, UNRECOGNIZED_NAME};
 use crate::http::{self, Origin};
 use crate::judge::{Denial, Destination, Grant};
 use crate::opened;
+use crate::plain;
 use crate::tunnel::{self, Counts};
-use crate::watched::{Bytes, Watched};
+use crate::watched::Watched;
 use skep_policy::egress::{Name, Protocol, reason};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How long a client that will be refused may take to say how it wants to hear it.
 const SHORT: Duration = Duration::from_millis(250);
+
+/// What is known of bytes from the inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bytes {
+    /// What they are; they pass.
+    Judged,
+    /// Nothing yet; they are watched until it is.
+    Unjudged,
+}
 
 type Dialled = Option<(TcpStream, IpAddr)>;
 
@@ -48,7 +58,6 @@ pub(crate) async fn serve(
     mut client: Client,
     destination: Destination,
 ) {
-    ticket.identify().await;
     let raw = gateway.judge(&destination, None, Protocol::Tcp).await;
     if let Ok(grant) = &raw
         && let Some(address) = grant.addresses.first()
@@ -73,6 +82,7 @@ pub(crate) async fn serve(
                 dialled = Some(found);
             }
             Err(denial) => {
+                ticket.identify().await;
                 let subject = subject(&destination, &gateway, &ticket, "tcp");
                 gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
                 return client.reset();
@@ -85,6 +95,7 @@ pub(crate) async fn serve(
         patience = SHORT;
     }
     let kind = timeout(patience, first_bytes(&mut client)).await;
+    ticket.identify().await;
     match (kind, raw) {
         (Err(_), Ok(grant)) if !client.seen().is_empty() => {
             pass(&gateway, &ticket, client, (&grant, Bytes::Unjudged), dialled).await;
@@ -211,15 +222,35 @@ async fn pass(
     (grant, bytes): (&Grant, Bytes),
     dialled: Dialled,
 ) {
-    let Some((subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
+    let Some((mut subject, outside)) = reach(gateway, ticket, grant, dialled).await else {
         return client.reset();
     };
-    let (inside, changed) = Watched::before(client, bytes);
-    let (reason, counts) = copy(gateway, ticket, inside, outside).await;
-    if changed.load(Ordering::Relaxed) {
+    let counts = Counts::default();
+    let idle = Duration::from_secs(gateway.limits.idle_seconds);
+    let passed = async {
+        match bytes {
+            Bytes::Judged => {
+                let known = ticket.identify();
+                plain::run((client, outside), known, &gateway.pipes, &counts, idle).await;
+                false
+            }
+            Bytes::Unjudged => {
+                ticket.identify().await;
+                let (inside, changed) = Watched::before(client);
+                tunnel::run(inside, outside, &counts, idle).await;
+                changed.load(Ordering::Relaxed)
+            }
+        }
+    };
+    let (changed, reason) = tokio::select! {
+        changed = passed => (changed, None),
+        () = ticket.cut() => (false, Some(reason::NARROWED)),
+    };
+    subject.exec = ticket.exec();
+    if changed {
         gateway.deny(&subject, reason::PROTOCOL_NOT_ALLOWED);
     } else {
-        gateway.allow(&subject, &grant.rule, reason, counts);
+        gateway.allow(&subject, &grant.rule, reason, counts.both());
     }
 }
 
@@ -247,6 +278,8 @@ async fn reach(
         None => match gateway.dial(grant).await {
             Ok(found) => found,
             Err(denial) => {
+                ticket.identify().await;
+                subject.exec = ticket.exec();
                 gateway.allow(&subject, &grant.rule, Some(denial.reason), (0, 0));
                 return None;
             }
@@ -255,22 +288,6 @@ async fn reach(
     subject.ip = Some(address);
     ticket.set_purpose(grant.purpose(address));
     Some((subject, outside))
-}
-
-/// Copies until the end: how it ended, and how much there was.
-async fn copy(
-    gateway: &Gateway,
-    ticket: &Ticket,
-    inside: impl AsyncRead + AsyncWrite + Unpin,
-    outside: TcpStream,
-) -> (Option<&'static str>, (u64, u64)) {
-    let counts = Counts::default();
-    let idle = Duration::from_secs(gateway.limits.idle_seconds);
-    let reason = tokio::select! {
-        () = tunnel::run(inside, outside, &counts, idle) => None,
-        () = ticket.cut() => Some(reason::NARROWED),
-    };
-    (reason, counts.both())
 }
 
 fn subject(

@@ -11,9 +11,9 @@ use skep_types::{EgressConfig, EgressLimits, EgressPeer, EgressStats};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore};
 
 /// Why a gateway cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,8 @@ pub(crate) struct Gateway {
     pub(crate) owners: Arc<Owners>,
     pub(crate) authority: Option<Authority>,
     pub(crate) limits: EgressLimits,
+    /// Room for pipes between sockets through which much moves.
+    pub(crate) pipes: Semaphore,
     audit: Audit,
     open: Mutex<HashMap<u64, Open>>,
     next: AtomicU64,
@@ -97,7 +99,12 @@ impl Purpose {
 }
 
 impl Gateway {
-    pub(crate) fn new(config: EgressConfig, audit: Audit) -> Result<Arc<Self>, GatewayError> {
+    /// For a process that may have so many `files` open.
+    pub(crate) fn new(
+        config: EgressConfig,
+        audit: Audit,
+        files: usize,
+    ) -> Result<Arc<Self>, GatewayError> {
         let rules = RuleSet::parse(&config.rules)?.learning(config.learn);
         let names = Names::new(&config);
         let authority = if config.secrets.is_empty() {
@@ -113,6 +120,7 @@ impl Gateway {
             owners: Arc::new(Owners::new(config.attribute)),
             authority,
             limits: config.limits,
+            pipes: Semaphore::new(pipes(files)),
             audit,
             open: Mutex::default(),
             next: AtomicU64::new(0),
@@ -177,7 +185,13 @@ impl Gateway {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let cut = Arc::new(Cut::default());
         lock(&self.open).insert(id, Open { purpose: None, cut: cut.clone() });
-        Ticket { gateway: self.clone(), id, cut, peer, exec: OnceLock::new(), _room: room }
+        let exec = Arc::new(OnceCell::new());
+        if let Some(peer) = peer {
+            // Asked at once, so that the answer comes while a host is dialled and spoken to.
+            let (owners, exec) = (self.owners.clone(), exec.clone());
+            tokio::spawn(async move { exec.get_or_init(|| owners.of(peer)).await.is_some() });
+        }
+        Ticket { gateway: self.clone(), id, cut, peer, exec, _room: room }
     }
 
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
@@ -209,22 +223,39 @@ impl Gateway {
     }
 }
 
+/// Descriptors for other things than connections and pipes.
+const OTHER_FILES: usize = 64;
+/// Pipes at the same time; each has two descriptors.
+const MOST_PIPES: usize = 64;
+
+/// How many pipes there may be: none where descriptors are few.
+fn pipes(files: usize) -> usize {
+    if files >= 8 * MOST_PIPES { MOST_PIPES } else { 0 }
+}
+
+/// How many connections there may be. Each may need two descriptors.
+pub(crate) fn connections(asked: usize, files: usize) -> usize {
+    let fit = files.saturating_sub(OTHER_FILES + 2 * pipes(files)) / 2;
+    asked.min(fit).max(1)
+}
+
 /// A connection in the list of open ones.
 pub(crate) struct Ticket {
     gateway: Arc<Gateway>,
     id: u64,
     cut: Arc<Cut>,
     peer: Option<EgressPeer>,
-    exec: OnceLock<Option<String>>,
+    exec: Arc<OnceCell<Option<String>>>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Ticket {
-    /// Finds out which exec the connection belongs to. Called before anything is decided: a program
-    /// that was refused, or got its answer, may be gone a moment later.
+    /// Waits until it is known which exec the connection belongs to, or that this cannot be known.
+    /// Called before the program hears anything: one that was refused, or got its answer, may be gone a
+    /// moment later.
     pub(crate) async fn identify(&self) {
         if let Some(peer) = self.peer {
-            let _ = self.exec.set(self.gateway.owners.of(peer).await);
+            self.exec.get_or_init(|| self.gateway.owners.of(peer)).await;
         }
     }
 

@@ -9,13 +9,14 @@
 //!
 //! How a connection goes:
 //!
-//! 1. `serve` accepts it. The kernel's memory of NAT says where it was going; on the proxy port
+//! 1. `serve` accepts it. The kernel's memory of NAT says where it was going, or the table of `tun` where
+//!    there is no NAT; on the proxy port
 //!    `explicit` reads that from CONNECT, SOCKS5 or the request.
 //! 2. `connection` looks at the first bytes ([`first_bytes`]): TLS, HTTP or something else.
 //! 3. `judge` brings together rules (`skep_policy::egress`), names (`names`: looked up once, checked,
 //!    pinned) and the address. TLS is judged by its server name ([`hello`]), HTTP request by
 //!    request ([`head`], `gate`, `http`), other protocols by the address that DNS gave out.
-//! 4. `tunnel` copies bytes, or `forward` sends a request, to exactly the address that was judged.
+//! 4. `plain` and `tunnel` pass bytes, or `forward` sends a request, to exactly the address that was judged.
 //! 5. `audit` writes a line.
 //!
 //! Hosts with a secret are the exception in which TLS ends here (`opened`): towards the inside by
@@ -23,8 +24,8 @@
 //! verifying client; in between `secrets` puts the value where the placeholder was.
 //!
 //! HTTP, TLS, DNS, SOCKS and certificates are the work of hyper, rustls, hickory, fast-socks5 and
-//! rcgen. What is parsed here is what they do not: the first bytes of a connection, and the head of a
-//! request in its strictest reading. Both are fuzzed.
+//! rcgen, packets that of smoltcp. What is parsed here is what they do not: the first bytes of a connection, and
+//! the head of a request in its strictest reading. Both are fuzzed, and so is what is done to packets.
 //!
 //! ```no_run
 //! // What the binary does when it is started as an egress process:
@@ -54,11 +55,14 @@ mod judge;
 mod names;
 mod opened;
 mod owner;
+mod plain;
 mod process;
 mod secrets;
 mod serve;
 mod sifted;
+mod tun;
 mod tunnel;
+pub mod turned;
 mod upstream;
 mod watched;
 

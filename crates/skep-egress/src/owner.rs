@@ -2,9 +2,10 @@
 //!
 //! This process cannot know: it is fenced off from every other process. The keeper can, by the
 //! kernel's own tables, and is asked as soon as a connection is accepted. One question is under
-//! way at a time and holds everything that came meanwhile, and after an answer there is a pause as
-//! long as the answer took: however many connections are made inside, the keeper is never kept
-//! busy with them alone.
+//! way at a time and holds everything that came meanwhile. The time that answers took is counted, and
+//! the time without questions is taken off again ([`Work`]): beyond [`MOST_WORK`] there is a pause as long
+//! as what is left. So a few connections never wait, and however many are made inside, the keeper is
+//! never kept busy with them alone.
 
 use skep_types::{EgressPeer, FromEgress};
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 const MOST_AT_ONCE: usize = 256;
 /// How long a connection waits for its exec to be known. Later it is not known.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How much work the keeper is given without a pause.
+const MOST_WORK: Duration = Duration::from_millis(20);
 /// How long the keeper may take; after that all of a question are unknown.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -64,6 +67,7 @@ impl Owners {
 
     /// Asks for as long as the keeper can be told something.
     pub(crate) async fn ask(self: Arc<Self>, keeper: mpsc::UnboundedSender<FromEgress>) {
+        let mut work = Work::new(Instant::now());
         for question in 0.. {
             let batch = self.next_batch().await;
             let (sender, receiver) = oneshot::channel();
@@ -75,12 +79,14 @@ impl Owners {
             }
             let execs = timeout(KEEPER_PATIENCE, receiver).await;
             let execs = execs.ok().and_then(Result::ok).unwrap_or_default();
-            let took = start.elapsed();
+            let pause = work.and(start, Instant::now());
             let execs = execs.into_iter().chain(std::iter::repeat(None));
             for ((_, sender), exec) in batch.into_iter().zip(execs) {
                 let _ = sender.send(exec);
             }
-            sleep(took).await;
+            if let Some(pause) = pause {
+                sleep(pause).await;
+            }
         }
     }
 
@@ -100,6 +106,26 @@ impl Owners {
     }
 }
 
+/// How much the keeper has worked for us lately.
+struct Work {
+    left: Duration,
+    until: Instant,
+}
+
+impl Work {
+    fn new(now: Instant) -> Self {
+        Self { left: Duration::ZERO, until: now }
+    }
+
+    /// It worked from `start` to `end`; how long it has to be left alone now.
+    fn and(&mut self, start: Instant, end: Instant) -> Option<Duration> {
+        let rest = start.saturating_duration_since(self.until);
+        self.left = self.left.saturating_sub(rest) + end.saturating_duration_since(start);
+        self.until = end;
+        (self.left > MOST_WORK).then_some(self.left)
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -111,6 +137,25 @@ mod tests {
     fn peer(port: u16) -> EgressPeer {
         let address = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
         EgressPeer { udp: false, local: address(port), remote: address(443) }
+    }
+
+    #[test]
+    fn a_few_questions_cost_no_pause_and_many_cost_as_much_as_they_took() {
+        let start = Instant::now();
+        let at = |milliseconds: u64| start + Duration::from_millis(milliseconds);
+        let mut work = Work::new(start);
+        assert_eq!(work.and(at(0), at(5)), None);
+        assert_eq!(work.and(at(10), at(20)), None, "five of them were taken off");
+        assert_eq!(work.and(at(20), at(40)), Some(Duration::from_millis(30)));
+        assert_eq!(work.and(at(70), at(71)), None, "the pause was kept");
+        // One after the other for a second: half of the time the keeper is left alone.
+        let (mut now, mut worked) = (at(100), Duration::ZERO);
+        while now < at(1100) {
+            let end = now + Duration::from_millis(4);
+            worked += end - now;
+            now = end + work.and(now, end).unwrap_or_default();
+        }
+        assert!(worked < Duration::from_millis(560), "{worked:?}");
     }
 
     #[tokio::test]

@@ -80,6 +80,7 @@ struct Descriptors {
     dns_udp: Vec<OwnedFd>,
     dns_tcp: Vec<OwnedFd>,
     proxy: Vec<OwnedFd>,
+    tun: Vec<OwnedFd>,
 }
 
 impl Descriptors {
@@ -98,8 +99,9 @@ impl Descriptors {
             dns_udp: all(&numbers.dns_udp)?,
             dns_tcp: all(&numbers.dns_tcp)?,
             proxy: all(&numbers.proxy)?,
+            tun: all(&numbers.tun)?,
         };
-        let lists = [&taken.tcp, &taken.dns_udp, &taken.dns_tcp, &taken.proxy];
+        let lists = [&taken.tcp, &taken.dns_udp, &taken.dns_tcp, &taken.proxy, &taken.tun];
         let keep: Vec<_> = [&taken.control, &taken.audit]
             .into_iter()
             .chain(lists.into_iter().flatten())
@@ -133,6 +135,7 @@ impl Descriptors {
             dns_udp: self.dns_udp.into_iter().map(udp).collect::<io::Result<_>>()?,
             dns_tcp: listeners(self.dns_tcp)?,
             proxy: listeners(self.proxy)?,
+            tun: self.tun.into_iter().next(),
             audit: File::from(self.audit),
             // Where nothing is redirected, we listen at the very address that was meant.
             destination: Arc::new(|stream| {

@@ -2,8 +2,9 @@
 
 use crate::audit::{Audit, Clock, Subject};
 use crate::client::Client;
-use crate::gateway::{Gateway, Ticket};
+use crate::gateway::{Gateway, Ticket, connections};
 use crate::judge::Destination;
+use crate::tun::Tun;
 use crate::{connection, dns, explicit};
 use skep_policy::egress::reason;
 use skep_types::{
@@ -12,6 +13,7 @@ use skep_types::{
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -19,6 +21,9 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
+
+/// Where names are asked for.
+const DNS_PORT: u16 = 53;
 
 /// Where a redirected connection was going; by the kernel's memory of NAT, or told by whoever
 /// made the listener.
@@ -34,6 +39,9 @@ pub struct Sockets {
     pub dns_tcp: Vec<TcpListener>,
     /// For programs that use a proxy.
     pub proxy: Vec<TcpListener>,
+    /// Everything is routed to this interface, where connections cannot be redirected. What comes by
+    /// it is led to those of `tcp` that listen at no loopback address.
+    pub tun: Option<OwnedFd>,
     /// The log, opened for reading and appending.
     pub audit: File,
     /// How to learn where a connection to one of `tcp` was going.
@@ -43,11 +51,12 @@ pub struct Sockets {
 }
 
 /// Serves until the keeper closes its end. Nothing is accepted before it sent the configuration.
-pub async fn run(sockets: Sockets, mut control: UnixStream) -> io::Result<()> {
+pub async fn run(mut sockets: Sockets, mut control: UnixStream) -> io::Result<()> {
+    let way = Way::open(&mut sockets)?;
     let Some(ToEgress::Configure(config)) = receive(&mut control).await? else {
         return Err(io::Error::other("the first message is not the configuration"));
     };
-    let gateway = match start(sockets, config) {
+    let gateway = match start(sockets, &way, config) {
         Ok(gateway) => gateway,
         Err(message) => {
             send(&mut control, &FromEgress::Refused { message: message.clone() }).await?;
@@ -100,22 +109,29 @@ fn obey(gateway: &Gateway, message: ToEgress) -> Option<FromEgress> {
     })
 }
 
-fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String> {
-    let Sockets { tcp, dns_udp, dns_tcp, proxy, audit, destination, clock } = sockets;
+fn start(sockets: Sockets, way: &Way, config: EgressConfig) -> Result<Arc<Gateway>, String> {
+    let Sockets { tcp, dns_udp, dns_tcp, proxy, audit, clock, .. } = sockets;
     let audit = Audit::new(audit, config.limits.audit_bytes, clock);
-    let gateway = Gateway::new(config, audit).map_err(|error| whole_text(&error))?;
-    let room = Arc::new(Semaphore::new(connections(gateway.limits.connections)));
+    let files = files();
+    let gateway = Gateway::new(config, audit, files).map_err(|error| whole_text(&error))?;
+    let room = Arc::new(Semaphore::new(connections(gateway.limits.connections, files)));
+    if let Some(tun) = &way.tun {
+        tun.serve(gateway.clone());
+    }
     for listener in tcp {
-        let destination = destination.clone();
+        let to = way.clone();
         tokio::spawn(accept(
             gateway.clone(),
             room.clone(),
             listener,
-            destination.clone(),
+            way.clone(),
             move |gateway, ticket, stream| {
-                let going = destination(&stream);
+                let going = to.destination(&stream);
                 async move {
                     let Ok(going) = going else { return Client::new(stream).reset() };
+                    if going.port() == DNS_PORT {
+                        return ask_names(gateway, ticket, stream).await;
+                    }
                     let destination = Destination {
                         name: None,
                         addresses: vec![going.ip().to_canonical()],
@@ -127,32 +143,64 @@ fn start(sockets: Sockets, config: EgressConfig) -> Result<Arc<Gateway>, String>
         ));
     }
     for listener in proxy {
-        tokio::spawn(accept(
-            gateway.clone(),
-            room.clone(),
-            listener,
-            destination.clone(),
-            explicit::serve,
-        ));
+        tokio::spawn(accept(gateway.clone(), room.clone(), listener, way.clone(), explicit::serve));
     }
     for listener in dns_tcp {
-        tokio::spawn(accept(
-            gateway.clone(),
-            room.clone(),
-            listener,
-            destination.clone(),
-            |gateway, ticket, stream| async move {
-                tokio::select! {
-                    () = dns::serve_tcp(gateway, &ticket, stream) => {}
-                    () = ticket.cut() => {}
-                }
-            },
-        ));
+        tokio::spawn(accept(gateway.clone(), room.clone(), listener, way.clone(), ask_names));
     }
     for socket in dns_udp {
         tokio::spawn(dns::serve_udp(gateway.clone(), Arc::new(socket)));
     }
     Ok(gateway)
+}
+
+/// Questions for names, whomever they were sent to.
+async fn ask_names(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream: TcpStream) {
+    tokio::select! {
+        () = dns::serve_tcp(gateway, &ticket, stream) => {}
+        () = ticket.cut() => {}
+    }
+}
+
+/// How connections come to the listeners.
+#[derive(Clone)]
+struct Way {
+    redirected: OriginalDestination,
+    tun: Option<Arc<Tun>>,
+}
+
+impl Way {
+    /// An interface leads packets from here on; before the configuration is known nobody accepts
+    /// what they open, and no name is answered.
+    fn open(sockets: &mut Sockets) -> io::Result<Self> {
+        let tun = match sockets.tun.take() {
+            None => None,
+            Some(device) => {
+                let doors = sockets.tcp.iter().filter_map(|door| door.local_addr().ok());
+                let doors = doors.filter(|door| !door.ip().is_loopback()).collect();
+                let tun = Arc::new(Tun::new(device, doors)?);
+                tokio::spawn(tun.clone().run());
+                Some(tun)
+            }
+        };
+        Ok(Self { redirected: sockets.destination.clone(), tun })
+    }
+
+    /// Where a connection was going.
+    fn destination(&self, stream: &TcpStream) -> io::Result<SocketAddr> {
+        let peer = stream.peer_addr()?;
+        match self.tun.as_ref().and_then(|tun| tun.destination(peer)) {
+            Some(destination) => Ok(destination),
+            None => (self.redirected)(stream),
+        }
+    }
+
+    /// The client's socket as it sees itself. Where nobody had a hand in it, it is connected to us.
+    fn seen_from_inside(&self, stream: &TcpStream, peer: SocketAddr) -> Option<EgressPeer> {
+        let remote = self.destination(stream).or_else(|_| stream.local_addr()).ok()?;
+        let local = self.tun.as_ref().and_then(|tun| tun.client(peer)).unwrap_or(peer);
+        Some(EgressPeer { udp: false, local, remote })
+    }
 }
 
 /// An error with its causes.
@@ -166,12 +214,11 @@ fn whole_text(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Each connection may need two descriptors, and some are needed for other things.
-fn connections(asked: usize) -> usize {
+/// How many descriptors the process may have.
+fn files() -> usize {
     use rustix::process::{Resource, getrlimit};
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let fit = usize::try_from(files.saturating_sub(64) / 2).unwrap_or(usize::MAX);
-    asked.min(fit).max(1)
+    usize::try_from(files).unwrap_or(usize::MAX)
 }
 
 /// Takes connections for ever. With no room left they are ended at once, and the log says so
@@ -180,7 +227,7 @@ async fn accept<F, W>(
     gateway: Arc<Gateway>,
     room: Arc<Semaphore>,
     listener: TcpListener,
-    destination: OriginalDestination,
+    way: Way,
     work: F,
 ) where
     F: Fn(Arc<Gateway>, Arc<Ticket>, TcpStream) -> W,
@@ -201,19 +248,9 @@ async fn accept<F, W>(
             }
             continue;
         };
-        let ticket = Arc::new(gateway.enter(permit, seen_from_inside(&stream, peer, &destination)));
+        let ticket = Arc::new(gateway.enter(permit, way.seen_from_inside(&stream, peer)));
         tokio::spawn(work(gateway.clone(), ticket, stream));
     }
-}
-
-/// The client's socket as it sees itself. Where no NAT had a hand in it, it is connected to us.
-fn seen_from_inside(
-    stream: &TcpStream,
-    peer: SocketAddr,
-    destination: &OriginalDestination,
-) -> Option<EgressPeer> {
-    let remote = destination(stream).or_else(|_| stream.local_addr()).ok()?;
-    Some(EgressPeer { udp: false, local: peer, remote })
 }
 
 /// The next message; `None` when the keeper is gone.

@@ -12,8 +12,8 @@ const ROOM: usize = 32 << 10;
 /// Counts of a tunnel, kept when it is ended from outside.
 #[derive(Default)]
 pub(crate) struct Counts {
-    from_outside: AtomicU64,
-    to_outside: AtomicU64,
+    pub(crate) from_outside: AtomicU64,
+    pub(crate) to_outside: AtomicU64,
 }
 
 impl Counts {
@@ -31,29 +31,47 @@ pub(crate) async fn run(
     counts: &Counts,
     idle: Duration,
 ) {
-    let start = Instant::now();
-    let moved = AtomicU64::new(0);
-    let touch = || moved.store(start.elapsed().as_secs(), Ordering::Relaxed);
+    let clock = Idle::new(idle);
     let (mut inside_read, mut inside_write) = tokio::io::split(inside);
     let (mut outside_read, mut outside_write) = tokio::io::split(outside);
     let both = async {
         tokio::try_join!(
-            copy(&mut inside_read, &mut outside_write, &counts.to_outside, &touch),
-            copy(&mut outside_read, &mut inside_write, &counts.from_outside, &touch),
+            copy(&mut inside_read, &mut outside_write, &counts.to_outside, &clock),
+            copy(&mut outside_read, &mut inside_write, &counts.from_outside, &clock),
         )
     };
-    let watch = async {
+    tokio::select! {
+        _ = both => {}
+        () = clock.over() => {}
+    }
+}
+
+/// How long nothing has moved.
+pub(crate) struct Idle {
+    start: Instant,
+    moved: AtomicU64,
+    most: Duration,
+}
+
+impl Idle {
+    pub(crate) fn new(most: Duration) -> Self {
+        Self { start: Instant::now(), moved: AtomicU64::new(0), most }
+    }
+
+    /// Something has moved.
+    pub(crate) fn touch(&self) {
+        self.moved.store(self.start.elapsed().as_secs(), Ordering::Relaxed);
+    }
+
+    /// Comes back when nothing has moved for too long.
+    pub(crate) async fn over(&self) {
         loop {
-            let quiet = start.elapsed().as_secs() - moved.load(Ordering::Relaxed);
-            match idle.as_secs().checked_sub(quiet) {
+            let quiet = self.start.elapsed().as_secs() - self.moved.load(Ordering::Relaxed);
+            match self.most.as_secs().checked_sub(quiet) {
                 None | Some(0) => return,
                 Some(left) => tokio::time::sleep(Duration::from_secs(left)).await,
             }
         }
-    };
-    tokio::select! {
-        _ = both => {}
-        () = watch => {}
     }
 }
 
@@ -61,7 +79,7 @@ async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     count: &AtomicU64,
-    touch: &impl Fn(),
+    clock: &Idle,
 ) -> io::Result<()> {
     let mut room = vec![0; ROOM];
     loop {
@@ -73,6 +91,6 @@ async fn copy(
         // TLS keeps bytes back until told.
         to.flush().await?;
         count.fetch_add(got as u64, Ordering::Relaxed);
-        touch();
+        clock.touch();
     }
 }

@@ -9,15 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What is known of bytes from the inside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bytes {
-    /// What they are; they pass.
-    Judged,
-    /// Nothing yet; they are watched until it is.
-    Unjudged,
-}
-
 /// Reads from the inside what may pass. Nothing is given out that makes TLS or a request of HTTP of
 /// what was given out before: reading fails then.
 pub(crate) struct Watched {
@@ -28,13 +19,9 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Before `inner`. The flag tells afterwards whether it ended for that reason.
-    pub(crate) fn before<S>(inner: S, bytes: Bytes) -> (Sifted<S, Self>, Arc<AtomicBool>) {
+    pub(crate) fn before<S>(inner: S) -> (Sifted<S, Self>, Arc<AtomicBool>) {
         let changed = Arc::new(AtomicBool::new(false));
-        let line = match bytes {
-            Bytes::Unjudged => Some(Vec::new()),
-            Bytes::Judged => None,
-        };
-        (Sifted::new(inner, Self { line, changed: changed.clone() }), changed)
+        (Sifted::new(inner, Self { line: Some(Vec::new()), changed: changed.clone() }), changed)
     }
 }
 
@@ -70,7 +57,7 @@ mod tests {
     /// What passes of pieces that come one after the other, and whether it was ended.
     async fn through(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
         let (mut from, to) = tokio::io::duplex(4096);
-        let (mut watched, changed) = Watched::before(to, Bytes::Unjudged);
+        let (mut watched, changed) = Watched::before(to);
         let mut passed = Vec::new();
         for piece in pieces {
             from.write_all(piece).await.unwrap();

@@ -55,7 +55,6 @@ pub use executed::run_executed;
 pub use identity::IdMap;
 pub use keeper::{Usage, usage};
 pub use launch::{CGROUP_PARENT, start};
-pub use network::knock::answer as knock;
 pub use network::rules_unavailable;
 #[doc(hidden)]
 pub use protocol::{FrameKind, Request, parse_frame, push_frame};

@@ -8,9 +8,9 @@
 
 use crate::failure::Failure;
 use crate::network::inside::Doors;
-use crate::network::knock::Question;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
+use skep_knock::Question;
 use skep_provider::record::Begun;
 use skep_types::{
     ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, SandboxName,

@@ -87,7 +87,9 @@ fn redirect() -> Finding {
     let missing = skep_keeper::rules_unavailable();
     let (reason, remedy) = missing.unzip();
     let reason = reason.map(|reason| {
-        format!("{reason}; without it only the ports that rules name lead to the proxy")
+        format!(
+            "{reason}; without it an interface of user space (`/dev/net/tun`) leads to the proxy, and where there is none only the ports that rules name"
+        )
     });
     Finding {
         name: "nft-redirect".into(),

@@ -29,6 +29,7 @@ pub mod record;
 
 pub use capabilities::{Boundary, Capabilities};
 
+pub use skep_types::EgressProbe;
 use skep_types::{
     ByteString, Code, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, KeeperIdentity,
     Layer, Policy, Problem, RelPath, SandboxId, SandboxName, SecretValue, TerminalSize,
@@ -263,25 +264,6 @@ pub struct Beside<'a> {
 /// The caller does not want the sandbox any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawn;
-
-/// What came of trying to reach a host from inside.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EgressProbe {
-    /// The host, as asked for.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// Whether it was reached.
-    pub reached: bool,
-    /// Whether the rules allow it; `None` where that could not be found out.
-    pub allowed: Option<bool>,
-    /// What was seen.
-    pub how: String,
-    /// Why not, in the proxy's words.
-    pub reason: Option<String>,
-    /// What would allow it.
-    pub hint: Option<String>,
-}
 
 /// Where the processes of a sandbox run.
 pub trait Provider {

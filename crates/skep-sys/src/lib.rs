@@ -41,3 +41,4 @@ pub mod signal;
 pub mod socket_diag;
 pub mod stdio;
 pub mod subordinate;
+pub mod tun;

@@ -1,4 +1,4 @@
-//! Addresses and routes of the loopback interface, by netlink.
+//! Addresses of the loopback interface, and routes, by netlink.
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -10,6 +10,9 @@ use std::net::IpAddr;
 
 /// `lo` is the first interface of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
+
+/// Of a request that makes something which must not be there yet.
+const NEW: libc::c_int = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
 
 /// A family of addresses, for routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +44,7 @@ pub fn add_loopback_address(address: IpAddr) -> io::Result<()> {
     body.extend(LOOPBACK_INDEX.to_ne_bytes());
     attribute(&mut body, libc::IFA_LOCAL, &bytes);
     attribute(&mut body, libc::IFA_ADDRESS, &bytes);
-    ask(libc::RTM_NEWADDR, &body)
+    ask(libc::RTM_NEWADDR, NEW, &body)
 }
 
 /// Sends everything of a family that has no other way to `lo`.
@@ -50,30 +53,55 @@ pub fn add_loopback_address(address: IpAddr) -> io::Result<()> {
 /// `lo` as unreachable (`ip6_route_info_create` in `net/ipv6/route.c`).
 pub fn add_default_route(family: Family) -> io::Result<()> {
     match family {
-        Family::V4 => {
-            let main = (libc::RT_TABLE_MAIN, libc::RT_SCOPE_LINK, libc::RTN_UNICAST);
-            default_route(family, main)
-        }
+        Family::V4 => add_default_route_by(family, LOOPBACK_INDEX),
         Family::V6 => add_local_default_route(family),
     }
+}
+
+/// Sends everything of a family that has no other way to an interface.
+pub fn add_default_route_by(family: Family, interface: u32) -> io::Result<()> {
+    ask(libc::RTM_NEWROUTE, NEW, &default_route(family, unicast(family), interface))
+}
+
+/// Takes back what [`add_default_route`] did.
+pub fn remove_default_route(family: Family) -> io::Result<()> {
+    let kind = match family {
+        Family::V4 => unicast(family),
+        Family::V6 => local(family),
+    };
+    ask(libc::RTM_DELROUTE, 0, &default_route(family, kind, LOOPBACK_INDEX))
 }
 
 /// Makes every address of a family the namespace's own: what is sent to any of them comes to its
 /// sockets.
 pub fn add_local_default_route(family: Family) -> io::Result<()> {
+    ask(libc::RTM_NEWROUTE, NEW, &default_route(family, local(family), LOOPBACK_INDEX))
+}
+
+/// Table, scope and type of a route by an interface.
+fn unicast(family: Family) -> (u8, u8, u8) {
+    let scope = match family {
+        Family::V4 => libc::RT_SCOPE_LINK,
+        Family::V6 => libc::RT_SCOPE_UNIVERSE,
+    };
+    (libc::RT_TABLE_MAIN, scope, libc::RTN_UNICAST)
+}
+
+/// The same of a route to ourselves.
+fn local(family: Family) -> (u8, u8, u8) {
     let scope = match family {
         Family::V4 => libc::RT_SCOPE_HOST,
         Family::V6 => libc::RT_SCOPE_UNIVERSE,
     };
-    default_route(family, (libc::RT_TABLE_LOCAL, scope, libc::RTN_LOCAL))
+    (libc::RT_TABLE_LOCAL, scope, libc::RTN_LOCAL)
 }
 
-fn default_route(family: Family, (table, scope, kind): (u8, u8, u8)) -> io::Result<()> {
+fn default_route(family: Family, (table, scope, kind): (u8, u8, u8), interface: u32) -> Vec<u8> {
     // struct rtmsg: family, two prefix lengths, tos, table, protocol, scope, type, flags.
     let mut body = vec![family.number(), 0, 0, 0, table, libc::RTPROT_BOOT, scope, kind];
     body.extend(0u32.to_ne_bytes());
-    attribute(&mut body, libc::RTA_OIF, &LOOPBACK_INDEX.to_ne_bytes());
-    ask(libc::RTM_NEWROUTE, &body)
+    attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
+    body
 }
 
 /// Appends an attribute, padded to four bytes as netlink wants it.
@@ -85,8 +113,8 @@ fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// Sends one request to the kernel's routing and waits for its answer.
-fn ask(kind: u16, body: &[u8]) -> io::Result<()> {
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+fn ask(kind: u16, flags: libc::c_int, body: &[u8]) -> io::Result<()> {
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags;
     let mut message = Vec::with_capacity(16 + body.len());
     message.extend((16 + body.len() as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());

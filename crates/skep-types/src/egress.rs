@@ -34,6 +34,9 @@ pub struct EgressDescriptors {
     pub dns_tcp: Vec<i32>,
     /// Listeners for programs that use a proxy: HTTP, CONNECT and SOCKS5 on one port.
     pub proxy: Vec<i32>,
+    /// A network interface that everything is routed to, where connections cannot be redirected;
+    /// listeners at addresses that are no loopback addresses take what comes by it.
+    pub tun: Vec<i32>,
 }
 
 /// A word that names no descriptor.
@@ -50,6 +53,7 @@ impl EgressDescriptors {
             ("dns_udp", &self.dns_udp),
             ("dns_tcp", &self.dns_tcp),
             ("proxy", &self.proxy),
+            ("tun", &self.tun),
         ];
         for (key, numbers) in lists {
             words.extend(numbers.iter().map(|number| format!("{key}={number}")));
@@ -76,6 +80,7 @@ impl EgressDescriptors {
                 "dns_udp" => found.dns_udp.push(number),
                 "dns_tcp" => found.dns_tcp.push(number),
                 "proxy" => found.proxy.push(number),
+                "tun" => found.tun.push(number),
                 _ => return Err(bad()),
             }
         }
@@ -341,6 +346,25 @@ impl std::io::Write for Counter {
     }
 }
 
+/// What came of trying to reach a host from inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressProbe {
+    /// The host, as asked for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it was reached.
+    pub reached: bool,
+    /// Whether the rules allow it; `None` where that could not be found out.
+    pub allowed: Option<bool>,
+    /// What was seen.
+    pub how: String,
+    /// Why not, in the proxy's words.
+    pub reason: Option<String>,
+    /// What would allow it.
+    pub hint: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,6 +403,7 @@ mod tests {
             dns_udp: vec![7],
             dns_tcp: vec![8],
             proxy: vec![9],
+            tun: vec![10],
         };
         assert_eq!(EgressDescriptors::parse(&descriptors.arguments()), Ok(descriptors));
         for words in [

@@ -49,8 +49,8 @@ pub use change::{
 };
 pub use egress::{
     DescriptorError, EGRESS_WORD, EgressConfig, EgressDescriptors, EgressEntry, EgressLimits,
-    EgressPeer, EgressSecret, EgressStats, EgressVerdict, FromEgress, MAX_EGRESS_MESSAGE,
-    SecretValue, ToEgress, egress_message,
+    EgressPeer, EgressProbe, EgressSecret, EgressStats, EgressVerdict, FromEgress,
+    MAX_EGRESS_MESSAGE, SecretValue, ToEgress, egress_message,
 };
 pub use enforcement::{EnforcementReport, Layer, LayerReport};
 pub use entry::{EntryState, SpecialKind};

@@ -104,6 +104,7 @@ impl Lab {
             dns_udp: vec![udp],
             dns_tcp: vec![dns_tcp],
             proxy: vec![proxy],
+            tun: None,
             audit: file,
             destination: Arc::new(move |stream| {
                 let from = stream.peer_addr()?;

@@ -5,11 +5,11 @@
 
 use super::Keeper;
 use crate::failure::{Failure, Step};
-use crate::network::knock::Question;
 use crate::network::process::{Egress, PATIENCE, host_loopback};
 use crate::network::rules;
 use crate::protocol::{Reply, ToInit};
 use rustix::fd::AsFd;
+use skep_knock::Question;
 use skep_types::{ByteString, EgressDeath, FromEgress, ToEgress};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -32,8 +32,16 @@ pub(super) struct EgressState {
     restart_at: Option<Instant>,
     /// By when it must have answered.
     answer_by: Option<Instant>,
-    /// Clients whose new rules a guest has not taken in yet, and how many connections they cut.
-    ruling: VecDeque<(u64, usize)>,
+    /// New rules that a guest has not taken in yet.
+    ruling: VecDeque<Ruling>,
+}
+
+/// New rules on their way: who wants them, how many connections they cut, and what was before.
+#[derive(Debug)]
+struct Ruling {
+    client: u64,
+    cut: usize,
+    before: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -42,6 +50,8 @@ enum Asked {
     Serve,
     /// New rules, for a client.
     Rules { client: u64, rules: Vec<String> },
+    /// The old rules again, because of this, which a client is waiting to hear.
+    Back { client: u64, failure: Failure },
     /// To forget a secret, for a client.
     Revoke { client: u64, name: String },
 }
@@ -110,10 +120,20 @@ impl Keeper<'_> {
                 let redirected = egress.redirect(&rules);
                 let before = std::mem::replace(&mut egress.config.rules, rules.clone());
                 match redirected.and_then(|()| self.redirect_in_guest(&before, &rules)) {
-                    Ok(true) => self.state.egress.ruling.push_back((client, cut)),
+                    Ok(true) => {
+                        self.state.egress.ruling.push_back(Ruling { client, cut, before });
+                    }
                     Ok(false) => self.reply(client, &Ok(Reply::Reached { cut })),
-                    Err(failure) => self.reply(client, &Err(failure)),
+                    Err(failure) => self.take_rules_back(client, before, failure),
                 }
+            }
+            (Asked::Back { client, failure }, FromEgress::Ack { .. }) => {
+                self.reply(client, &Err(failure));
+            }
+            // The rules that were in force are refused: whatever is in force now, it is not known.
+            (Asked::Back { client, failure }, _) => {
+                self.reply(client, &Err(failure));
+                self.egress_died("it did not take its old rules back");
             }
             (Asked::Revoke { client, name }, FromEgress::Ack { cut }) => {
                 egress.config.secrets.retain(|secret| secret.name != name);
@@ -143,8 +163,34 @@ impl Keeper<'_> {
 
     /// The guest has taken them in, or not.
     pub(super) fn guest_ruled(&mut self, result: Result<(), Failure>) {
-        if let Some((client, cut)) = self.state.egress.ruling.pop_front() {
-            self.reply(client, &result.map(|()| Reply::Reached { cut }));
+        let Some(Ruling { client, cut, before }) = self.state.egress.ruling.pop_front() else {
+            return;
+        };
+        match result {
+            Ok(()) => self.reply(client, &Ok(Reply::Reached { cut })),
+            Err(failure) => self.take_rules_back(client, before, failure),
+        }
+    }
+
+    /// New rules are in force as a whole or not at all: the process has them, the namespace does not.
+    /// What they cut stays cut.
+    fn take_rules_back(&mut self, client: u64, before: Vec<String>, failure: Failure) {
+        let Some(egress) = &mut self.attendants.egress else {
+            return self.reply(client, &Err(failure));
+        };
+        // Were this to fail too, loopback literals would lead to a proxy that refuses them.
+        let _ = egress.redirect(&before);
+        egress.config.rules.clone_from(&before);
+        let told = egress.tell(&ToEgress::Update { rules: before, learn: false });
+        match told {
+            Ok(()) => {
+                self.state.egress.asked.push_back(Asked::Back { client, failure });
+                self.state.egress.answer_by.get_or_insert(Instant::now() + PATIENCE);
+            }
+            Err(_) => {
+                self.reply(client, &Err(failure));
+                self.egress_died("it could not be told its old rules");
+            }
         }
     }
 
@@ -177,9 +223,13 @@ impl Keeper<'_> {
         let asked = std::mem::take(&mut state.asked);
         self.record_egress_death(&death);
         for asked in asked {
-            if let Asked::Rules { client, .. } | Asked::Revoke { client, .. } = asked {
-                let gone = Failure::invalid(format!("the egress process is gone: {why}"));
-                self.reply(client, &Err(gone));
+            let gone = || Failure::invalid(format!("the egress process is gone: {why}"));
+            match asked {
+                Asked::Serve => {}
+                Asked::Rules { client, .. } | Asked::Revoke { client, .. } => {
+                    self.reply(client, &Err(gone()));
+                }
+                Asked::Back { client, failure } => self.reply(client, &Err(failure)),
             }
         }
     }
@@ -192,6 +242,11 @@ impl Keeper<'_> {
 
     /// A client wants other rules.
     pub(super) fn operate_reach(&mut self, client: u64, rules: Vec<String>) {
+        // What is known to be impossible is refused before the process hears of it.
+        let possible = self.attendants.egress.as_ref().map(|egress| egress.can_redirect(&rules));
+        if let Some(Err(failure)) = possible {
+            return self.reply(client, &Err(failure));
+        }
         let message = ToEgress::Update { rules: rules.clone(), learn: false };
         self.ask_egress(client, &message, Asked::Rules { client, rules });
     }

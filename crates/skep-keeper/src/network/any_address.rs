@@ -1,4 +1,5 @@
-//! The way out where connections cannot be redirected: every address is the sandbox's own.
+//! The way out where connections can neither be redirected nor read from an interface: every address is the
+//! sandbox's own.
 //!
 //! A *local* default route has the kernel deliver whatever is sent to any address to sockets of the
 //! namespace itself. A listener on all addresses of a port then takes every connection to that
@@ -10,12 +11,10 @@
 use super::NOWHERE;
 use super::inside::{DNS_PORT, Doors, listen};
 use super::place::Place;
-use crate::channel::Channel;
-use crate::failure::{Failure, Step};
-use rustix::fd::{AsFd, OwnedFd};
+use super::unredirected::made_at;
+use crate::failure::Failure;
+use rustix::fd::OwnedFd;
 use skep_policy::egress::{Ports, RuleSet, Target};
-use skep_sys::message::MAX_DESCRIPTORS;
-use skep_sys::process::{Namespaces, clone_with, wait_for};
 use skep_sys::route::{Family, add_local_default_route};
 use std::collections::BTreeSet;
 use std::io;
@@ -31,19 +30,18 @@ pub struct AnyAddress {
 }
 
 impl AnyAddress {
-    /// Opens them for `rules` in the sandbox's network. `why` connections cannot be redirected.
+    /// Opens them for `rules` in the sandbox's network. `reason` there is nothing better.
     pub fn open(
         place: &Place,
         doors: &Doors,
         rules: &[String],
-        why: &Failure,
+        reason: String,
     ) -> Result<Self, Failure> {
-        let reason = skep_types::chain(&skep_provider::ProviderError::from(why.clone()));
         let open = wanted(rules, doors, &reason)?;
         let probes = NOWHERE.iter().filter(|to| to.is_ipv4() || doors.tcp6.is_some());
         let probes = probes.map(|to| SocketAddr::new(everywhere(to.ip()), to.port()));
         let all: Vec<SocketAddr> = probes.chain(open.iter().copied()).collect();
-        Ok(Self { sockets: listen_at(place, &all)?, open, reason })
+        Ok(Self { sockets: made_at(place, || listen_to(&all))?, open, reason })
     }
 
     /// The listeners.
@@ -124,39 +122,13 @@ fn wanted(rules: &[String], doors: &Doors, reason: &str) -> Result<BTreeSet<Sock
     Ok(open)
 }
 
-/// By a child that goes there.
-fn listen_at(place: &Place, addresses: &[SocketAddr]) -> Result<Vec<OwnedFd>, Failure> {
-    let step = || "listen for every address of the sandbox's network".to_owned();
-    let (ours, theirs) = Channel::pair().step(step)?;
-    let child = clone_with(Namespaces::NONE, || {
-        let opened = place.enter().and_then(|()| listen_to(addresses));
-        let told = opened.and_then(|sockets| {
-            for batch in sockets.chunks(MAX_DESCRIPTORS) {
-                let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
-                theirs.send(&Ok::<(), Failure>(()), &batch)?;
-            }
-            Ok(())
-        });
-        let Err(failure) = told.step(step) else { return 0 };
-        i32::from(theirs.send(&Err::<(), _>(failure), &[]).is_err())
-    })
-    .step(step)?;
-    drop(theirs);
-    let mut sockets = Vec::new();
-    while sockets.len() < addresses.len() {
-        let (answer, more) = ours.receive::<Result<(), Failure>>().step(step)?;
-        answer?;
-        sockets.extend(more);
-    }
-    wait_for(&child).step(step)?;
-    Ok(sockets)
-}
-
 fn listen_to(addresses: &[SocketAddr]) -> io::Result<Vec<OwnedFd>> {
     match add_local_default_route(Family::V4) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    // Init made this one, where there is IPv6; an interface that could not be had may have cost it.
+    let _ = add_local_default_route(Family::V6);
     addresses.iter().map(|address| listen(address.ip(), address.port())).collect()
 }
 

@@ -5,23 +5,25 @@
 //! query to sockets that init makes there and whose other end a process outside holds: the egress
 //! process, which decides and dials. A program that ignores proxy variables is covered too.
 //!
-//! - [`any_address`] does without the rules, for the ports that were named.
+//! - [`unredirected`] does without the rules: by an interface ([`tun`]), or for the ports that were named
+//!   ([`any_address`]).
 //! - [`inside`] is what init does in the namespace: addresses, routes, sockets.
 //! - [`config`] and [`process`] are the egress process, as the keeper sees it.
-//! - [`knock`] and [`direct`] try from inside whether a host can be reached.
+//! - [`knock`] tries from inside whether a host can be reached.
 //! - [`place`] is the namespace, for those outside who have something to do in it.
 //! - [`publish`] lets the host in, through ports that were named.
 //! - [`rules`] is what the keeper has `nft` do there.
 
 pub mod any_address;
 pub mod config;
-pub mod direct;
 pub mod inside;
 pub mod knock;
 pub mod place;
 pub mod process;
 pub mod publish;
 pub mod rules;
+pub mod tun;
+pub mod unredirected;
 
 use crate::failure::Failure;
 use crate::probe;
@@ -69,7 +71,7 @@ pub fn serve(egress: &mut Egress, report: &mut EnforcementReport) -> Result<(), 
     if let (Some(how), Some(network)) = (egress.without_redirect(), report.0.get(&Layer::Network))
         && network.reason.as_deref().is_none_or(|reason| reason == probe::DATAGRAM_PASSES)
     {
-        // A datagram can be sent, to the sandbox itself: there is nobody else.
+        // A datagram can be sent, to the sandbox itself or to us: there is nobody else.
         report.on(Layer::Network, how);
     }
     egress.start()

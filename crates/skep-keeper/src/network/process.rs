@@ -3,9 +3,9 @@
 //! It is this same program, executed anew with the word for it, because what it needs (threads of
 //! an async runtime, TLS) must not be in a process that forks. It dies with the keeper.
 
-use super::any_address::AnyAddress;
 use super::inside::Doors;
 use super::place::Place;
+use super::unredirected::Unredirected;
 use super::{NOWHERE, config, rules};
 use crate::failure::{Failure, Step};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,7 +50,7 @@ pub struct Egress {
     place: Place,
     sockets: Vec<OwnedFd>,
     /// Where connections cannot be redirected.
-    any_address: Option<AnyAddress>,
+    unredirected: Option<Unredirected>,
     diagnosis: Option<OwnedFd>,
     directory: PathBuf,
     running: Option<Running>,
@@ -83,9 +83,9 @@ impl Egress {
         let config = config::egress_config(spec)?;
         let literals = host_loopback(&config.rules)?;
         let redirected = rules::load(&place, &rules::ruleset(&doors, &literals));
-        let any_address = match redirected {
+        let unredirected = match redirected {
             Ok(()) => None,
-            Err(why) => Some(AnyAddress::open(&place, &doors, &config.rules, &why)?),
+            Err(why) => Some(Unredirected::open(&place, &doors, &config.rules, &why)?),
         };
         forget_deaths(&spec.directory);
         let (directory, opens_tls) = (spec.directory.clone(), !config.secrets.is_empty());
@@ -96,7 +96,7 @@ impl Egress {
             opens_tls,
             place,
             sockets,
-            any_address,
+            unredirected,
             diagnosis,
             directory,
             running,
@@ -109,9 +109,9 @@ impl Egress {
     /// at heard it, with the address it meant.
     pub fn heard_the_probe(&self) -> bool {
         let [four, six] = NOWHERE;
-        let [tcp4, tcp6] = match &self.any_address {
+        let [tcp4, tcp6] = match &self.unredirected {
             None => [self.sockets.first(), self.sockets.get(4)],
-            Some(any) => [any.sockets().first(), any.sockets().get(1)],
+            Some(ways) => [ways.sockets().first(), ways.sockets().get(1)],
         };
         let deadline = Instant::now() + KNOCK_PATIENCE;
         let heard = |door: Option<&OwnedFd>, meant: SocketAddr| {
@@ -119,10 +119,10 @@ impl Egress {
             // The last packet of a handshake may still be on its way on a busy host.
             while wait_on(door.as_fd(), PollFlags::IN, deadline).is_ok() {
                 let Ok(connection) = rustix::net::accept(door) else { continue };
-                let found = original_destination(&connection).or_else(|_| {
-                    SocketAddr::try_from(rustix::net::getsockname(&connection)?)
-                        .map_err(io::Error::from)
-                });
+                let found = match &self.unredirected {
+                    None => original_destination(&connection),
+                    Some(ways) => ways.meant(&connection, meant.port()),
+                };
                 if found.is_ok_and(|found| found == meant) {
                     return true;
                 }
@@ -171,8 +171,7 @@ impl Egress {
             .step(step)?;
         let keeper = rustix::process::getpid();
         let child = clone_with(Namespaces::NONE, || {
-            let more = self.any_address.as_ref().map_or(&[][..], AnyAddress::sockets);
-            let _ = become_egress(&theirs, &audit, (&self.sockets, more), keeper);
+            let _ = become_egress(&theirs, &audit, (&self.sockets, &self.unredirected), keeper);
             1
         })
         .step(step)?;
@@ -227,17 +226,25 @@ impl Egress {
         Ok(())
     }
 
+    /// Whether what other rules name can be led here while the sandbox runs.
+    pub fn can_redirect(&self, rules: &[String]) -> Result<(), Failure> {
+        match &self.unredirected {
+            None => Ok(()),
+            Some(ways) => ways.refuse_what_is_new(rules, &self.doors),
+        }
+    }
+
     /// Takes other rules for good: loopback literals are led out, or home again.
     pub fn redirect(&self, rules: &[String]) -> Result<(), Failure> {
-        match &self.any_address {
+        match &self.unredirected {
             None => rules::load(&self.place, &rules::changed(&host_loopback(rules)?)),
-            Some(any) => any.refuse_other_ports(rules, &self.doors),
+            Some(ways) => ways.refuse_what_is_new(rules, &self.doors),
         }
     }
 
     /// How connections are led here where they cannot be redirected.
     pub fn without_redirect(&self) -> Option<String> {
-        self.any_address.as_ref().map(AnyAddress::how)
+        self.unredirected.as_ref().map(Unredirected::how)
     }
 
     /// Writes down what programs inside shall trust.
@@ -275,7 +282,7 @@ impl Egress {
     pub fn close(&mut self) {
         self.running = None;
         self.sockets.clear();
-        self.any_address = None;
+        self.unredirected = None;
     }
 
     fn wait_for_word(&self, deadline: Instant) -> Result<(), Failure> {
@@ -323,7 +330,7 @@ pub fn host_loopback(rules: &[String]) -> Result<Vec<SocketAddr>, Failure> {
 fn become_egress(
     control: &OwnedFd,
     audit: &OwnedFd,
-    (doors, more): (&[OwnedFd], &[OwnedFd]),
+    (doors, ways): (&[OwnedFd], &Option<Unredirected>),
     keeper: rustix::process::Pid,
 ) -> io::Result<std::convert::Infallible> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -336,8 +343,10 @@ fn become_egress(
     let files = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: files.maximum, maximum: files.maximum };
     let _ = rustix::process::setrlimit(Resource::Nofile, most);
-    let kept: Vec<BorrowedFd<'_>> =
-        [control, audit].into_iter().chain(doors).chain(more).map(AsFd::as_fd).collect();
+    let more = ways.as_ref().map_or(&[][..], Unredirected::sockets);
+    let device = ways.as_ref().and_then(Unredirected::device);
+    let kept = [control, audit].into_iter().chain(doors).chain(more).chain(device);
+    let kept: Vec<BorrowedFd<'_>> = kept.map(AsFd::as_fd).collect();
     skep_sys::process::close_all_but(&kept)?;
     for descriptor in &kept {
         rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
@@ -356,6 +365,7 @@ fn become_egress(
         proxy: number(1).into_iter().collect(),
         dns_udp: numbers([2, 5]),
         dns_tcp: numbers([3, 6]),
+        tun: device.map(AsRawFd::as_raw_fd).into_iter().collect(),
     };
     let mut words = vec!["skep".to_owned(), EGRESS_WORD.to_owned()];
     words.extend(descriptors.arguments());
