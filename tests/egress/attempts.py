@@ -55,6 +55,12 @@ def raw(host, port, data, family=socket.AF_INET):
     return work
 
 
+def answered(data):
+    s = connect(ORIGIN, 80)
+    s.sendall(data)
+    return drain(s)
+
+
 def proxied(data):
     return raw("127.0.0.1", PROXY, data)
 
@@ -176,6 +182,47 @@ def split():
 
 
 attempt("tls split hello", split)
+
+
+def encrypted(name, target):
+    """A hello as rustls, OpenSSL or Go would send it, with an encrypted one inside (RFC 9849): the name in the clear is the outer one."""
+    def work():
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        pieces = context.wrap_bio(incoming, outgoing, server_hostname=name)
+        try:
+            pieces.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        hello = bytearray(outgoing.read())
+        body = os.urandom(32)
+        inner = b"\0" + b"\0\1\0\1" + b"\7" + struct.pack(">H", 32) + os.urandom(32) + struct.pack(">H", len(body)) + body
+        more = struct.pack(">HH", 0xfe0d, len(inner)) + inner
+        # Lengths: record, handshake, extensions; the last follow random, session, ciphers and compression.
+        at = 5 + 4 + 2 + 32
+        at += 1 + hello[at]
+        at += 2 + struct.unpack(">H", hello[at:at + 2])[0]
+        at += 1 + hello[at]
+        hello += more
+        hello[3:5] = struct.pack(">H", len(hello) - 5)
+        hello[6:9] = struct.pack(">I", len(hello) - 9)[1:]
+        hello[at:at + 2] = struct.pack(">H", len(hello) - at - 2)
+        s = connect(target, 443)
+        s.sendall(hello)
+        s.settimeout(5)
+        first = s.recv(1)
+        return "alert" if first == b"\x15" else "closed" if not first else "ANSWERED 200" if first == b"\x16" else repr(first)
+    return work
+
+
+attempt("tls encrypted hello, other outer name", encrypted("denied.test", ORIGIN))
+attempt("tls encrypted hello, allowed outer name, other address", encrypted("origin.test", OTHER))
+attempt("yes tls encrypted hello to the outer name", encrypted("origin.test", ORIGIN))
+
+# net-15: a host that plays the proxy, and proxies that somebody else names.
+attempt("yes challenge", lambda: "200" if b"proxy-auth" not in (answer := answered(get("origin.test", "/challenge", "Proxy-Authorization: Basic c2VjcmV0\r\nConnection: close\r\n")).lower()) and b" 407 " in answer else repr(answer))
+attempt("other proxy", raw(OTHER, 3128, b"CONNECT origin.test:443 HTTP/1.1\r\nHost: origin.test:443\r\n\r\n"))
+attempt("configuration by name", lambda: str(socket.gethostbyname("wpad")))
+attempt("configuration by request", proxied(last("wpad", "http://wpad/wpad.dat")))
 
 # Other ways to say the same address, and other ways out.
 attempt("mapped", raw("::ffff:" + OTHER, 80, last("other.test"), socket.AF_INET6))

@@ -91,3 +91,54 @@ fn net_test_proves_both_verdicts_from_inside() {
         lab.skep(["net", "test", "s", &rule]).run().ok();
     });
 }
+
+/// Names that carry line ends and escapes, in every field that a program inside can fill.
+const HOSTILE: &str = r#"
+import os,socket,struct
+proxy=('127.0.0.1',int(os.environ['HTTP_PROXY'].rsplit(':',1)[1]))
+evil=b'x\n{"verdict":"allow","host":"forged"}\x1b[2J\r'
+def quiet(f):
+    try: f()
+    except OSError: pass
+def ask():
+    s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(10)
+    s.sendto(struct.pack('>HHHHHH',7,256,1,0,0,0)+bytes([len(evil)])+evil+b'\4test\0'+struct.pack('>HH',1,1),('127.0.0.1',53)); s.recv(999)
+def say(to,data):
+    s=socket.create_connection(to,10); s.settimeout(10); s.sendall(data); s.shutdown(1)
+    while s.recv(999): pass
+quiet(ask)
+quiet(lambda: say(proxy,b'\5\1\0\5\1\0\3'+bytes([len(evil)])+evil+b'\0\x50'))
+quiet(lambda: say(proxy,b'CONNECT '+evil+b':443 HTTP/1.1\r\n\r\n'))
+quiet(lambda: say(('203.0.113.9',80),b'GET / HTTP/1.1\r\nHost: a\x1b[31m\x7f\xc2\x9b.test\r\n\r\n'))
+name=evil; ext=struct.pack('>HBH',len(name)+3,0,len(name))+name; ext=struct.pack('>HH',0,len(ext))+ext
+body=b'\3\3'+b'r'*32+b'\0\0\2\x13\x01\1\0'+struct.pack('>H',len(ext))+ext
+hello=b'\1'+struct.pack('>I',len(body))[1:]+body
+quiet(lambda: say(('203.0.113.9',443),b'\x16\3\1'+struct.pack('>H',len(hello))+hello))
+"#;
+
+#[test]
+fn net_19_what_programs_call_hosts_stays_in_one_line_and_paints_no_terminal() {
+    for_both(|lab| {
+        let run = ["run", "--keep", "--name", "s", "--allow", "a.test", "--", "/usr/bin/python3"];
+        let ran = lab.skep(run).args(["-c", HOSTILE]).run();
+        // The file itself: each line is an object with the promised keys, none was made up inside.
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let text =
+            std::fs::read(lab.state.join("sandboxes").join(id).join("egress.jsonl")).unwrap();
+        assert!(text.len() > 100 && text.ends_with(b"\n"), "{}", ran.describe());
+        let lines: Vec<_> =
+            text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+        assert!(lines.len() >= 3, "{}", String::from_utf8_lossy(&text));
+        for line in lines {
+            let entry: serde_json::Value = serde_json::from_slice(line).unwrap();
+            assert_eq!(entry["verdict"], "deny", "{entry}");
+            assert_ne!(entry["host"], "forged", "{entry}");
+            assert!(!line.iter().any(|byte| byte.is_ascii_control()), "{entry}");
+        }
+        // Nor what is shown of it.
+        let shown = lab.skep(["net", "s"]).run().ok();
+        for said in [shown.text(), ran.errors()] {
+            assert!(!said.contains('\x1b') && !said.contains('\u{9b}'), "{said:?}");
+        }
+    });
+}

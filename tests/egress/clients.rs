@@ -351,3 +351,85 @@ fn a_rust_client() {
         only_origin(world);
     });
 }
+
+/// Go has a resolver and a TLS of its own. Its client reads proxy variables unless told not to.
+const GO: &str = r#"package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+func main() {
+	pool := x509.NewCertPool()
+	authority, _ := os.ReadFile("ca.crt")
+	pool.AppendCertsFromPEM(authority)
+	for _, way := range []string{"proxy", "direct"} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
+		if way == "proxy" {
+			transport.Proxy = http.ProxyFromEnvironment
+		}
+		client := http.Client{Transport: transport, Timeout: 20 * time.Second}
+		for _, url := range os.Args[1:] {
+			text := "no"
+			answer, err := client.Get(url)
+			if err == nil {
+				body, _ := io.ReadAll(answer.Body)
+				answer.Body.Close()
+				text = strings.TrimSpace(string(body))
+			}
+			fmt.Printf("%s %s: %s\n", way, url, text)
+		}
+	}
+}
+"#;
+
+#[test]
+fn a_go_client() {
+    in_world_as([Who::user()], &[], |world| {
+        let source = world.lab.write("client.go", GO);
+        // What Go's own packages were compiled to is kept: it takes half a minute.
+        let cache = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/go-cache");
+        let made = std::process::Command::new("go")
+            .args(["build", "-o", "client"])
+            .arg(&source)
+            .current_dir(&world.lab.project)
+            .env("GOCACHE", cache)
+            .env("GOPATH", world.lab.root.join("go"))
+            .env("GOFLAGS", "-mod=mod")
+            .env("GO111MODULE", "off")
+            .env("CGO_ENABLED", "0")
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let urls =
+            "http://origin.test/ https://origin.test/ http://denied.test/ https://denied.test/";
+        let ran =
+            world.run(&["origin.test"], &format!("./client {urls} http://93.184.216.35/")).ok();
+        for way in ["proxy", "direct"] {
+            let (clear, tls) = (
+                format!("{way} http://origin.test/: origin origin.test"),
+                format!("{way} https://origin.test/: origin origin.test"),
+            );
+            let (no, address) = (
+                format!("{way} https://denied.test/: no"),
+                format!("{way} http://93.184.216.35/: {{\"error\":\"not-allowed\""),
+            );
+            says(&ran, &[&clear, &tls, &no, &address]);
+        }
+        says(
+            &ran,
+            &[
+                "proxy http://denied.test/: {\"error\":\"not-allowed\"",
+                "direct http://denied.test/: no",
+            ],
+        );
+        only_origin(world);
+    });
+}

@@ -7,7 +7,7 @@ use super::redirect::ATTEMPTS;
 use crate::harness::{Call, Lab};
 
 /// Sends a megabyte, says that this was all, and looks whether the same comes back.
-const ECHO: &str = "import socket,sys,threading,hashlib
+pub(super) const ECHO: &str = "import socket,sys,threading,hashlib
 s=socket.create_connection(('127.0.0.1',int(sys.argv[1])),30); s.settimeout(60)
 data=bytes(range(256))*4096
 def send(): s.sendall(data); s.shutdown(socket.SHUT_WR)

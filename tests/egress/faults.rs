@@ -246,3 +246,26 @@ s=socket.create_connection(('127.0.0.1',int(sys.argv[1])),2); s.settimeout(2); s
         lab.skep(["stop", "calm"]).run().ok();
     });
 }
+
+/// The egress process is counted in its sandbox's memory. When there is none left, somebody in that sandbox is
+/// ended; whoever it is, the way out is there again afterwards, and others do not notice.
+#[test]
+fn net_18_a_sandbox_out_of_memory_hurts_only_itself() {
+    // A limit for ordinary users needs a cgroup of theirs, which few hosts give.
+    for_each([Who::root()], |lab| {
+        let origin = Origin::start("origin");
+        let rule = format!("127.0.0.1:{}", origin.port());
+        lab.skep(["create", "busy", "--memory", "96M", "--allow", &rule]).run().ok();
+        lab.skep(["create", "calm", "--allow", &rule]).run().ok();
+        let hog = "held=[]
+while True: held.append(bytearray(1<<20))";
+        let ended =
+            lab.skep(["exec", "busy", "--", "/usr/bin/python3", "-c", hog]).within(60).run();
+        assert_eq!(ended.code(), 137, "{}", ended.describe());
+        assert!(fetch(lab, "calm", origin.port()).ok().text().contains("origin"));
+        wait_for("the way out of the busy one", 20, || {
+            let ran = fetch(lab, "busy", origin.port());
+            ran.text().contains("origin").then_some(())
+        });
+    });
+}

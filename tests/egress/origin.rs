@@ -1,7 +1,7 @@
 //! A server of the test on the host's loopback that remembers what it heard.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +14,12 @@ pub(crate) struct Origin {
 impl Origin {
     /// On a free port of 127.0.0.1. It ends with the test's process.
     pub(crate) fn start(text: &str) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), text)
+    }
+
+    /// On a free port of an address of this host.
+    pub(crate) fn start_at(address: IpAddr, text: &str) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (log, text) = (Arc::clone(&heard), text.to_owned());

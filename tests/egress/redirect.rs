@@ -135,3 +135,72 @@ fn the_report_names_the_method_and_comes_from_a_probe() {
         assert!(lab.skep(["net", "s", "--json"]).run().ok().stdout.is_empty());
     });
 }
+
+/// Connects to each and says whether somebody answered; then counts the virtual sockets that let it connect.
+const NEAR: &str = "import socket,sys
+for text in sys.argv[1:]:
+    host,port=text.rsplit(':',1)
+    try:
+        s=socket.create_connection((host.strip('[]'),int(port)),10); s.settimeout(10); s.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+        print(text, 'heard', s.recv(99)[:40])
+    except OSError as e: print(text, 'no', type(e).__name__)
+for cid in (1,2,3):
+    for port in (22,53,1024,5000):
+        try: socket.socket(40,socket.SOCK_STREAM).connect((cid,port)); print('VSOCK',cid,port)
+        except OSError: pass
+";
+
+/// The host's own address in its network, a data base, a container engine, skep's server, and what another sandbox
+/// has published or listens at: one by one, with the control from outside.
+#[test]
+fn net_17_nothing_near_is_reached_one_by_one() {
+    for_both(|lab| {
+        let mut near: Vec<(String, Origin)> = Vec::new();
+        for what in ["a data base", "a container engine"] {
+            let origin = Origin::start(what);
+            near.push((format!("127.0.0.1:{}", origin.port()), origin));
+        }
+        let server = lab.serve(&[]);
+        let port = super::origin::free_port();
+        let script = "import http.server; http.server.HTTPServer(('0.0.0.0',8000),http.server.SimpleHTTPRequestHandler).serve_forever()";
+        let published = format!("{port}:8000");
+        lab.skep(["create", "other", "--publish", &published]).run().ok();
+        lab.skep(["exec", "other", "--detach", "--", "/usr/bin/python3", "-c", script]).run().ok();
+        let mut targets: Vec<String> = near.iter().map(|(address, _)| address.clone()).collect();
+        targets.push(format!("127.0.0.1:{port}"));
+        targets.push(server.url("").trim_start_matches("http://").to_owned());
+        // The sandbox's own dummy address is every sandbox's.
+        targets.push("192.0.0.8:8000".to_owned());
+        if let Some(lan) = super::without_nft::own_address() {
+            let lan_server = Origin::start_at(lan, "the host's network");
+            let address = std::net::SocketAddr::new(lan, lan_server.port()).to_string();
+            targets.push(address.clone());
+            near.push((address, lan_server));
+        }
+        // Control: from outside all of them answer (the dummy address is nobody's there).
+        for target in targets.iter().filter(|target| !target.starts_with("192.0.0.8")) {
+            crate::harness::wait_for(target, 20, || std::net::TcpStream::connect(target).ok());
+        }
+        for (address, origin) in &near {
+            crate::harness::wait_for(address, 20, || (!origin.heard().is_empty()).then_some(()));
+        }
+        let before: Vec<usize> = near.iter().map(|(_, origin)| origin.heard().len()).collect();
+        for flags in
+            [&[][..], &["--allow", "a.test"], &["--allow", "0.0.0.0/1", "--allow", "128.0.0.0/1"]]
+        {
+            let call = lab.skep(["run"]).args(flags).args(["--", "/usr/bin/python3", "-c", NEAR]);
+            let ran = call.args(&targets).within(60).run();
+            let text = ran.text();
+            assert_eq!(text.lines().count(), targets.len(), "{}", ran.describe());
+            for line in text.lines() {
+                let refused = line.contains(" no ")
+                    || line.contains("HTTP/1.1 403")
+                    || line.ends_with("heard b''");
+                assert!(refused, "{}", ran.describe());
+            }
+        }
+        let after: Vec<usize> = near.iter().map(|(_, origin)| origin.heard().len()).collect();
+        assert_eq!(before, after, "somebody got through");
+        server.stop();
+    });
+}

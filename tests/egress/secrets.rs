@@ -132,3 +132,58 @@ done"#;
         world.skep(["stop", "s"]).run();
     });
 }
+
+/// Used, refused, revoked and gone wrong: whatever is said about it afterwards does not have the value.
+#[test]
+fn api_17_a_secret_in_use_is_in_no_error_event_or_dump() {
+    in_world(&[], |world| {
+        // The origin's authority is not known, so every request with the secret fails at the edge.
+        let line = ["create", "s", "--allow", "origin.test", "--secret", "KEY@origin.test"];
+        world.skep(line).env("KEY", VALUE).run().ok();
+        let script = r#"curl -sS --noproxy '*' -H "Authorization: Bearer $KEY" https://origin.test/ 2>&1
+curl -sS --noproxy '*' -u "user:$KEY" "https://origin.test/?k=$KEY" 2>&1; curl -sS -d "$KEY" https://denied.test/ 2>&1; true"#;
+        let mut said = vec![world.skep(["exec", "s", "--", "sh", "-c", script]).run().ok()];
+        assert!(said[0].text().contains("certificate"), "{}", said[0].describe());
+        // A host, a rule, a name that is the value: told by an error, and by nothing that is kept.
+        let typed = format!("KEY@{VALUE}");
+        said.push(world.skep(["create", "t", "--secret", &typed]).env("KEY", VALUE).run());
+        for words in [
+            &["net", "s", "--json"][..],
+            &["net", "test", "s", "origin.test"],
+            &["show", "s", "--json"],
+            &["show", "s"],
+            &["events", "--json"],
+            &["logs", "s"],
+            &["net", "revoke", "s", "KEY"],
+            &["net", "revoke", "s", "KEY"],
+            &["stop", "s"],
+            &["start", "s"],
+        ] {
+            said.push(world.skep(words).run());
+        }
+        for ran in said.iter().filter(|ran| !ran.describe().contains(&typed)) {
+            assert!(!ran.describe().contains(VALUE), "{}", ran.describe());
+        }
+        assert_eq!(leaks(world.lab), Vec::<String>::new());
+        assert!(world.requests().iter().all(|request| !request.to_string().contains(VALUE)));
+    });
+}
+
+/// Nobody's memory is written to a file, and no other process of the user's can look into it.
+#[test]
+fn api_17_processes_that_hold_a_secret_leave_no_core() {
+    for_both(|lab| {
+        let line = ["create", "s", "--allow", "a.example", "--secret", "KEY@a.example"];
+        lab.skep(line).env("KEY", VALUE).run().ok();
+        let all = outside::processes_of(&lab.root);
+        let mut seen = 0;
+        for process in all.iter().filter(|one| one.command.contains("skep")) {
+            let limits = fs::read_to_string(format!("/proc/{}/limits", process.pid)).unwrap();
+            let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+            let words: Vec<&str> = core.split_ascii_whitespace().collect();
+            assert_eq!(words[4..6], ["0", "0"], "{}: {core}", process.command);
+            seen += 1;
+        }
+        assert!(seen >= 2, "a keeper and an egress process: {all:?}");
+    });
+}

@@ -129,6 +129,8 @@ class Web(http.server.BaseHTTPRequestHandler):
             return self.web_socket()
         if path == "/echo":
             return self.give((str(self.headers) + "\n").encode() + body)
+        if path == "/challenge":
+            return self.give(b"", code=407, Proxy_Authenticate="Basic realm=lab")
         if path.startswith("/redirect/"):
             return self.give(b"", code=302, Location=path[len("/redirect/"):].replace("_", "/"))
         if path.startswith("/large/"):

@@ -223,6 +223,33 @@ fn api_5_an_agent_sees_its_own_sandbox_only() {
     });
 }
 
+/// Rules of a running sandbox are widened by those who may, never from inside.
+#[test]
+fn net_16_an_agent_widens_no_rules() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        lab.skep(["create", "s", "--allow", "base.test"]).run().ok();
+        let agent = token(lab, &["--role", "agent", "--sandbox", "s"]);
+        let change = |token: &str, body: Value| {
+            let body = body.to_string();
+            let json = ["-X", "POST", "-H", "Content-Type: application/json", "-d", &body];
+            server.with(token, &json, "/v1/sandboxes/s/net").status
+        };
+        let rules = || lab.sandbox("s")["network"]["allow"].to_string();
+        let before = rules();
+        for body in [json!({ "allow": ["other.test"] }), json!({ "deny": ["base.test"] })] {
+            assert_eq!(change(&agent, body.clone()), 403, "{body}");
+            assert_eq!(rules(), before);
+        }
+        // The control: the one who may is heard, and is not when what he says is wrong.
+        assert_eq!(change(TOKEN, json!({ "allow": ["good.test", "not a host"] })), 400);
+        assert_eq!(rules(), before, "all or nothing");
+        assert_eq!(change(TOKEN, json!({ "allow": ["other.test"] })), 200);
+        assert!(rules().contains("other.test"));
+        server.stop();
+    });
+}
+
 #[test]
 fn an_operator_does_not_widen() {
     for_each([Who::user()], |lab| {
