@@ -236,3 +236,60 @@ fn diff_17_invisible_and_turning_characters_are_noted() {
         assert_eq!(paths(&diff), ["escapes", "f"]);
     });
 }
+
+/// A repository need not be called `.git`, and need not be new.
+#[test]
+fn settings_of_a_repository_under_any_name_need_a_word() {
+    for_both(|lab| {
+        for name in ["HEAD", "objects/k", "refs/k", "config"] {
+            lab.write(format!("fixtures/repo.git/{name}"), "x\n");
+        }
+        lab.worked(
+            "s",
+            "echo evil >> fixtures/repo.git/config; mkdir fixtures/repo.git/hooks
+             echo evil > fixtures/repo.git/hooks/post-checkout
+             mkdir -p w store/objects store/refs; echo ref > w/HEAD; echo ../store > w/commondir
+             echo evil > store/config; echo evil > w/config.worktree
+             echo k > store/objects/k; echo k > store/refs/k; echo plain > fixtures/repo.git/readme",
+        );
+        let diff = lab.diff("s");
+        for path in [
+            "fixtures/repo.git/config",
+            "fixtures/repo.git/hooks/post-checkout",
+            "store/config",
+            "w/config.worktree",
+            "w/commondir",
+        ] {
+            assert_eq!(change(&diff, path)["risk"], "block", "{path}");
+        }
+        assert_eq!(change(&diff, "fixtures/repo.git/readme")["risk"], "none");
+        let tree = lab.tree();
+        lab.skep(["approve", "s"]).run().exits(5);
+        lab.tree().assert_equals(&tree, "the project");
+    });
+}
+
+/// What is read through a link of the user's is judged by the name it is read under.
+#[test]
+fn a_file_behind_a_link_of_the_projects_is_judged_by_the_links_name() {
+    for_both(|lab| {
+        lab.write("editor/tasks.json", "{}\n");
+        lab.write("env.sh", "x\n");
+        lab.write("sub/hk/plain", "x\n");
+        for (link, target) in [(".vscode", "editor"), (".envrc", "env.sh"), ("sub/.husky", "hk")] {
+            std::os::unix::fs::symlink(target, lab.project.join(link)).unwrap();
+        }
+        lab.own_below(&lab.project);
+        lab.worked(
+            "s",
+            "echo evil > .vscode/tasks.json; echo evil >> .envrc; echo evil > sub/.husky/pre-commit",
+        );
+        let diff = lab.diff("s");
+        for path in ["editor/tasks.json", "env.sh", "sub/hk/pre-commit"] {
+            let found = change(&diff, path);
+            assert_eq!(found["risk"], "ask", "{found}");
+            assert!(found["risk_reasons"].to_string().contains("through a link"), "{found}");
+        }
+        lab.skep(["approve", "s"]).run().exits(5);
+    });
+}

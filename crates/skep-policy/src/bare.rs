@@ -1,16 +1,15 @@
 //! Repositories under any name.
 //!
 //! A directory that holds `HEAD`, `objects` and `refs` is a repository to git, whatever it is
-//! called: `cd` into it and git reads its `config`, which can name programs to run. The three may
-//! come from different hands (two were in the project, the agent adds the third), so the question
-//! is put to the final state.
+//! called: `cd` into it and git reads its `config`, which can name programs to run. Where `HEAD` has
+//! a `commondir` beside it, the other two, and the settings with them, are in the directory that it
+//! names. All of this may come from different hands (the project has the repository, the agent changes
+//! its settings; or has two of the three, and the agent adds the third), so the question is put to the
+//! final state.
 
 use crate::dotgit::folded_name;
 use skep_types::RelPath;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What makes a directory a repository.
-const SIGNS: [&[u8]; 3] = [b"head", b"objects", b"refs"];
 
 /// What git reads in a repository.
 const GIT_ENTRIES: [&[u8]; 14] = [
@@ -30,22 +29,22 @@ const GIT_ENTRIES: [&[u8]; 14] = [
     b"worktrees",
 ];
 
-/// The directories that are repositories in the final state and that some change touches.
+/// The directories that are repositories, or one half of one, in the final state, and in which some
+/// change touches what git reads.
 ///
-/// `changed` are the paths that exist after the change; `exists` answers for everything else in
-/// the final state (project and sandbox merged) and is asked only about `HEAD`, `objects` and
-/// `refs` beside a changed one.
+/// `changed` are the paths that exist after the change; `exists` answers for everything in the final
+/// state (project and sandbox merged), and is asked only about a handful of names beside a changed one.
 pub fn bare_repositories<'a>(
     changed: impl IntoIterator<Item = &'a RelPath>,
     mut exists: impl FnMut(&RelPath) -> bool,
 ) -> BTreeSet<RelPath> {
-    let mut seen: BTreeMap<RelPath, BTreeSet<usize>> = BTreeMap::new();
+    let mut touched: BTreeMap<RelPath, BTreeSet<Vec<u8>>> = BTreeMap::new();
     for path in changed {
         let mut directory = RelPath::root();
         for name in path.components() {
             let folded = folded_name(name);
-            if let Some(sign) = SIGNS.iter().position(|sign| *sign == folded.as_slice()) {
-                seen.entry(directory.clone()).or_default().insert(sign);
+            if GIT_ENTRIES.contains(&folded.as_slice()) {
+                touched.entry(directory.clone()).or_default().insert(folded);
             }
             match directory.join(name) {
                 Ok(next) => directory = next,
@@ -53,15 +52,15 @@ pub fn bare_repositories<'a>(
             }
         }
     }
-    let mut complete = |directory: &RelPath, signs: &BTreeSet<usize>| {
-        ["HEAD", "objects", "refs"].iter().enumerate().all(|(sign, name)| {
-            signs.contains(&sign) || directory.join(name.as_bytes()).is_ok_and(|path| exists(&path))
-        })
-    };
-    seen.into_iter()
-        .filter(|(directory, signs)| complete(directory, signs))
-        .map(|(directory, _)| directory)
-        .collect()
+    touched.retain(|directory, changed| {
+        let mut has = |name: &str| {
+            changed.contains(name.to_ascii_lowercase().as_bytes())
+                || directory.join(name.as_bytes()).is_ok_and(|path| exists(&path))
+        };
+        // With `HEAD` the first is a whole one, without it the half that another's `commondir` names.
+        (has("objects") && has("refs")) || (has("commondir") && has("HEAD"))
+    });
+    touched.into_keys().collect()
 }
 
 /// Whether git would read `path` as part of one of these repositories.
@@ -97,6 +96,35 @@ mod tests {
         let held = paths(&["v/HEAD", "v/objects"]);
         assert_eq!(bare_repositories(&all, |path| held.contains(path)).len(), 1);
         assert!(bare_repositories(&all, |_| false).is_empty());
+    }
+
+    #[test]
+    fn a_repository_of_the_projects_own_is_one() {
+        let held = paths(&["v/HEAD", "v/objects", "v/refs"]);
+        for changed in ["v/config", "v/hooks/post-checkout", "v/config.worktree"] {
+            let found = bare_repositories(&paths(&[changed]), |path| held.contains(path));
+            assert_eq!(found.len(), 1, "{changed}");
+        }
+        assert!(bare_repositories(&paths(&["v/readme"]), |path| held.contains(path)).is_empty());
+        assert!(bare_repositories(&paths(&["w/config"]), |path| held.contains(path)).is_empty());
+    }
+
+    #[test]
+    fn a_repository_in_two_halves_is_two() {
+        let all = paths(&[
+            "w/HEAD",
+            "w/commondir",
+            "w/config.worktree",
+            "store/config",
+            "store/objects/k",
+            "store/refs/k",
+        ]);
+        let found = bare_repositories(&all, |_| false);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), paths(&["store", "w"]));
+        // The half that was there before.
+        let held = paths(&["w/HEAD", "w/commondir", "store/objects", "store/refs"]);
+        let found = bare_repositories(&paths(&["store/config"]), |path| held.contains(path));
+        assert_eq!(found.len(), 1);
     }
 
     #[test]

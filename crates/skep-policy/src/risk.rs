@@ -23,6 +23,8 @@ pub struct ChangeFacts<'a> {
     /// Whether git would read the path as part of a repository that is not called `.git`
     /// (see [`crate::in_bare_repository`]).
     pub in_bare_repository: bool,
+    /// Where links of the project lead to it: it is read under these names too.
+    pub aliases: &'a [RelPath],
 }
 
 /// One line of the data file.
@@ -129,6 +131,13 @@ impl RiskTable {
                 findings.add(risk, format!("moved away from `{from}`: {reason}"));
             }
         }
+        for alias in facts.aliases {
+            let mut there = Findings::default();
+            self.judge_path(alias, &change.new, &mut there);
+            for (risk, reason) in there.0 {
+                findings.add(risk, format!("read as `{alias}` through a link: {reason}"));
+            }
+        }
         if facts.in_bare_repository {
             findings.add(
                 Risk::Block,
@@ -138,6 +147,12 @@ impl RiskTable {
         judge_state(change, &mut findings);
         judge_characters(change, facts, &mut findings);
         findings.sorted()
+    }
+
+    /// Whether something is read under this name, or below it.
+    pub fn names(&self, path: &RelPath) -> bool {
+        let folded = folded_path(path.as_bytes());
+        !self.patterns.entry(&folded).is_empty() || !self.leading.entry(&folded).is_empty()
     }
 
     fn judge_path(&self, path: &RelPath, state: &EntryState, findings: &mut Findings) {
@@ -189,7 +204,7 @@ fn judge_state(change: &Change, findings: &mut Findings) {
             if added & 0o6000 != 0 {
                 findings.add(Risk::Ask, "gains a set-user-id or set-group-id bit");
             }
-            if added & 0o002 != 0 && mode & 0o1000 == 0 {
+            if added & 0o002 != 0 {
                 findings.add(Risk::Note, "becomes writable for every user");
             }
         }

@@ -192,7 +192,7 @@ fn permission_bits_and_special_files() {
     let directory = |mode| EntryState::Dir { mode };
     assert_eq!(judge(directory(0o2755), directory(0o2775)), Risk::None);
     assert_eq!(judge(directory(0o755), directory(0o2755)), Risk::Ask);
-    assert_eq!(judge(directory(0o755), directory(0o1777)), Risk::None);
+    assert_eq!(judge(directory(0o755), directory(0o1777)), Risk::Note);
     assert_eq!(judge(directory(0o755), directory(0o777)), Risk::Note);
     for what in
         [SpecialKind::Fifo, SpecialKind::Socket, SpecialKind::CharDevice, SpecialKind::BlockDevice]

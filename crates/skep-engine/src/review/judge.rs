@@ -2,11 +2,15 @@
 
 use crate::Engine;
 
-use rustix::fs::Stat;
-use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
+use rustix::fs::{FileType, Stat};
+use skep_policy::{
+    AcceptanceRules, ChangeFacts, LinkTarget, RiskTable, bare_repositories, in_bare_repository,
+    link_target,
+};
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Problem, RelPath, Sandbox};
 use skep_workspace::WorkspaceSpec;
 use skep_workspace::tree::TreeRoot;
+use std::collections::BTreeSet;
 use std::io::Read;
 
 /// As much of a text as is looked at for deceptive characters.
@@ -25,11 +29,14 @@ impl Engine {
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
         let bare = bare(changes, &levels, project.as_ref());
         let execs = self.execs_of(&sandbox.id)?;
+        let links = links(changes, table, project.as_ref());
         for change in changes {
             let text = new_text(change, &levels);
+            let aliases = aliases(&change.path, &links);
             let facts = ChangeFacts {
                 text: text.as_deref(),
                 in_bare_repository: in_bare_repository(&change.path, &bare),
+                aliases: &aliases,
             };
             (change.risk, change.risk_reasons) = table.classify(change, &facts);
             if !rules.is_empty() {
@@ -57,17 +64,59 @@ impl Levels {
 }
 
 /// Directories that would be taken for a git repository although they are not called `.git`.
-fn bare(
-    changes: &[Change],
-    levels: &Levels,
-    project: Option<&TreeRoot>,
-) -> std::collections::BTreeSet<RelPath> {
+fn bare(changes: &[Change], levels: &Levels, project: Option<&TreeRoot>) -> BTreeSet<RelPath> {
     let in_project = |path: &RelPath| {
         project.is_some_and(|tree| tree.stat(path).is_ok_and(|stat| stat.is_some()))
     };
     let present =
         changes.iter().filter(|change| !change.new.is_absent()).map(|change| &change.path);
     bare_repositories(present, |path| levels.holder(path).is_some() || in_project(path))
+}
+
+/// A link of the project's own under a name that matters, and what it leads to.
+struct Alias {
+    link: RelPath,
+    target: RelPath,
+}
+
+/// The links beside what was changed and above it; further ones are not looked for, which would be a
+/// walk through the project.
+fn links(changes: &[Change], table: &RiskTable, project: Option<&TreeRoot>) -> Vec<Alias> {
+    let Some(project) = project else { return Vec::new() };
+    let above = |change: &Change| change.path.ancestors().collect::<Vec<_>>();
+    let directories: BTreeSet<RelPath> =
+        changes.iter().flat_map(above).chain([RelPath::root()]).collect();
+    let mut found = Vec::new();
+    for directory in directories {
+        // What is new inside has no links of the project's.
+        let Ok(entries) = project.list(&directory) else { continue };
+        for (name, kind) in entries {
+            if kind != FileType::Symlink {
+                continue;
+            }
+            let Ok(link) = directory.join(&name) else { continue };
+            if !table.names(&link) {
+                continue;
+            }
+            let target =
+                project.read_link(&link).ok().map(|text| link_target(&link, text.as_bytes()));
+            if let Some(LinkTarget::Inside(target)) = target {
+                found.push(Alias { link, target });
+            }
+        }
+    }
+    found
+}
+
+/// Under which other names a path is read.
+fn aliases(path: &RelPath, links: &[Alias]) -> Vec<RelPath> {
+    let leads = links.iter().filter(|alias| path.starts_with(&alias.target));
+    leads
+        .filter_map(|alias| {
+            let rest = path.components().skip(alias.target.depth());
+            rest.into_iter().try_fold(alias.link.clone(), |above, name| above.join(name)).ok()
+        })
+        .collect()
 }
 
 fn new_text(change: &Change, levels: &Levels) -> Option<Vec<u8>> {
