@@ -1,12 +1,13 @@
 //! Keeping what came out of the project until the undo retention ends.
 
 use super::Applied;
+use super::attributes::carry;
 use super::copy::Copier;
 use super::journal::{BACKUPS, Journal, JournalDir, Record};
 use super::publish::{applied_paths, late_writes};
 use super::staging::{Staging, remove_tree, slot_path};
 use crate::tree::{TreeRoot, permission_bits, stat_name};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use skep_sys::failpoint;
 use std::fs::File;
@@ -90,7 +91,7 @@ fn copy_backup(
             let fd = rustix::fs::openat(target, &name, flags, Mode::RUSR | Mode::WUSR)?;
             let mut to = File::from(fd);
             copier.copy(&mut from, &stat, &mut to, u64::MAX - 1)?;
-            copy_attributes(&to, &stat)
+            copy_attributes(&from, &to, &stat)
         }
         FileType::Symlink => {
             let points_to = source.read_link(&path)?;
@@ -98,20 +99,22 @@ fn copy_backup(
         }
         FileType::Directory if source.list(&path)?.is_empty() => {
             rustix::fs::mkdirat(target, &name, Mode::RWXU)?;
-            let mode = Mode::from_raw_mode(permission_bits(&stat));
-            Ok(rustix::fs::chmodat(target, &name, mode, AtFlags::empty())?)
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let to = rustix::fs::openat(target, &name, flags, Mode::empty())?;
+            copy_attributes(source.open_dir(&path)?, to, &stat)
         }
         // Only a person's decision brings such a thing here. It stays where it is.
         _ => Err(Errno::OPNOTSUPP.into()),
     }
 }
 
-/// Owner, mode and times: an undo restores the first two, and sees late writes by the last.
-fn copy_attributes(to: impl AsFd, stat: &Stat) -> io::Result<()> {
+/// Owner, attributes, mode and times: an undo restores all but the last, by which it sees late writes.
+fn copy_attributes(from: impl AsFd, to: impl AsFd, stat: &Stat) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         rustix::fs::fchown(&to, Some(uid), Some(gid))?;
     }
+    carry(from, &to)?;
     rustix::fs::fchmod(&to, Mode::from_raw_mode(permission_bits(stat)))?;
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     let times = Timestamps {

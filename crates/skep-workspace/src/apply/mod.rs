@@ -30,6 +30,7 @@
 //! The caller holds the project's lock: two applies, or an apply and a recovery, of one project
 //! never run at the same time.
 
+mod attributes;
 mod backups;
 mod copy;
 mod journal;
@@ -72,8 +73,8 @@ pub enum Source {
         /// The file in it.
         path: RelPath,
     },
-    /// A backup of ours, as [`undo_targets`] gives it: its owner and all its permission bits were
-    /// the user's, and are put back too.
+    /// A backup of ours, as [`undo_targets`] gives it: its owner, its attributes and all its
+    /// permission bits were the user's, and are put back too.
     Backup {
         /// The directory of backups.
         root: PathBuf,

@@ -1,6 +1,7 @@
 //! Staging: everything that can fail for want of space, access or agreement happens here, before
 //! the commit point and out of sight.
 
+use super::attributes::carry;
 use super::copy::Copier;
 use super::journal::{INTENT, Intent, JOURNAL, Journal, JournalDir, Mark, Record};
 use super::plan::working_mode;
@@ -9,6 +10,7 @@ use super::verify::{check_project, check_request, check_space};
 use super::{ApplyError, ApplyRequest, Phase, Progress, Source, Staged, Target};
 use crate::tree::TreeRoot;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
 use skep_sys::failpoint;
 use skep_types::{ContentHash, EntryState, RelPath};
 use std::collections::HashMap;
@@ -183,7 +185,7 @@ impl<'a> Work<'a> {
                 self.stage_link(&name, points_to.as_bytes(), &target.path, found).map_err(fail)?,
             ),
             EntryState::Dir { mode } if !dir_to_dir => {
-                Some(self.stage_dir(&name, *mode, &target.path, found).map_err(fail)?)
+                Some(self.stage_dir(&name, *mode, &target, found).map_err(fail)?)
             }
             EntryState::Dir { .. } | EntryState::Absent | EntryState::Special { .. } => None,
         };
@@ -222,18 +224,14 @@ impl<'a> Work<'a> {
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(self.staging.fd(), name, flags, Mode::RUSR | Mode::WUSR);
         let mut file = fd.map(File::from).map_err(|errno| fail(errno.into()))?;
-        let (written, backup_owner) = self.fill(&mut file, target).map_err(fail)?;
+        let written = self.fill(&mut file, target).map_err(fail)?;
         let EntryState::File { hash, size, .. } = &target.after else {
             return Err(ApplyError::DigestMismatch { path: target.path.clone() });
         };
         if written != (*hash, *size) {
             return Err(ApplyError::DigestMismatch { path: target.path.clone() });
         }
-        let owner = match backup_owner {
-            Some(owner) => owner,
-            None => self.owner_for(&target.path, found).map_err(fail)?,
-        };
-        let mark = settle(&file, owner, mode).map_err(fail)?;
+        let mark = self.dress(&file, mode, target, found).map_err(fail)?;
         self.files += 1;
         if self.unsynced.len() < SYNC_SINGLY {
             self.unsynced.push(file);
@@ -241,12 +239,8 @@ impl<'a> Work<'a> {
         Ok(mark)
     }
 
-    /// Writes the bytes; gives their hash and length, and the owner if they are a backup.
-    fn fill(
-        &mut self,
-        file: &mut File,
-        target: &Target,
-    ) -> io::Result<((ContentHash, u64), Option<Owner>)> {
+    /// Writes the bytes; gives their hash and length.
+    fn fill(&mut self, file: &mut File, target: &Target) -> io::Result<(ContentHash, u64)> {
         let limit = match &target.after {
             EntryState::File { size, .. } => *size,
             _ => 0,
@@ -254,20 +248,49 @@ impl<'a> Work<'a> {
         let (mut source, stat) = match &target.source {
             Source::Bytes(bytes) => {
                 file.write_all(bytes)?;
-                return Ok(((ContentHash::of(bytes), bytes.len() as u64), None));
+                return Ok((ContentHash::of(bytes), bytes.len() as u64));
             }
             Source::None if matches!(target.before, EntryState::File { .. }) => {
                 self.root.open_file(&target.path)?
             }
             // Only an empty file has no source; the hash decides.
-            Source::None => return Ok(((ContentHash::of(b""), 0), None)),
+            Source::None => return Ok((ContentHash::of(b""), 0)),
             Source::File { root, path } | Source::Backup { root, path } => {
                 self.source_tree(root)?.open_file(path)?
             }
         };
-        let written = self.copier.copy(&mut source, &stat, file, limit)?;
-        let is_backup = matches!(target.source, Source::Backup { .. });
-        Ok((written, is_backup.then_some((stat.st_uid, stat.st_gid))))
+        self.copier.copy(&mut source, &stat, file, limit)
+    }
+
+    /// Gives a new entry what the one has that it replaces, or that it brings back: owner and
+    /// attributes; then its mode, which would be lost by the former.
+    fn dress(
+        &mut self,
+        entry: impl AsFd,
+        mode: u32,
+        target: &Target,
+        found: Option<&Stat>,
+    ) -> io::Result<Mark> {
+        let pinned = OFlags::PATH | OFlags::NOFOLLOW;
+        let same_kind =
+            std::mem::discriminant(&target.before) == std::mem::discriminant(&target.after);
+        let model = match &target.source {
+            Source::Backup { root, path } => {
+                Some(self.source_tree(root)?.open_beneath(path, pinned)?)
+            }
+            _ if same_kind => Some(self.root.open_beneath(&target.path, pinned)?),
+            _ => None,
+        };
+        let owner = match (&target.source, &model) {
+            (Source::Backup { .. }, Some(model)) => owner_of(&rustix::fs::fstat(model)?),
+            _ => self.owner_for(&target.path, found)?,
+        };
+        own_by(&entry, owner)?;
+        if let Some(model) = model {
+            carry(model, &entry)?;
+        }
+        rustix::fs::fchmod(&entry, Mode::from_raw_mode(mode))?;
+        Ok(Mark::of(&rustix::fs::fstat(&entry)?))
     }
 
     fn source_tree(&mut self, path: &PathBuf) -> io::Result<&TreeRoot> {
@@ -299,21 +322,21 @@ impl<'a> Work<'a> {
         &mut self,
         name: &str,
         mode: u32,
-        path: &RelPath,
+        target: &Target,
         found: Option<&Stat>,
     ) -> io::Result<Mark> {
         rustix::fs::mkdirat(self.staging.fd(), name, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(self.staging.fd(), name, flags, Mode::empty())?;
-        let owner = self.owner_for(path, found)?;
-        self.owners.insert(path.clone(), owner);
-        settle(dir, owner, working_mode(mode))
+        let mark = self.dress(&dir, working_mode(mode), target, found)?;
+        self.owners.insert(target.path.clone(), owner_of(&rustix::fs::fstat(&dir)?));
+        Ok(mark)
     }
 
     /// The owner of what is replaced, else of the nearest directory above that is there (or made).
     fn owner_for(&mut self, path: &RelPath, found: Option<&Stat>) -> io::Result<Owner> {
         if let Some(stat) = found {
-            return Ok((stat.st_uid, stat.st_gid));
+            return Ok(owner_of(stat));
         }
         let parent = path.parent().unwrap_or_default();
         if let Some(owner) = self.owners.get(&parent) {
@@ -322,7 +345,7 @@ impl<'a> Work<'a> {
         let stat = self.root.stat(&parent)?;
         let is_dir = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let owner = match stat.filter(is_dir) {
-            Some(stat) => (stat.st_uid, stat.st_gid),
+            Some(stat) => owner_of(&stat),
             None if parent.is_root() => return Err(io::ErrorKind::NotFound.into()),
             None => self.owner_for(&parent, None)?,
         };
@@ -343,13 +366,25 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Owner first, then mode: a change of owner clears bits.
-fn settle(fd: impl AsFd, (uid, gid): Owner, mode: u32) -> io::Result<Mark> {
-    let stat = rustix::fs::fstat(&fd)?;
-    let differs = (stat.st_uid, stat.st_gid) != (uid, gid);
-    if differs && rustix::process::geteuid().is_root() {
-        rustix::fs::fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+fn owner_of(stat: &Stat) -> Owner {
+    (stat.st_uid, stat.st_gid)
+}
+
+/// Only root gives files away. The group, anybody may set who is in it.
+fn own_by(entry: impl AsFd, (uid, gid): Owner) -> io::Result<()> {
+    let stat = rustix::fs::fstat(&entry)?;
+    let (uid, gid) = (
+        (stat.st_uid != uid).then(|| Uid::from_raw(uid)),
+        (stat.st_gid != gid).then(|| Gid::from_raw(gid)),
+    );
+    if rustix::process::geteuid().is_root() {
+        if uid.is_some() || gid.is_some() {
+            rustix::fs::fchown(&entry, uid, gid)?;
+        }
+        return Ok(());
     }
-    rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
-    Ok(Mark::of(&rustix::fs::fstat(&fd)?))
+    match gid.map(|gid| rustix::fs::fchown(&entry, None, Some(gid))) {
+        None | Some(Ok(()) | Err(Errno::PERM)) => Ok(()),
+        Some(Err(errno)) => Err(errno.into()),
+    }
 }

@@ -34,7 +34,7 @@ pub fn undo_targets(journal_dir: &Path) -> Result<Vec<Target>, ApplyError> {
             source,
         })?;
         let source = match after {
-            EntryState::File { .. } => Source::Backup {
+            EntryState::File { .. } | EntryState::Dir { .. } if moves(record) => Source::Backup {
                 root: backups.clone(),
                 path: slot_path(record).map_err(own("name a backup in", &backups))?,
             },

@@ -3,11 +3,11 @@
 use super::staging::staging_name;
 use super::{ApplyError, PathConflict, Phase, Progress, Target};
 use crate::tree::TreeRoot;
-use rustix::fs::{Access, AtFlags, FileType, Stat};
-use rustix::io::Errno;
+use rustix::fs::{Access, AtFlags, FileType, OFlags, Stat, StatxAttributes, StatxFlags};
 use skep_types::{ApprovalId, EntryState, RelPath};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::os::fd::AsFd;
 
 /// The targets by path.
 pub(super) type Index<'a> = BTreeMap<&'a RelPath, (&'a EntryState, &'a EntryState)>;
@@ -79,7 +79,7 @@ pub(super) fn check_project(
             conflicts.push(PathConflict { path: target.path.clone(), reason });
         } else if target.before != target.after {
             check_parent(root, target, index, &mut writable, &mut conflicts)?;
-            check_mutable(root, target).map_err(fail("change"))?;
+            check_mutable(root, target)?;
         }
         stats.push(stat);
     }
@@ -165,23 +165,42 @@ fn check_parent(
             ),
         },
     )?;
+    if let Some(word) = held_fast(&fd) {
+        let reason = format!("the directory `{parent}` is marked {word} (`chattr`)");
+        return Err(ApplyError::Refused { path: target.path.clone(), reason });
+    }
     writable.insert(parent);
     Ok(())
 }
 
-/// Refuses a file with the immutable flag. Ordinary read-only bits do not matter: the file is
-/// replaced, not written.
-fn check_mutable(root: &TreeRoot, target: &Target) -> io::Result<()> {
-    if !matches!(target.before, EntryState::File { .. }) {
+/// What keeps an inode from being changed whatever its mode is: in a directory that is append-only,
+/// nothing can be replaced or removed, and no such file can.
+fn held_fast(fd: impl AsFd) -> Option<&'static str> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statx(fd, "", flags, StatxFlags::empty());
+    let marks = stat.map(|stat| stat.stx_attributes).unwrap_or(StatxAttributes::empty());
+    match marks {
+        marks if marks.contains(StatxAttributes::IMMUTABLE) => Some("immutable"),
+        marks if marks.contains(StatxAttributes::APPEND) => Some("append-only"),
+        _ => None,
+    }
+}
+
+/// Refuses what is held fast. Ordinary read-only bits do not matter: an entry is replaced, not written.
+fn check_mutable(root: &TreeRoot, target: &Target) -> Result<(), ApplyError> {
+    if !matches!(target.before, EntryState::File { .. } | EntryState::Dir { .. }) {
         return Ok(());
     }
     let fd =
-        root.open_beneath(&target.path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW)?;
-    let flags = AtFlags::EACCESS | AtFlags::EMPTY_PATH;
-    match rustix::fs::accessat(&fd, "", Access::WRITE_OK, flags) {
-        // The kernel says EPERM for an immutable inode, and EACCES for permission bits.
-        Err(errno @ (Errno::PERM | Errno::ROFS)) => Err(errno.into()),
-        _ => Ok(()),
+        root.open_beneath(&target.path, OFlags::PATH | OFlags::NOFOLLOW).map_err(|source| {
+            ApplyError::Path { operation: "open", path: target.path.clone(), source }
+        })?;
+    match held_fast(fd) {
+        None => Ok(()),
+        Some(word) => Err(ApplyError::Refused {
+            path: target.path.clone(),
+            reason: format!("it is marked {word} (`chattr`)"),
+        }),
     }
 }
 
