@@ -15,6 +15,7 @@ mod first_steps;
 mod hijack;
 mod leftovers;
 mod lifecycle;
+mod meanwhile;
 mod options;
 mod overlay;
 mod paths;

@@ -1,6 +1,7 @@
 //! What the kernel says is there, asked without skep.
 
 use super::canary::contains;
+use rustix::process::{Pid, Signal, kill_process};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -140,4 +141,15 @@ pub(crate) fn kill(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
+}
+
+/// What a process is doing: `R`, `S`, `T` for one that stands still, `Z` for one that has ended.
+pub(crate) fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Signals one process of ours.
+pub(crate) fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }

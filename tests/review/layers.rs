@@ -220,3 +220,22 @@ fn two_sandboxes_on_one_path_are_warned_of_early() {
         assert_eq!(alone["warnings"].as_array().unwrap().len(), 0, "{alone}");
     });
 }
+
+/// Whoever starts a keeper searches for secrets first.
+#[test]
+fn a_secret_that_came_meanwhile_is_hidden_after_a_restore() {
+    for_both(|lab| {
+        lab.write(".env", "OLD");
+        lab.write("sub/plain", "x");
+        lab.create("q");
+        lab.exec_script("q", "echo 1 > one").run().ok();
+        lab.skep(["snapshot", "q", "s1"]).run().ok();
+        lab.exec_script("q", "echo 2 > two").run().ok();
+        lab.write("sub/.env", "NEW");
+        lab.skep(["restore", "q", "s1"]).run().ok();
+        let seen = lab.exec_script("q", "cat sub/.env .env; true").run().ok();
+        assert_eq!(seen.text(), "");
+        let shown = lab.skep(["show", "q"]).run().ok().text();
+        assert!(shown.contains("2 path(s) hidden"), "{shown}");
+    });
+}

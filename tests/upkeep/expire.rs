@@ -1,7 +1,7 @@
 //! A time to live is kept without a daemon, and costs nobody's work.
 
 use crate::harness::{Lab, for_both, outside, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,15 +62,6 @@ fn work_past_its_time_to_live_is_archived_where_that_is_set() {
     });
 }
 
-fn state_of(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-fn signal(pid: i32, signal: Signal) {
-    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-}
-
 /// A command that ends what is past its time stands still between its look and the stop, while the
 /// sandbox changes its first file.
 #[test]
@@ -87,20 +78,21 @@ fn clean_5_what_is_written_while_its_time_ends_is_kept() {
         let mut ending = wait_for("a command that ends it", 30, || {
             let stop = lab.skep(["ls", "--all"]).env("SKEP_FAILPOINT", "gc.judged=stop");
             let mut child = stop.spawn();
-            let stands = wait_for("the look, or its end", 20, || match state_of(child.id())? {
-                'T' => Some(true),
-                'Z' => Some(false),
-                _ => None,
-            });
+            let stands =
+                wait_for("the look, or its end", 20, || match outside::state_of(child.id())? {
+                    'T' => Some(true),
+                    'Z' => Some(false),
+                    _ => None,
+                });
             if !stands {
                 child.wait().unwrap();
             }
             stands.then_some(child)
         });
-        signal(writer, Signal::USR1);
+        outside::signal(writer, Signal::USR1);
         let late = directory.join("upper/late");
         wait_for("the late byte", 20, || late.exists().then_some(()));
-        signal(ending.id() as i32, Signal::CONT);
+        outside::signal(ending.id() as i32, Signal::CONT);
         assert!(ending.wait().unwrap().success());
         assert_eq!(lab.sandbox("s")["state"], "stopped");
         assert_eq!(lab.diff("s")["changes"][0]["path"], "late");

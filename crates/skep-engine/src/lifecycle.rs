@@ -7,6 +7,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash};
 use serde_json::{Value, json};
+use skep_provider::Started;
 use skep_store::{ExecMoves, Expect, NewEvent};
 use skep_sys::failpoint;
 use skep_types::{
@@ -57,16 +58,23 @@ impl Engine {
             return Ok(sandbox);
         }
         self.bury_execs(&sandbox)?;
-        let (sandbox, searched) = self.hide_more(sandbox)?;
-        let provider = self.provider(&sandbox.provider)?;
-        let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
-        note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
+        let (sandbox, started) = self.start_keeper(sandbox)?;
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;
             row.state_reason = None;
             row.keeper = Some(started.keeper.clone());
             row.enforcement = started.enforcement.clone();
         })
+    }
+
+    /// Starts a sandbox that no keeper holds. Whoever does so searches for secrets first, and the report
+    /// says what was hidden.
+    pub(crate) fn start_keeper(&self, sandbox: Sandbox) -> Result<(Sandbox, Started), Problem> {
+        let (sandbox, searched) = self.hide_more(sandbox)?;
+        let provider = self.provider(&sandbox.provider)?;
+        let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
+        note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
+        Ok((sandbox, started))
     }
 
     /// Secrets that came into the project since the sandbox was last started are hidden too. What

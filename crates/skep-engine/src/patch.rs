@@ -118,6 +118,16 @@ impl Patch {
     }
 }
 
+/// What skep itself notes in labels is nobody else's to say.
+pub(crate) fn refuse_own_labels<'a>(
+    mut keys: impl Iterator<Item = &'a String>,
+) -> Result<(), Problem> {
+    match keys.find(|key| key.starts_with("skep.")) {
+        None => Ok(()),
+        Some(own) => Err(Problem::new(Code::Refused, format!("label `{own}` is skep's own"))),
+    }
+}
+
 impl Engine {
     /// Changes a sandbox. With a version, only if it still has that one.
     pub fn patch(
@@ -126,10 +136,7 @@ impl Engine {
         version: Option<u64>,
         patch: &Patch,
     ) -> Result<Sandbox, Problem> {
-        if let Some(own) = patch.labels.keys().find(|key| key.starts_with("skep.")) {
-            let message = format!("label `{own}` is skep's own");
-            return Err(Problem::new(Code::Refused, message));
-        }
+        refuse_own_labels(patch.labels.keys())?;
         skep_policy::validate(&patch.limits)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let sandbox = self.load(id)?;

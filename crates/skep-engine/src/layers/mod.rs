@@ -95,10 +95,8 @@ impl Engine {
         if !was_running {
             return result;
         }
-        let now = self.load(&id)?;
-        let started = self.start_spec(&now).and_then(|spec| provider.start(&spec).or_problem());
-        let sandbox = match started {
-            Ok(started) => self.update(&id, "sandbox.restarted", json!({}), &mut |row| {
+        let sandbox = match self.start_keeper(self.load(&id)?) {
+            Ok((_, started)) => self.update(&id, "sandbox.restarted", json!({}), &mut |row| {
                 row.keeper = Some(started.keeper.clone());
                 row.enforcement = started.enforcement.clone();
             })?,

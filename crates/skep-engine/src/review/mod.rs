@@ -11,6 +11,7 @@ pub(crate) use reject::write_all;
 
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
+use skep_sys::failpoint;
 use skep_types::{
     ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
@@ -35,7 +36,12 @@ impl Engine {
         let mark = self.layout().stilled(&sandbox.id);
         std::fs::write(&mark, b"")
             .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
-        let result = provider.freeze(&spec).or_problem().and_then(|()| look());
+        let stands = || {
+            failpoint::hit("look.still")
+                .map_err(|error| crate::problems::io_problem("look into", &mark, &error))
+        };
+        let frozen = provider.freeze(&spec).or_problem().and_then(|()| stands());
+        let result = frozen.and_then(|()| look());
         let thawed = provider.thaw(&spec).or_problem();
         if thawed.is_ok() {
             let _ = std::fs::remove_file(&mark);

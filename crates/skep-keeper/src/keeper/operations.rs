@@ -234,6 +234,9 @@ impl Keeper<'_> {
             Some(failure) => Err(failure),
         };
         self.reply(client, &answer);
+        if !freeze {
+            self.begin_held_back();
+        }
         self.close_group();
     }
 

@@ -92,7 +92,8 @@ impl Keeper<'_> {
             (Purpose::Freeze(client), Err(_)) => {
                 self.set_frozen_groups(false);
                 self.state.frozen = false;
-                return self.reply(client, &result.map(|_| Reply::Done));
+                self.reply(client, &result.map(|_| Reply::Done));
+                return self.begin_held_back();
             }
             (Purpose::Close, Ok(false)) => self.set_closed(),
             (Purpose::Close, Ok(true)) => match self.move_everyone() {

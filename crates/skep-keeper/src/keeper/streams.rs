@@ -128,10 +128,23 @@ impl Keeper<'_> {
         }
     }
 
+    /// The look is over: those who asked meanwhile and are still there begin.
+    pub(super) fn begin_held_back(&mut self) {
+        for (client, order) in std::mem::take(&mut self.state.held_back) {
+            if self.state.connections.contains_key(&client) {
+                self.operate(client, order);
+            }
+        }
+    }
+
     fn operate(&mut self, client: u64, operation: Operation) {
         match operation {
             // Who comes between the last end and the stop comes too late.
             Operation::Exec { .. } if self.state.over_since.is_some() => self.forget(client),
+            // Nobody begins while somebody looks at what is there.
+            order @ Operation::Exec { .. } if self.state.frozen => {
+                self.state.held_back.push((client, order));
+            }
             Operation::Exec { exec, command, attach, last } => {
                 self.start_exec(client, exec.clone(), *command, attach);
                 if let Some(running) = self.state.execs.get_mut(&exec) {
@@ -150,6 +163,7 @@ impl Keeper<'_> {
             Operation::Reach { rules } => self.operate_reach(client, rules),
             Operation::Revoke { name } => self.operate_revoke(client, name),
             Operation::Knock { targets } => self.operate_knock(client, targets),
+            Operation::Adopt(adoption) => self.operate_adopt(client, *adoption),
             Operation::Stop => self.state.stopping = true,
         }
     }

@@ -1,0 +1,85 @@
+//! What others may do with a sandbox while somebody makes it, or looks at it: nothing that would show.
+
+use crate::harness::{Call, for_both, outside, wait_for};
+use rustix::process::Signal;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// Starts a command that stands still at a failpoint, and waits until it does.
+fn standing(call: Call, point: &str) -> Child {
+    let child = call.env("SKEP_FAILPOINT", format!("{point}=stop")).spawn();
+    wait_for("a command that stands still", 30, || {
+        (outside::state_of(child.id())? == 'T').then_some(())
+    });
+    child
+}
+
+/// Lets it go on, and waits for its end.
+fn goes_on(mut child: Child) {
+    outside::signal(child.id() as i32, Signal::CONT);
+    assert!(child.wait().unwrap().success());
+}
+
+/// The row is there before the directories are, and before what hides the secrets is.
+#[test]
+fn a_sandbox_that_is_being_created_is_its_makers_alone() {
+    for_both(|lab| {
+        lab.write("a.txt", "one");
+        lab.write("sub/key.pem", "SECRET");
+        for point in ["create.row", "create.directories"] {
+            let making = standing(lab.skep(["create", "x"]), point);
+            for line in [
+                &["exec", "x", "--", "cat", "sub/key.pem"][..],
+                &["start", "x"],
+                &["freeze", "x"],
+                &["snapshot", "x", "early"],
+                &["fork", "x"],
+                &["rm", "x", "--discard"],
+            ] {
+                let refused = lab.skep(line).run();
+                assert_ne!(refused.code(), 0, "{line:?}: {}", refused.describe());
+                assert_eq!(refused.text(), "", "{line:?}");
+                assert!(refused.errors().contains("being created"), "{}", refused.describe());
+            }
+            goes_on(making);
+            // Whoever asks now finds it whole.
+            let seen = lab.exec_script("x", "cat a.txt; cat sub/key.pem").run();
+            assert_eq!(seen.text(), "one");
+            lab.skep(["rm", "x"]).run().ok();
+        }
+    });
+}
+
+/// A command that is asked for during a look begins when the look is over: a change set is one moment.
+#[test]
+fn nothing_begins_while_somebody_looks() {
+    for_both(|lab| {
+        lab.create("z");
+        lab.exec_script("z", "echo 1 > one").run().ok();
+        let upper = lab.state.join("sandboxes").join(lab.sandbox("z")["id"].as_str().unwrap());
+        let during = upper.join("upper/during");
+        let looking = standing(lab.skep(["diff", "z"]), "look.still");
+        let mut early = lab.exec_script("z", "echo 2 > during").spawn();
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            assert!(
+                !during.exists() && early.try_wait().unwrap().is_none(),
+                "it ran during the look"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        goes_on(looking);
+        assert!(early.wait().unwrap().success());
+        assert!(during.exists());
+        // One that was asked for by somebody who gave up does not begin.
+        let looking = standing(lab.skep(["diff", "z"]), "look.still");
+        let mut impatient = lab.exec_script("z", "echo 3 > impatient").spawn();
+        let execs = || lab.skep(["ps", "z", "--json"]).run().ok().json().as_array().unwrap().len();
+        wait_for("the impatient one", 20, || (execs() >= 3).then_some(()));
+        impatient.kill().unwrap();
+        impatient.wait().unwrap();
+        goes_on(looking);
+        lab.exec_script("z", "true").run().ok();
+        assert!(!upper.join("upper/impatient").exists());
+    });
+}
