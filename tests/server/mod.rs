@@ -7,6 +7,7 @@ mod fenced;
 mod files;
 mod hosts;
 mod load;
+mod pool;
 mod replace;
 mod session;
 mod store;

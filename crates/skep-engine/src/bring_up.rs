@@ -13,7 +13,8 @@ use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
 use skep_sys::failpoint;
 use skep_types::{
-    Code, EnforcementReport, Exec, ExecSpec, Layer, Problem, Sandbox, SandboxState, WorkspaceDriver,
+    Code, EnforcementReport, Exec, ExecSpec, Layer, Problem, Sandbox, SandboxName, SandboxState,
+    WorkspaceDriver,
 };
 use std::path::Path;
 
@@ -124,13 +125,16 @@ impl Engine {
     }
 
     /// It runs: the row says so, and that its first command begins.
-    fn note_ready(
+    pub(crate) fn note_ready(
         &self,
         sandbox: &Sandbox,
         (driver, mut started): (WorkspaceDriver, Started),
         planned: &Planned,
         first: Option<&ExecSpec>,
     ) -> Result<(Sandbox, Option<Exec>), Problem> {
+        if planned.ahead {
+            return self.note_waiting(sandbox, driver, &started).map(|sandbox| (sandbox, None));
+        }
         // The first exec must not start before every later edit carries a later time.
         skep_workspace::wait_past(&sandbox.base.instant);
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &planned.searched);
@@ -270,11 +274,7 @@ impl Engine {
                     sandbox.name = naming::made_up((self.config.random)())?;
                 }
                 Err(error @ StoreError::AlreadyExists { .. }) => {
-                    let hint = format!(
-                        "choose another name, or use `skep exec {0}`, `skep rm {0}` or `--fresh`",
-                        sandbox.name
-                    );
-                    return Err(Problem::from_error(error.code(), &error).hint(hint));
+                    return Err(name_taken(&error, &sandbox.name));
                 }
                 other => {
                     sandbox.version = other.or_problem()?;
@@ -286,6 +286,13 @@ impl Engine {
         }
         Err(no_free_name())
     }
+}
+
+/// Another sandbox has the name.
+pub(crate) fn name_taken(error: &StoreError, name: &SandboxName) -> Problem {
+    let hint =
+        format!("choose another name, or use `skep exec {name}`, `skep rm {name}` or `--fresh`");
+    Problem::from_error(error.code(), error).hint(hint)
 }
 
 /// The report says which drivers failed before the one in use.

@@ -39,7 +39,7 @@ pub(crate) struct Start {
 pub(crate) struct Decided {
     began: Instant,
     project: PathBuf,
-    settings: Settings,
+    pub settings: Settings,
     /// Of the provider.
     word: String,
 }
@@ -56,6 +56,8 @@ pub(crate) struct Planned {
     pub scope: ScopeMode,
     /// Whether its name was made up.
     pub made_up: bool,
+    /// Whether it is made before anybody asks for it, and waits.
+    pub ahead: bool,
     _scratch: Scratch,
 }
 
@@ -112,6 +114,9 @@ impl Engine {
         }
         let start = self.start_from(request, &decided.project)?;
         let planned = self.planned(decided, request, start)?;
+        if let Some(claimed) = self.claim_ahead(&planned, first)? {
+            return Ok(claimed);
+        }
         self.bring_up(planned, first, &|| Ok(self))
     }
 
@@ -140,6 +145,7 @@ impl Desk {
     pub(crate) fn decide(&self, request: &CreateRequest) -> Result<Decided, Problem> {
         let began = skep_workspace::beginning()
             .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
+        crate::patch::refuse_own_labels(request.labels.keys())?;
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
@@ -176,6 +182,7 @@ impl Desk {
             memory,
             scope: if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared },
             made_up: request.name.is_none(),
+            ahead: false,
             _scratch: scratch,
         })
     }
@@ -193,6 +200,10 @@ impl Desk {
         skep_policy::keep_rules(&mut policy, &start.rules, typed)
             .map_err(|error| Problem::from_error(Code::Refused, &error).hint(RULES_APART))?;
         policy.env = self.environment(request, &policy);
+        if !policy.best_effort {
+            // What was typed holds for every later start too, or there is none.
+            policy.require.extend(settings::asked_layers(&request.limits));
+        }
         let driver =
             self.provider(&word)?.choose_driver(&project, self.layout().root()).or_problem()?;
         let now = self.now();

@@ -70,14 +70,18 @@ impl Engine {
     ) -> Result<(Self, StartedRun), Problem> {
         check_spec(spec)?;
         let desk = Rc::new(Desk { config, providers });
-        let asks_store =
-            request.fresh || request.from.is_some() || request.idempotency_key.is_some();
+        let decided = desk.decide(request)?;
+        let asks_store = request.fresh
+            || request.from.is_some()
+            || request.idempotency_key.is_some()
+            // One made ahead is faster than one begun now.
+            || !decided.settings.pools.is_empty();
         if asks_store {
             let engine = Self::at(desk, open()?)?;
             let run = engine.create_for_run(request, spec)?;
             return Ok((engine, run));
         }
-        let planned = desk.planned(desk.decide(request)?, request, Start::default())?;
+        let planned = desk.planned(decided, request, Start::default())?;
         let (engine, open) = (OnceCell::new(), Cell::new(Some(open)));
         let missing = || Problem::new(Code::Internal, "the store was not opened");
         let opener = || {

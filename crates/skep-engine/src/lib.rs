@@ -49,6 +49,7 @@ mod lifecycle;
 mod lock;
 mod naming;
 mod patch;
+mod pool;
 mod problems;
 mod project;
 mod providers;
@@ -75,6 +76,7 @@ pub use hidden::unsearched;
 pub use hosting::{Repeated, Tally};
 pub use layout::Layout;
 pub use patch::{Patch, TimeToLive};
+pub use pool::{Filled, PoolFigures, PoolOwner};
 pub use receipt::verify_receipt;
 pub use stats::Stats;
 pub use ways::{Way, Wish};
@@ -196,13 +198,30 @@ impl Engine {
         lock::take(&self.layout().project_lock(project), &what, PATIENCE)
     }
 
+    /// A sandbox that something can be done with. One that is being made is its maker's alone: its
+    /// directories and what hides its secrets may not be there yet.
     fn load(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
+        let sandbox = self.look_up(id)?;
+        if sandbox.state == SandboxState::Creating {
+            let message = format!("sandbox `{}` is being created", sandbox.name);
+            return Err(Problem::new(Code::Busy, message).hint("try again in a moment"));
+        }
+        Ok(sandbox)
+    }
+
+    /// A sandbox as it is remembered, also while it is being made.
+    fn look_up(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
         let sandbox = self.store.sandbox(id).or_problem()?;
         if sandbox.state == SandboxState::Deleted {
             return Err(Problem::new(
                 Code::NotFound,
                 format!("sandbox `{}` is deleted", sandbox.name),
             ));
+        }
+        if pool::is_nobodys(&sandbox) {
+            let message = format!("sandbox `{}` waits in a pool, and is nobody's", sandbox.name);
+            return Err(Problem::new(Code::IllegalState, message)
+                .hint("it is given to whoever asks for one like it, and goes when the pool does"));
         }
         Ok(sandbox)
     }

@@ -26,10 +26,10 @@ impl Api for Engine {
     }
     fn newest(&self, project: &Path) -> Answer<Option<Sandbox>> {
         let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
-        self.store.newest_sandbox(&ByteString::from(real)).or_problem()
+        self.newest_of(&ByteString::from(real))
     }
     fn show(&self, id: &SandboxId) -> Answer<SandboxView> {
-        let sandbox = self.load(id)?;
+        let sandbox = self.look_up(id)?;
         let facts = self.facts_of(&sandbox);
         Ok(SandboxView { facts, ..self.view(sandbox)? })
     }

@@ -1,7 +1,7 @@
 //! `skep stats`: what all sandboxes together were promised, and what they use.
 
 use crate::problems::OrProblem;
-use crate::{Engine, Tally, usage};
+use crate::{Engine, PoolFigures, Tally, usage};
 use serde::{Deserialize, Serialize};
 use skep_store::SandboxFilter;
 use skep_types::Problem;
@@ -19,14 +19,20 @@ pub struct Stats {
     pub execs: u64,
     /// Bytes of changes that lie in uppers.
     pub changed: u64,
+    /// Sandboxes made ahead, by pool.
+    #[serde(default)]
+    pub pools: BTreeMap<String, PoolFigures>,
 }
 
 impl Engine {
     /// Adds up; looks at every upper, so its cost follows what was changed.
     pub(crate) fn sums(&self) -> Result<Stats, Problem> {
-        let mut stats = Stats { promised: self.tally()?, ..Stats::default() };
+        let pools = self.pool_figures()?;
+        let mut stats = Stats { promised: self.tally()?, pools, ..Stats::default() };
         for sandbox in self.store.list_sandboxes(&SandboxFilter::default()).or_problem()? {
-            *stats.states.entry(sandbox.state.as_str().to_owned()).or_default() += 1;
+            let waits = crate::pool::is_nobodys(&sandbox);
+            let state = if waits { "waiting" } else { sandbox.state.as_str() };
+            *stats.states.entry(state.to_owned()).or_default() += 1;
             // An upper that goes while it is looked at is none.
             let upper = usage::of(&self.workspace(&sandbox).upper).unwrap_or_default();
             stats.changed = stats.changed.saturating_add(upper.bytes);

@@ -57,6 +57,7 @@ impl Engine {
             ..SandboxFilter::default()
         };
         let mut sandboxes = self.store.list_sandboxes(&filter).or_problem()?;
+        sandboxes.retain(|sandbox| !crate::pool::is_nobodys(sandbox));
         sandboxes.reverse();
         sandboxes.into_iter().map(|sandbox| self.view(sandbox)).collect()
     }

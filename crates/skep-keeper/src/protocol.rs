@@ -7,6 +7,7 @@
 //! Between the keeper and init: one message per packet on a socket pair, descriptors attached.
 
 use crate::failure::Failure;
+use crate::keeper::Adoption;
 use crate::network::inside::Doors;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
@@ -149,6 +150,8 @@ pub enum Operation {
         /// Host and port.
         targets: Vec<(String, u16)>,
     },
+    /// It was made ahead, and is somebody's from now on.
+    Adopt(Box<Adoption>),
     /// End everything.
     Stop,
 }

@@ -93,6 +93,8 @@ pub struct ConfigDocument {
     pub server: ServerSection,
     /// Profiles of the user's own.
     pub profiles: BTreeMap<String, ProfileDocument>,
+    /// Sandboxes that a server has ready, by a name of the user's choice.
+    pub pools: BTreeMap<String, PoolSection>,
 }
 
 /// A limit that was mentioned: `Some(None)` lifts it (`"none"` in a file).
@@ -310,6 +312,23 @@ pub struct StoreSection {
 pub struct ServerSection {
     /// Where traces are sent.
     pub traces: Option<String>,
+}
+
+/// `[pools.NAME]`: sandboxes that `skep serve` has started before anybody asks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSection {
+    /// Of this project.
+    pub project: ByteString,
+    /// Under this profile, or the one in force.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// By this provider, or the one in force.
+    #[serde(default)]
+    pub provider: Option<String>,
+    /// How many wait.
+    #[serde(deserialize_with = "values::needed_count")]
+    pub size: u64,
 }
 
 /// `[provider]`.

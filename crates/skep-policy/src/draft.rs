@@ -68,6 +68,10 @@ impl Draft {
         layer.value("store.lease", &mut settings.store.lease, &store.lease);
         let traces = &document.server.traces;
         layer.value("server.traces", &mut settings.traces, &traces.clone().map(Some));
+        for (name, pool) in &document.pools {
+            settings.pools.insert(name.clone(), pool.clone());
+            layer.origins.add_item("pools", name.clone(), origin);
+        }
         layer.value("provider.name", &mut settings.provider, &provider.name);
         let emulation = &provider.microvm.emulation;
         layer.value("provider.microvm.emulation", &mut settings.microvm_emulation, emulation);

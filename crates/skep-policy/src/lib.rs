@@ -73,8 +73,9 @@ pub use acceptance::{AcceptanceRules, RulesApart, keep_rules};
 pub use bare::{bare_repositories, in_bare_repository};
 pub use config::{
     ChangesSection, ConfigDocument, ConfigError, EgressSection, GcSection, KEYS, LimitsSection,
-    MAX_CONFIG_BYTES, MemoryShare, Mentioned, MicrovmSection, MountError, ProfileDocument,
-    ProviderSection, SandboxSection, UndoSection, WarnSection, nearest_key, parse_mount,
+    MAX_CONFIG_BYTES, MemoryShare, Mentioned, MicrovmSection, MountError, PoolSection,
+    ProfileDocument, ProviderSection, SandboxSection, UndoSection, WarnSection, nearest_key,
+    parse_mount,
 };
 pub use config::{
     Kind, ProjectMay, QuotaSection, Setting, StoreSection, TABLE, example_file, json_schema,

@@ -45,6 +45,10 @@ impl Settings {
         rows.limit("store.node", self.store.node.as_ref());
         rows.value("store.lease", show_duration(self.store.lease));
         rows.limit("server.traces", self.traces.as_ref());
+        if !self.pools.is_empty() {
+            let names: Vec<String> = self.pools.keys().cloned().collect();
+            rows.items("pools", &names);
+        }
     }
 
     fn limit_rows(&self, rows: &mut Rows<'_>) {

@@ -5,7 +5,9 @@
 //! trusted, so it may only narrow.
 
 use crate::acceptance::AcceptanceRules;
-use crate::config::{ConfigDocument, GcSection, QuotaSection, ServerSection, StoreSection};
+use crate::config::{
+    ConfigDocument, GcSection, PoolSection, QuotaSection, ServerSection, StoreSection,
+};
 use crate::draft::{Draft, Lists};
 use crate::egress::{RuleError, RuleSet};
 use crate::hidden::{HideError, HideRules};
@@ -102,6 +104,8 @@ pub struct Settings {
     pub store: StoreSettings,
     /// Where a server sends traces.
     pub traces: Option<String>,
+    /// Sandboxes that a server has ready, by name.
+    pub pools: BTreeMap<String, PoolSection>,
     /// Which provider, or `auto`.
     pub provider: String,
     /// Whether software emulation may stand in for KVM.
@@ -235,6 +239,7 @@ impl Settings {
             quota: Quota::default(),
             store: StoreSettings::default(),
             traces: None,
+            pools: BTreeMap::new(),
             provider: "auto".into(),
             microvm_emulation: false,
         }
@@ -364,6 +369,7 @@ fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
     let present = [
         (profile.is_some(), "profile"),
         (!profiles.is_empty(), "profiles"),
+        (!project.pools.is_empty(), "pools"),
         (!sandbox.env.is_empty(), "sandbox.env"),
         // A project that says where names lead, or whom to trust, could take what is sent there.
         (!egress.hosts.is_empty(), "egress.hosts"),

@@ -334,6 +334,11 @@ pub trait Provider {
         self.start(spec)
     }
 
+    /// A sandbox that was started ahead, and in which nothing has run, becomes somebody's: it takes the
+    /// name, the environment and the base of `spec`; everything else of it is as it was started with.
+    /// Says who holds it. On error it is of no use to anybody.
+    fn adopt(&self, spec: &RunSpec) -> Result<KeeperIdentity, ProviderError>;
+
     /// Runs a command. With `attach`, its output and input go through the returned stream;
     /// without, it runs in the background and its output is kept in the exec's log.
     fn exec(

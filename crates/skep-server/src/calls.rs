@@ -1,8 +1,8 @@
 //! What the HTTP side asks of a worker: one variant per question, as data.
 
 use serde::{Deserialize, Serialize};
-use skep_engine::Patch;
 use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, ListFilter};
+use skep_engine::{Patch, PoolOwner};
 use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
 use std::path::PathBuf;
 
@@ -227,6 +227,10 @@ pub(crate) enum Call {
     Stats,
     Tally,
     Settle,
+    FillPools {
+        owner: PoolOwner,
+    },
+    DrainPools,
 }
 
 /// A question with who asks it, and under which conditions.

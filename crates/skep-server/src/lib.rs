@@ -40,6 +40,7 @@ mod calls;
 mod canary;
 mod documents;
 mod failure;
+mod filling;
 mod following;
 mod frame;
 mod guard;

@@ -387,6 +387,19 @@ pub(crate) struct StatsDocument {
     execs: u64,
     /// Bytes of changes that are kept.
     changed: u64,
+    /// Sandboxes made ahead, by pool.
+    pools: BTreeMap<String, PoolFigures>,
+}
+
+/// A pool of sandboxes made ahead.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PoolFigures {
+    /// How many are to wait.
+    size: u64,
+    /// How many do.
+    waiting: u64,
+    /// How many are somebody's, and not deleted.
+    claimed: u64,
 }
 
 /// Who asks.

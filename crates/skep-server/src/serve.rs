@@ -79,7 +79,7 @@ pub struct Config {
 /// 1. readiness fails, streams end (their execs go on), nothing new is accepted; on a socket that was
 ///    passed in, whoever connects now waits for the next server;
 /// 2. connections on which nothing was asked yet have a second, requests under way ten;
-/// 3. workers finish what they began and end;
+/// 3. sandboxes made ahead go; workers finish what they began and end;
 /// 4. socket files that we made and the canary's directory go; the last traces are sent; and with the
 ///    process goes its lock.
 pub fn serve(config: Config) -> Result<(), Problem> {
@@ -222,6 +222,7 @@ async fn run(
         });
     }
     let settling = tokio::spawn(settle(Arc::clone(&app)));
+    let filling = tokio::spawn(crate::filling::fill(Arc::clone(&app)));
     let tidying = tokio::spawn(tidy(Arc::clone(&app)));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
@@ -244,6 +245,7 @@ async fn run(
     if tokio::time::timeout(GRACE, all).await.is_err() {
         tracing::warn!("requests were still under way");
     }
+    crate::filling::drain(&app, filling).await;
     if tokio::time::timeout(GRACE, app.pool.close(size)).await.is_err() {
         tracing::warn!(
             "workers were still at work; what they began is finished or undone by the next start"

@@ -24,6 +24,20 @@ pub(crate) fn changed_sandbox(
     Ok(after)
 }
 
+/// The same for one that was made ahead: it is created when the change says.
+pub(crate) fn claimed_sandbox(
+    before: &Sandbox,
+    change: &mut dyn FnMut(&mut Sandbox),
+) -> Result<Sandbox> {
+    let mut created_at = before.created_at.clone();
+    let mut after = changed_sandbox(before, &mut |row| {
+        change(row);
+        created_at.clone_from(&row.created_at);
+    })?;
+    after.created_at = created_at;
+    Ok(after)
+}
+
 /// The events that tell of some execs: an exec that is known already has had its own.
 pub(crate) fn events_of(new: &[&ExecId], events: &[NewEvent]) -> Vec<NewEvent> {
     let is_new = |event: &&NewEvent| event.exec.as_ref().is_some_and(|exec| new.contains(&exec));

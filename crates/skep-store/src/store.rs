@@ -190,6 +190,18 @@ pub trait SandboxStore: Send + Sync {
         change: &mut dyn FnMut(&mut Sandbox),
     ) -> Result<Sandbox>;
 
+    /// A sandbox that was made ahead becomes somebody's: as [`SandboxStore::update_sandbox`], and it
+    /// counts as inserted now. It is the newest of its project, and was created when `change` says.
+    ///
+    /// Errors: those of [`SandboxStore::update_sandbox`].
+    fn claim_sandbox(
+        &self,
+        id: &SandboxId,
+        expect: Expect,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox>;
+
     /// Removes the rows of sandboxes that are deleted and last changed before `before`, with their
     /// execs and rejections. Approvals and snapshots stay. Returns whom it removed.
     fn purge_deleted(&self, before: &str) -> Result<Vec<SandboxId>>;

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::tree::Run;
 use clap::Args;
-use skep_engine::Stats as Sums;
+use skep_engine::{PoolFigures, Stats as Sums};
 use skep_types::ByteSize;
 use std::fmt::Write as _;
 
@@ -44,5 +44,9 @@ fn text(sums: &Sums) -> String {
     line("changes kept", ByteSize(sums.changed).to_string());
     line("memory promised", promised(sums.promised.memory));
     line("disk promised", promised(sums.promised.disk));
+    for (name, pool) in &sums.pools {
+        let PoolFigures { size, waiting, claimed } = pool;
+        line(&format!("pool {name}"), format!("{waiting} of {size} waiting, {claimed} given away"));
+    }
     text
 }

@@ -5,6 +5,7 @@
 //! sandbox's directory (`execs/*`).
 
 mod accountant;
+mod adoption;
 mod connection;
 mod deadlines;
 mod egress;
@@ -20,6 +21,7 @@ mod strays;
 mod streams;
 
 pub use accountant::{Usage, usage};
+pub use adoption::Adoption;
 pub use groups::Membership;
 
 use crate::channel::Channel;
@@ -27,7 +29,7 @@ use crate::failure::Failure;
 use crate::identity::LentIds;
 use crate::network::process::Egress;
 use crate::network::publish::Publisher;
-use crate::protocol::{FromInit, Reply, ToInit};
+use crate::protocol::{FromInit, Operation, Reply, ToInit};
 use crate::vessel::{Held, Vessel};
 use crate::view::fuse::Server;
 use crate::view::system;
@@ -45,7 +47,6 @@ use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_types::{ExecId, SystemView};
-use skep_workspace::WorkspaceSpec;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -96,6 +97,8 @@ struct State {
     /// Clients that wait for init to answer a write or a pause, in order.
     waiting: VecDeque<u64>,
     frozen: bool,
+    /// Commands that were asked for while it is frozen, and by whom.
+    held_back: Vec<(u64, Operation)>,
     stopping: bool,
     /// Since when nothing is left inside, because the last command has ended. Whoever ran it is
     /// about to say stop.
@@ -115,6 +118,8 @@ struct State {
     tracked: Tracking,
     egress: EgressState,
     so_far: ExecsSoFar,
+    /// What it became, where it was made ahead.
+    adoption: Option<Adoption>,
     /// When the kernel is asked next whether it killed somebody for memory.
     starved_look: Option<Instant>,
     strays: strays::Strays,
@@ -335,11 +340,6 @@ impl<'a> Keeper<'a> {
             | FromInit::Serve(_)
             | FromInit::Connect(_) => {}
         }
-    }
-
-    /// Where base bytes are captured to and from.
-    fn workspace(&self) -> WorkspaceSpec {
-        crate::workspace_of(self.spec)
     }
 
     /// Captures the base bytes of what has changed. A capture that fails is not lost work: the

@@ -43,7 +43,7 @@ impl Keeper<'_> {
     pub(super) fn start_recorded(&mut self, client: u64, order: RecordOrder) {
         let RecordOrder { name, exec, begun, attach, no_input } = order;
         let ends = self.state.stopping || self.state.over_since.is_some();
-        let meant = name == self.spec.name && !self.state.frozen && !ends;
+        let meant = name == *self.name() && !self.state.frozen && !ends;
         let record = || Recording::begin(&self.spec.directory, &exec, &begun);
         let recording = meant.then(record).and_then(Result::ok);
         let Some(mut recording) = recording else {
@@ -200,7 +200,7 @@ impl Keeper<'_> {
         for (name, value) in self.egress_variables() {
             environment.insert(name, ByteString::from(value.as_str()));
         }
-        environment.extend(self.spec.environment.clone());
+        environment.extend(self.given_environment().clone());
         for (name, value) in self.secret_variables() {
             environment.insert(name, value);
         }

@@ -7,6 +7,8 @@
 
 mod drivers;
 
+use crate::keeper::Adoption;
+use crate::launch::identity_of;
 use crate::vessel::Vessel;
 use crate::{CGROUP_PARENT, Client, Operation, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -261,6 +263,23 @@ impl<K: Kind> Provider for Kept<K> {
         })
     }
 
+    fn adopt(&self, spec: &RunSpec) -> Result<KeeperIdentity, ProviderError> {
+        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        let pid = client.keeper_pid();
+        let adoption = Adoption {
+            name: spec.name.clone(),
+            environment: spec.environment.clone(),
+            base: spec.base.clone(),
+        };
+        client.ask("adopt", Operation::Adopt(Box::new(adoption)), &[])?;
+        let identity = pid.ok_or(io::ErrorKind::NotFound.into()).and_then(identity_of);
+        identity.map_err(|source| ProviderError::Keeper {
+            operation: "adopt",
+            id: spec.id.clone(),
+            source,
+        })
+    }
+
     fn signal(&self, spec: &RunSpec, exec: &ExecId, signal: i32) -> Result<(), ProviderError> {
         let operation = Operation::Signal { exec: exec.clone(), signal };
         match ask(spec, "signal", operation) {
@@ -340,7 +359,7 @@ impl<K: Kind> Provider for Kept<K> {
         let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
         let process = keeper.and_then(open_keeper);
         if let Ok(mut client) = Client::connect(id, directory) {
-            client.tell(Operation::Stop).map_err(failed)?;
+            client.tell(Operation::Stop).or_else(if_gone).map_err(failed)?;
             if process.is_none() {
                 client.wait_for_end();
             }
@@ -358,6 +377,14 @@ impl<K: Kind> Provider for Kept<K> {
 
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
         Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
+    }
+}
+
+/// A keeper that ended between our knock and our word has done what it was to be told.
+fn if_gone(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),
+        _ => Err(error),
     }
 }
 

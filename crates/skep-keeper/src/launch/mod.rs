@@ -34,7 +34,7 @@ use skep_confine::cgroup::{CgroupHost, Group, GroupLimits, ParentName};
 use skep_machine::boot::MachineFiles;
 use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
-use skep_sys::process::{Child, Namespaces, clone_with};
+use skep_sys::process::{Namespaces, clone_with};
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, KeeperIdentity};
 use std::fs::File;
@@ -79,9 +79,10 @@ pub fn start(
     File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
     let gone = || setup(io::Error::other("the keeper ended without a word"));
     match serde_json::from_slice(&bytes).map_err(|_| gone())? {
-        StartReport::Ready(enforcement) => {
-            Ok(Started { keeper: identity_of(&keeper).map_err(setup)?, enforcement })
-        }
+        StartReport::Ready(enforcement) => Ok(Started {
+            keeper: identity_of(keeper.pid.as_raw_nonzero().get()).map_err(setup)?,
+            enforcement,
+        }),
         StartReport::Failed(failure) => {
             let _ = skep_sys::process::wait_for(&keeper);
             Err(failure.into())
@@ -89,8 +90,8 @@ pub fn start(
     }
 }
 
-fn identity_of(child: &Child) -> io::Result<KeeperIdentity> {
-    let pid = child.pid.as_raw_nonzero().get();
+/// Who a process is, beyond its number.
+pub(crate) fn identity_of(pid: i32) -> io::Result<KeeperIdentity> {
     Ok(KeeperIdentity {
         pid: pid as u32,
         start_ticks: skep_sys::process::start_ticks(pid)?,

@@ -149,7 +149,9 @@ pub fn example_file() -> String {
          # For /etc/skep/config.toml or ~/.config/skep/config.toml; take away the `#` of what you change.\n",
     );
     let mut section = "";
-    for row in TABLE.iter().filter(|row| !row.key.starts_with("profiles.")) {
+    // What has a name of the user's choice is shown whole, below.
+    let named = |row: &&Setting| row.key.starts_with("profiles.") || row.key.starts_with("pools.");
+    for row in TABLE.iter().filter(|row| !named(row)) {
         let (above, name) = row.key.split_once('.').unwrap_or(("", row.key));
         if above != section {
             section = above;
@@ -167,7 +169,9 @@ pub fn example_file() -> String {
     }
     file.push_str(
         "\n# A profile of your own: limits, sandbox and changes as above.\n\
-         #[profiles.mine]\n#description = \"small\"\n#from = \"agent\"\n#limits.pids = 100\n",
+         #[profiles.mine]\n#description = \"small\"\n#from = \"agent\"\n#limits.pids = 100\n\
+         \n# Sandboxes that `skep serve` has ready for whoever asks for one like them.\n\
+         #[pools.mine]\n#project = \"/home/me/project\"\n#profile = \"agent\"\n#provider = \"microvm\"\n#size = 2\n",
     );
     file
 }
@@ -193,6 +197,9 @@ mod tests {
         assert_eq!(
             schema["properties"]["sandbox"]["properties"]["env"]["additionalProperties"]["type"],
             "string"
+        );
+        assert!(
+            schema["properties"]["pools"]["additionalProperties"]["properties"]["size"].is_object()
         );
         let profile = &schema["properties"]["profiles"]["additionalProperties"]["properties"];
         assert!(profile["limits"]["properties"]["pids"].is_object() && profile["from"].is_object());

@@ -80,6 +80,10 @@ pub(super) fn plain_count<'de, D: Deserializer<'de>>(input: D) -> Result<Option<
     positive(i64::deserialize(input)?).map(Some)
 }
 
+pub(super) fn needed_count<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    positive(i64::deserialize(input)?)
+}
+
 pub(super) fn required_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u8, D::Error> {
     let value = i64::deserialize(input)?;
     u8::try_from(value).ok().filter(|percent| (1..=100).contains(percent)).ok_or_else(|| {

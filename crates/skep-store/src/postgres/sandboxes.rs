@@ -5,8 +5,8 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, held_scope, refuse_overlap, sandbox_holder,
-    sandbox_not_found, sandbox_taken, scopes,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, refuse_overlap,
+    sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
 use crate::{
@@ -110,6 +110,28 @@ impl SandboxStore for PostgresStore {
             // Before the row, which may say that the sandbox is gone.
             self.apply_to_execs(session, &before, moves)?;
             self.write_back(session, &before, &after)?;
+            ledger::append(session, events)?;
+            Ok(after)
+        })
+    }
+
+    fn claim_sandbox(
+        &self,
+        id: &SandboxId,
+        expect: Expect,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox> {
+        self.write("claim a sandbox", |session| {
+            let before = load_own(session, id, &self.node)?;
+            check_expected(session, &before, expect)?;
+            let after = claimed_sandbox(&before, change)?;
+            if after.name != before.name {
+                refuse_taken_name(session, &after)?;
+            }
+            self.write_back(session, &before, &after)?;
+            let newest = "UPDATE sandboxes SET seq = DEFAULT WHERE id = $1";
+            session.execute(newest, &[&id.as_str()])?;
             ledger::append(session, events)?;
             Ok(after)
         })

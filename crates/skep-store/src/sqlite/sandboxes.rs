@@ -4,8 +4,8 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, held_scope, refuse_overlap, sandbox_holder,
-    sandbox_not_found, sandbox_taken, scopes,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, refuse_overlap,
+    sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
 use crate::{
@@ -124,6 +124,30 @@ impl SandboxStore for SqliteStore {
             // Before the row, which may say that the sandbox is gone.
             execs::apply(tx, &before, moves)?;
             write_back(tx, &before, &after)?;
+            ledger::append(tx, events)?;
+            Ok(after)
+        })
+    }
+
+    fn claim_sandbox(
+        &self,
+        id: &SandboxId,
+        expect: Expect,
+        events: &[NewEvent],
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox> {
+        self.write("claim a sandbox", Durability::Process, |tx| {
+            let before: Sandbox = load(tx, id)?;
+            refuse_other_node(tx, &before)?;
+            check_expected(tx, &before, expect)?;
+            let after = claimed_sandbox(&before, change)?;
+            if after.name != before.name {
+                refuse_taken_name(tx, &after)?;
+            }
+            write_back(tx, &before, &after)?;
+            let newest =
+                "UPDATE sandboxes SET seq = (SELECT MAX(seq) + 1 FROM sandboxes) WHERE id = ?1";
+            execute(tx, newest, params![id.as_str()])?;
             ledger::append(tx, events)?;
             Ok(after)
         })

@@ -44,6 +44,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("list with filters", sandboxes::list),
     ("newest of a project", sandboxes::newest),
     ("update checks version and state", sandboxes::update),
+    ("a claimed one is the newest", sandboxes::claim),
     ("hostile texts are only texts", sandboxes::hostile_texts),
     ("scope locks", sandboxes::scope_locks),
     ("leases fence", sandboxes::leases),

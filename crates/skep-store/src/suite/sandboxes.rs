@@ -117,6 +117,32 @@ pub(super) fn newest(store: &dyn Store) {
     assert_eq!(store.newest_sandbox(&"/home".into()).unwrap(), None);
 }
 
+pub(super) fn claim(store: &dyn Store) {
+    let (ahead, later) = (sandbox(1, "ahead"), sandbox(2, "later"));
+    insert(store, &ahead);
+    insert(store, &later);
+    assert_eq!(store.newest_sandbox(&ahead.project).unwrap().unwrap().id, later.id);
+    let claim = |version, name: &str| {
+        let name = sandbox(9, name).name;
+        let expect = Expect { version: Some(version), ..Expect::default() };
+        store.claim_sandbox(&ahead.id, expect, &[event("sandbox.claimed", 500)], &mut |row| {
+            row.name = name.clone();
+            row.created_at = time(500);
+        })
+    };
+    let taken = claim(1, "later");
+    assert!(matches!(taken, Err(StoreError::AlreadyExists { .. })), "{taken:?}");
+    let claimed = claim(1, "mine").unwrap();
+    assert_eq!((claimed.version, claimed.created_at.as_str()), (2, time(500).as_str()));
+    assert_eq!(store.find_sandbox("mine").unwrap(), claimed);
+    // Only one can have it.
+    assert!(matches!(claim(1, "yours"), Err(StoreError::StaleVersion { .. })));
+    assert_eq!(store.newest_sandbox(&ahead.project).unwrap().unwrap().id, ahead.id);
+    // The next one is newer still.
+    insert(store, &sandbox(3, "last"));
+    assert_eq!(store.newest_sandbox(&ahead.project).unwrap().unwrap().name.as_str(), "last");
+}
+
 pub(super) fn update(store: &dyn Store) {
     let row = sandbox(1, "a");
     insert(store, &row);

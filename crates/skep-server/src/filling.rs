@@ -1,0 +1,78 @@
+//! Sandboxes made ahead: kept at the number that the settings say while the server runs.
+
+use crate::app::{App, Shared};
+use crate::calls::Call;
+use crate::serve::told;
+use skep_engine::{Filled, PoolOwner};
+use skep_types::{KeeperIdentity, Problem};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Between two looks, when nothing was missing.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long those that wait may take to go at the end. What is left then goes with the next start.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks again and again, until the server stops; the settings are read anew each time.
+pub(crate) async fn fill(app: Shared) {
+    let Ok(owner) = owner(&app) else {
+        tracing::warn!("no sandboxes are made ahead: this process cannot tell who it is");
+        return;
+    };
+    let mut said = BTreeMap::new();
+    let mut stopping = app.stopping.clone();
+    while !*stopping.borrow() {
+        match look(&app, &owner).await {
+            Ok(filled) => {
+                if filled.failed != said {
+                    for (pool, reason) in &filled.failed {
+                        tracing::warn!(pool, reason, "a pool cannot be filled");
+                    }
+                    said.clone_from(&filled.failed);
+                }
+                if filled.made > 0 {
+                    continue;
+                }
+            }
+            Err(problem) => tracing::warn!(%problem, "cannot look after the pools"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = told(&mut stopping) => {}
+        }
+    }
+}
+
+/// Lets go those that wait, once no more are made.
+pub(crate) async fn drain(app: &App, filling: JoinHandle<()>) {
+    let drained = async {
+        let _ = filling.await;
+        app.ask_own(Call::DrainPools).await
+    };
+    let asked = tokio::time::timeout(PATIENCE, drained).await;
+    if !matches!(asked, Ok(Ok(_))) {
+        tracing::warn!("sandboxes made ahead are left; the next start lets them go");
+    }
+}
+
+async fn look(app: &App, owner: &PoolOwner) -> Result<Filled, Problem> {
+    let value = app.ask_own(Call::FillPools { owner: owner.clone() }).await?.json()?;
+    serde_json::from_value(value)
+        .map_err(|error| Problem::new(skep_types::Code::Internal, error.to_string()))
+}
+
+/// They are this process's: should it be killed, whoever comes next takes them away.
+fn owner(app: &App) -> io::Result<PoolOwner> {
+    let pid = std::process::id();
+    Ok(PoolOwner {
+        maker: KeeperIdentity {
+            pid,
+            start_ticks: skep_sys::process::start_ticks(pid as i32)?,
+            boot_id: skep_sys::process::boot_id()?,
+        },
+        home: app.home.clone(),
+        environment: app.environment.clone(),
+    })
+}
