@@ -100,6 +100,35 @@ fn proc_10_the_hosts_network_does_not_bring_its_abstract_sockets() {
     });
 }
 
+/// What the hide list names is not seen in a piece that was named for other reasons.
+#[test]
+fn fs_6_credentials_in_a_piece_of_the_home_are_not_seen() {
+    for_both(|lab| {
+        for path in [".config/gh/hosts.yml", ".config/app/.env", ".config/app/settings"] {
+            lab.write(lab.home.join(path), "planted\n");
+        }
+        let others = [".docker/daemon.json", ".aws/config"];
+        let others = others.map(|path| lab.write(lab.home.join(path), "planted\n"));
+        let see = |pieces: &str| {
+            let config = lab.home.join(".config/skep/config.toml");
+            lab.write(config, format!("[sandbox]\nhome = [{pieces}]\n"));
+            let script = "cd \"$HOME\" && grep -rl planted .config .docker .aws 2>/dev/null | sort";
+            let text = lab.run_script(script).run().text();
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        // `.aws` is on the list too, but was asked for.
+        let seen = see("\".config\", \".docker\", \".aws\"");
+        assert_eq!(seen, [".aws/config", ".config/app/settings", ".docker/daemon.json"]);
+        // Control: so is whatever else is named.
+        let seen = see("\".config\", \".config/gh\"");
+        assert_eq!(seen, [".config/app/settings", ".config/gh/hosts.yml"]);
+        for directory in [".config/gh", ".config/app", ".config/skep"] {
+            std::fs::remove_dir_all(lab.home.join(directory)).unwrap();
+        }
+        others.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    });
+}
+
 /// Whoever reaches skep's sockets approves in the user's name.
 #[test]
 fn fs_6_a_piece_of_the_home_does_not_show_skeps_own_state() {

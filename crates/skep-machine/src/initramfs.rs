@@ -11,6 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Where the guest's init lies in the archive; the kernel is told so.
 pub const INIT: &str = "/skep-guest";
@@ -20,6 +21,9 @@ pub const MODULES: &str = "/modules";
 
 /// Directory of those that redirect connections.
 pub const NETWORK_MODULES: &str = "/network";
+
+/// How long one that is not the newest is kept.
+const STALE: Duration = Duration::from_secs(3_600);
 
 /// Writes the archive for `kernel` with `program` as init into `directory`, unless it is there.
 pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<PathBuf, MachineError> {
@@ -39,7 +43,20 @@ pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<Path
         let _ = std::fs::remove_file(&temporary);
     }
     written.at(step)?;
+    forget_older(directory);
     Ok(path)
+}
+
+/// Each is as large as this program: those of earlier programs and kernels go when a new one comes. A
+/// machine that runs has its own open; one that is being started has made it a moment ago.
+fn forget_older(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let made = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = made.ok().and_then(|made| made.elapsed().ok());
+        if age.is_some_and(|age| age > STALE) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn build(kernel: &Kernel, program: &Path) -> Result<Vec<u8>, MachineError> {
@@ -196,7 +213,14 @@ mod tests {
             network: Vec::new(),
         };
         let program = std::env::current_exe().unwrap();
+        let earlier = ["stale.cpio", "recent.cpio"].map(|name| directory.path().join(name));
+        for path in &earlier {
+            std::fs::write(path, "of another program").unwrap();
+        }
+        let long_ago = std::time::SystemTime::now() - STALE * 2;
+        File::options().write(true).open(&earlier[0]).unwrap().set_modified(long_ago).unwrap();
         let archive = prepare(directory.path(), &kernel, &program).unwrap();
+        assert_eq!(earlier.map(|path| path.exists()), [false, true]);
         let listed = Command::new("busybox")
             .args(["cpio", "-t", "-F"])
             .arg(&archive)

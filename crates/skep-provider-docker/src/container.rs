@@ -194,6 +194,11 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
             mounts.push(bind(&path, &text(&path)?, Access::Ro)?);
         }
     }
+    let failed = |reason| DockerError::Refused { operation: "cover the home".into(), reason };
+    for secret in skep_keeper::vessel::home_secrets(spec).map_err(failed)? {
+        let kind = if secret.is_dir() { "nothing" } else { "empty" };
+        mounts.push(bind(&door.join(kind), &text(&secret)?, Access::Ro)?);
+    }
     mounts.push(workspace(parts)?);
     for mount in &spec.policy.mounts {
         let target = text(mount.target.as_path())?;

@@ -55,6 +55,9 @@ pub struct InitSpec<'a> {
     /// Home pieces that exist, relative to the home.
     #[serde(with = "skep_provider::paths::many")]
     pub home_pieces: Vec<PathBuf>,
+    /// What of them must not be seen; absolute.
+    #[serde(with = "skep_provider::paths::many")]
+    pub home_secrets: Vec<PathBuf>,
     /// Directories of the system that can be written.
     pub copy_on_write: Vec<CowDirectory>,
     /// Size of each private filesystem in memory.
@@ -351,6 +354,7 @@ pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
         mounts: &spec.run.policy.mounts,
         mounts_from: spec.places.mounts,
         home_pieces: &spec.home_pieces,
+        home_secrets: &spec.home_secrets,
         home_from: spec.places.home,
         messages: spec.places.messages,
         files: own_files(&spec.run),

@@ -50,6 +50,7 @@ pub fn make<'a>(
     let home_pieces: Vec<PathBuf> =
         pieces.filter(|piece| sources::exists(&spec.home.join(piece))).collect();
     home_pieces.iter().try_for_each(|piece| refuse_way_to_state(spec, piece))?;
+    let home_secrets = crate::view::home::secrets(spec, &home_pieces)?;
     let home = sources.len();
     sources.extend(home_pieces.iter().map(|piece| plain(spec.home.join(piece))));
     let mounts = sources.len();
@@ -77,6 +78,7 @@ pub fn make<'a>(
         map,
         sources,
         home_pieces,
+        home_secrets,
         copy_on_write,
         parts: WorkspaceParts {
             driver: spec.driver,

@@ -12,6 +12,7 @@ mod held;
 mod stage;
 
 pub use crate::network::{NO_RESOLV_CONF, RESOLV_CONF, hosts_file};
+pub use crate::view::home::shown_secrets as home_secrets;
 pub use crate::view::plan::{MASKED, MaskKind, SystemEntry};
 pub use crate::view::sources::{exists, system_entries};
 pub use attended::{Attended, DOOR, DOOR_SOCKET};

@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod fuse;
+pub mod home;
 pub mod outside;
 pub mod overlay;
 pub mod plan;

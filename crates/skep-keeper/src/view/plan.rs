@@ -108,6 +108,8 @@ pub struct ViewSpec<'a> {
     pub mounts_from: usize,
     /// Home pieces (relative to the home); the nth is source `home_from + n`.
     pub home_pieces: &'a [PathBuf],
+    /// What of those pieces must not be seen; absolute.
+    pub home_secrets: &'a [PathBuf],
     /// Index of the first home piece among the opened sources.
     pub home_from: usize,
     /// Index of the directory shown at `/run/skep`.
@@ -300,6 +302,7 @@ fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
             access: Access::Ro,
         });
     }
+    ops.extend(spec.home_secrets.iter().map(|path| ViewOp::Cover { target: path.clone() }));
 }
 
 #[cfg(test)]
@@ -323,6 +326,7 @@ mod tests {
             mounts: &[],
             mounts_from: 2,
             home_pieces: &[".cargo/bin".into()],
+            home_secrets: &[],
             home_from: 2,
             messages: 1,
             files: Vec::new(),
