@@ -83,3 +83,43 @@ fn nothing_begins_while_somebody_looks() {
         assert!(!upper.join("upper/impatient").exists());
     });
 }
+
+/// Killed between the keeper and the row, neither lies about the other afterwards.
+#[test]
+fn a_freeze_or_thaw_that_was_killed_half_way_is_settled() {
+    for_both(|lab| {
+        lab.create("f");
+        lab.skep(["exec", "-d", "f", "--", "sh", "-c", "while :; do date +%N > tick; done"])
+            .run()
+            .ok();
+        let tick = lab.state.join("sandboxes").join(lab.sandbox("f")["id"].as_str().unwrap());
+        let tick = tick.join("upper/tick");
+        let read = || std::fs::read(&tick).unwrap_or_default();
+        let moves = || {
+            let before = read();
+            wait_for("the counter", 20, || (read() != before).then_some(()));
+        };
+        moves();
+        let killed = lab.skep(["freeze", "f"]).env("SKEP_FAILPOINT", "freeze.still=kill").run();
+        assert_ne!(killed.code(), 0);
+        assert_eq!(lab.sandbox("f")["state"], "ready");
+        moves();
+        lab.skep(["freeze", "f"]).run().ok();
+        let killed = lab.skep(["thaw", "f"]).env("SKEP_FAILPOINT", "thaw.row=kill").run();
+        assert_ne!(killed.code(), 0);
+        assert_eq!(lab.sandbox("f")["state"], "ready");
+        moves();
+    });
+}
+
+/// The way without the store knows when a sandbox's time is over.
+#[test]
+fn an_exec_past_the_time_to_live_is_refused() {
+    for_both(|lab| {
+        lab.skep(["create", "t", "--ttl", "3s"]).run().ok();
+        lab.exec_script("t", "true").run().ok();
+        lab.exec_script("t", "true").run().ok();
+        // Nothing but execs: nobody else opens the store.
+        wait_for("its end", 20, || (lab.exec_script("t", "true").run().code() != 0).then_some(()));
+    });
+}

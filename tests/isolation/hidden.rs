@@ -211,3 +211,24 @@ fn hidden_by_a_glob_of_the_caller_is_everything_it_matches_in_a_large_project() 
         assert!(ran.code() == 1 && !lab.canary.is_in(&ran.stdout), "{}", ran.describe());
     });
 }
+
+/// What was typed to be hidden is hidden, also where it leads over a link or was written absolutely.
+#[test]
+fn a_path_to_hide_is_followed_to_where_it_leads() {
+    for_both(|lab| {
+        lab.write("real/secret.txt", "SECRET");
+        lab.write("real/plain.txt", "plain");
+        std::os::unix::fs::symlink("real", lab.project.join("conf")).unwrap();
+        lab.own_below(&lab.project);
+        let absolute = lab.project.join("real/secret.txt").display().to_string();
+        let through = lab.project.join("conf/secret.txt").display().to_string();
+        for hide in ["conf/secret.txt", &absolute, &through, "conf"] {
+            let line =
+                ["run", "--hide", hide, "--", "sh", "-c", "cat real/secret.txt conf/secret.txt"];
+            let seen = lab.skep(line).run();
+            assert_eq!(seen.text(), "", "{hide}");
+        }
+        let control = lab.run_script("cat real/secret.txt").run().ok();
+        assert_eq!(control.text(), "SECRET");
+    });
+}

@@ -276,7 +276,9 @@ pub(crate) fn find_hidden(
     memories: &Path,
 ) -> Result<(Vec<RelPath>, Searched), Problem> {
     let failed = |error| io_problem("search for secrets in", project, &error);
-    let rules = HideRules::of(policy).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    let hide = hidden::as_meant(project, &policy.hide);
+    let rules = HideRules::new(&hide, &policy.show)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let root = TreeRoot::open(project).map_err(failed)?;
     let found = hidden::search(&root, &rules, memories).map_err(|error| match error {
         SearchError::Io(error) => failed(error),

@@ -175,8 +175,15 @@ impl Engine {
             );
         }
         check_move(&sandbox, SandboxState::Frozen)?;
+        // If we die before the row says so, the next command finds the mark and lets them go on.
+        let mark = self.mark_stilled(&sandbox)?;
         self.provider(&sandbox.provider)?.freeze(&self.run_spec(&sandbox)).or_problem()?;
-        self.update(id, "sandbox.frozen", Value::Null, &mut |row| row.state = SandboxState::Frozen)
+        failpoint::hit("freeze.still").map_err(|error| io_problem("freeze", &mark, &error))?;
+        let frozen = self.update(id, "sandbox.frozen", Value::Null, &mut |row| {
+            row.state = SandboxState::Frozen;
+        })?;
+        let _ = std::fs::remove_file(mark);
+        Ok(frozen)
     }
 
     pub(crate) fn thaw_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
@@ -186,8 +193,15 @@ impl Engine {
             check_move(&sandbox, SandboxState::Ready)?;
             return Ok(sandbox);
         }
+        // The row first: whoever dies then has said that they go on, and the mark makes that true.
+        let mark = self.mark_stilled(&sandbox)?;
+        let thawed = self.update(id, "sandbox.thawed", Value::Null, &mut |row| {
+            row.state = SandboxState::Ready;
+        })?;
+        failpoint::hit("thaw.row").map_err(|error| io_problem("thaw", &mark, &error))?;
         self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
-        self.update(id, "sandbox.thawed", Value::Null, &mut |row| row.state = SandboxState::Ready)
+        let _ = std::fs::remove_file(mark);
+        Ok(thawed)
     }
 
     pub(crate) fn remove_sandbox(&self, id: &SandboxId, discard: bool) -> Result<(), Problem> {

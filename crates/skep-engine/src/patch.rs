@@ -166,6 +166,8 @@ impl Engine {
             patch.apply(row);
             row.updated_at.clone_from(&now);
         };
+        // It says when the time to live is over.
+        crate::ways::forget(self.layout(), &sandbox.name);
         self.store.update_sandbox(id, expect, &[event], change).or_problem()
     }
 }

@@ -30,6 +30,9 @@ pub struct Way {
     pub project: ByteString,
     /// Its provider, as it was typed.
     pub provider: String,
+    /// When its time to live is over (RFC 3339), if it has one.
+    #[serde(default)]
+    pub expires_at: Option<String>,
 }
 
 impl Way {
@@ -47,6 +50,7 @@ impl Way {
             name: sandbox.name.clone(),
             project: sandbox.project.clone(),
             provider: sandbox.provider.clone(),
+            expires_at: crate::gc::end_of_life(sandbox),
         };
         let _ = way.write(&layout.way(&sandbox.name));
     }
@@ -63,6 +67,15 @@ impl Way {
         file.write_all(&bytes).and_then(|()| std::fs::rename(&new, path))
     }
 
+    /// Whether its time to live is over, or nobody can tell.
+    fn is_over(&self, now: &str) -> bool {
+        let Some(end) = &self.expires_at else { return false };
+        match (end.parse::<jiff::Timestamp>(), now.parse::<jiff::Timestamp>()) {
+            (Ok(end), Ok(now)) => end <= now,
+            _ => true,
+        }
+    }
+
     /// Asks the keeper there for a command. `None`: whoever has the store must ask.
     ///
     /// What an engine would look at before, is looked at: the words of the command here, the state of
@@ -74,7 +87,7 @@ impl Way {
         wish: Wish<'_>,
     ) -> Result<Option<StartedExec>, Problem> {
         let Wish { exec, spec, started_at, attach, no_input } = wish;
-        if check_spec(spec).is_err() {
+        if check_spec(spec).is_err() || self.is_over(&started_at) {
             return Ok(None);
         }
         let begun = Begun { spec: spec.clone(), started_at };

@@ -22,8 +22,9 @@ use std::collections::BTreeMap;
 /// Grows when a message changes its meaning. A keeper of another version is left alone.
 pub const VERSION: u32 = 1;
 
-/// Longest frame. A request (command and environment) may be as large as the kernel takes.
-pub const MAX_FRAME: usize = 8 << 20;
+/// Longest frame. A request (command and environment) may be as large as the kernel takes: 2 MiB where
+/// nobody raised the limit of the stack, of which JSON makes at most six times as much.
+pub const MAX_FRAME: usize = 16 << 20;
 
 /// What a frame holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

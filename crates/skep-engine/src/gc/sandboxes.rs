@@ -58,6 +58,16 @@ impl Ages {
     }
 }
 
+/// When a sandbox's time to live is over (RFC 3339), if it has one that is still to be kept.
+pub(crate) fn end_of_life(sandbox: &Sandbox) -> Option<String> {
+    if sandbox.labels.contains_key(EXPIRED) {
+        return None;
+    }
+    let ttl: i64 = sandbox.labels.get(TTL)?.parse().ok()?;
+    let created: jiff::Timestamp = sandbox.created_at.parse().ok()?;
+    created.checked_add(jiff::SignedDuration::from_secs(ttl)).ok().map(|end| end.to_string())
+}
+
 impl Engine {
     /// Approved and rejected ones past their age, and nothing else.
     pub(super) fn collect_reviewed(

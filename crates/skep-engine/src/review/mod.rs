@@ -16,6 +16,7 @@ use skep_types::{
     ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
 use skep_workspace::{DeriveError, DeriveOptions, Derived};
+use std::path::PathBuf;
 
 impl Engine {
     /// Runs `look` while nothing inside can write: a change set is a consistent cut.
@@ -33,9 +34,7 @@ impl Engine {
         let provider = self.provider(&sandbox.provider)?;
         let spec = self.run_spec(sandbox);
         // If we die in between, the next command finds the mark and lets them go on.
-        let mark = self.layout().stilled(&sandbox.id);
-        std::fs::write(&mark, b"")
-            .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
+        let mark = self.mark_stilled(sandbox)?;
         let stands = || {
             failpoint::hit("look.still")
                 .map_err(|error| crate::problems::io_problem("look into", &mark, &error))
@@ -48,6 +47,14 @@ impl Engine {
         }
         let value = result?;
         thawed.map(|()| value)
+    }
+
+    /// Notes that processes are about to be paused.
+    pub(crate) fn mark_stilled(&self, sandbox: &Sandbox) -> Result<PathBuf, Problem> {
+        let mark = self.layout().stilled(&sandbox.id);
+        std::fs::write(&mark, b"")
+            .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
+        Ok(mark)
     }
 
     /// Processes that were paused for a look by a command that died go on.

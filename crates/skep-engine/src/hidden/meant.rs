@@ -1,0 +1,64 @@
+//! What a path to hide means where it is not the path of a file: absolute, or leading over a link.
+
+use std::path::Path;
+
+/// The patterns, and for each that is a path the place it leads to, if that is another one in the
+/// project. `/x` is `x` in the project's root; an absolute path of the host that leads into the project
+/// is meant as that.
+pub(crate) fn as_meant(project: &Path, hide: &[String]) -> Vec<String> {
+    let mut meant = Vec::with_capacity(hide.len());
+    for text in hide {
+        let path = Path::new(text);
+        let below = path.strip_prefix(project).unwrap_or(path.strip_prefix("/").unwrap_or(path));
+        meant.push(match path.starts_with(project) {
+            true => format!("/{}", below.display()),
+            false => text.clone(),
+        });
+        let Ok(place) = project.join(below).canonicalize() else { continue };
+        let Ok(place) = place.strip_prefix(project) else { continue };
+        if place != below
+            && !place.as_os_str().is_empty()
+            && let Some(place) = place.to_str()
+        {
+            meant.push(format!("/{}", escaped(place)));
+        }
+    }
+    meant
+}
+
+/// A path as a pattern that means just it.
+fn escaped(path: &str) -> String {
+    let special = |letter: char| "*?[]{}\\!".contains(letter);
+    path.chars().fold(String::new(), |mut text, letter| {
+        if special(letter) {
+            text.push('\\');
+        }
+        text.push(letter);
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_absolute_paths_are_followed_into_the_project() {
+        let scratch = tempfile::tempdir().unwrap();
+        let project = scratch.path().canonicalize().unwrap().join("p");
+        std::fs::create_dir_all(project.join("real")).unwrap();
+        std::fs::write(project.join("real/secret"), "").unwrap();
+        std::os::unix::fs::symlink("real", project.join("conf")).unwrap();
+        std::os::unix::fs::symlink("/etc", project.join("out")).unwrap();
+        let meant = |text: &str| as_meant(&project, &[text.to_owned()]);
+        assert_eq!(meant("conf/secret"), ["conf/secret", "/real/secret"]);
+        assert_eq!(meant("conf"), ["conf", "/real"]);
+        assert_eq!(meant("real/secret"), ["real/secret"]);
+        assert_eq!(meant(&project.join("real/secret").display().to_string()), ["/real/secret"]);
+        let through = project.join("conf/secret").display().to_string();
+        assert_eq!(meant(&through), ["/conf/secret", "/real/secret"]);
+        for same in ["*.pem", "out/passwd", "missing/x", "/real"] {
+            assert_eq!(meant(same), [same]);
+        }
+    }
+}
