@@ -232,3 +232,111 @@ fn a_path_to_hide_is_followed_to_where_it_leads() {
         assert_eq!(control.text(), "SECRET");
     });
 }
+
+/// A secret that came while the sandbox ran, which goes back to a snapshot and is started again for it;
+/// a check of an approval, which sees the project as it is now.
+#[test]
+fn hidden_too_is_what_came_before_a_restore_and_before_a_check() {
+    for_both(|lab| {
+        lab.write(".env", "first\n");
+        lab.create("s");
+        lab.exec_script("s", "echo 1 > one").run().ok();
+        lab.skep(["snapshot", "s", "then"]).run().ok();
+        lab.exec_script("s", "echo 2 > two").run().ok();
+        lab.write("sub/.env", &lab.canary.text);
+        let check = ["approve", "s", "one", "--check", "! cat sub/.env"];
+        lab.skep(check).run().ok();
+        lab.skep(["restore", "s", "then"]).run().ok();
+        let ran = lab.exec_script("s", "cat sub/.env; cat one").run().ok();
+        assert_eq!(ran.text(), "1", "{}", ran.describe());
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        let how = shown["enforcement"]["filesystem"]["how"].to_string();
+        assert!(how.contains("2 path(s) hidden"), "{how}");
+    });
+}
+
+/// A directory of secrets that is a link to one in the project, as those make who keep them together.
+#[test]
+fn hidden_is_a_link_with_the_name_of_a_hidden_directory_and_where_it_leads() {
+    for_both(|lab| {
+        lab.write("kept/aws/credentials", &lab.canary.text);
+        lab.write("kept/plain", "plain\n");
+        std::os::unix::fs::symlink("kept/aws", lab.project.join(".aws")).unwrap();
+        std::os::unix::fs::symlink("kept/plain", lab.project.join("link")).unwrap();
+        let script = "cat .aws/credentials kept/aws/credentials; cat link";
+        let ran = lab.run_script(script).run().ok();
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        assert_eq!(ran.text(), "plain");
+        // Control: shown on request.
+        let shown = lab.skep(["run", "--show", ".aws", "--", "cat", "kept/aws/credentials"]).run();
+        assert!(lab.canary.is_in(&shown.ok().stdout));
+    });
+}
+
+#[test]
+fn hidden_twice_is_hidden_once() {
+    for_both(|lab| {
+        lab.write("secret/a", &lab.canary.text);
+        lab.write(".ssh/id_rsa", &lab.canary.text);
+        let hide = ["--hide", "secret", "--hide", "secret/a", "--hide", ".ssh/id_rsa"];
+        let call = lab.skep(["run"]).args(hide).args(["--", "cat", "secret/a", ".ssh/id_rsa"]);
+        let ran = call.run().exits(1);
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+    });
+}
+
+/// Runs a script as root in a mount namespace of its own.
+fn apart(lab: &Lab, script: &str) -> crate::harness::Ran {
+    lab.program("unshare").args(["-m", "--propagation", "private", "sh", "-ec", script]).run()
+}
+
+/// Where a directory does not say what its entries are (ext4 without `filetype`), they are asked.
+#[test]
+fn hidden_is_every_secret_where_directories_do_not_tell_types() {
+    crate::harness::for_each([crate::harness::Who::root()], |lab| {
+        let image = lab.write(lab.root.join("image"), "");
+        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        file.set_len(32 << 20).unwrap();
+        let options = ["-q", "-F", "-O", "^filetype"];
+        lab.program("mkfs.ext4").args(options).arg(&image).run().ok();
+        let (skep, image, at) = (lab.binary.display(), image.display(), lab.project.display());
+        let make = format!(
+            "mount -o loop {image} {at}; cd {at}; mkdir -p sub/deep .aws; \
+             for f in .env sub/.env sub/deep/key.pem .aws/credentials; do echo {} > $f; done; \
+             echo plain > sub/deep/plain",
+            lab.canary.text
+        );
+        if apart(lab, &format!("mount -o loop {image} {at}")).code() != 0 {
+            return crate::harness::skip("no loop device can be mounted");
+        }
+        let look = "cat .env sub/.env sub/deep/key.pem .aws/credentials; cat sub/deep/plain";
+        let ran = apart(lab, &format!("{make}; {skep} run -- sh -c '{look}'")).ok();
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        assert_eq!(ran.text(), "plain");
+        // Control: it is the hiding that hides.
+        let shown = format!("{make}; {skep} run --show sub/deep/key.pem -- cat sub/deep/key.pem");
+        assert!(lab.canary.is_in(&apart(lab, &shown).ok().stdout));
+        // A directory of directories can be deleted and approved there, too.
+        let work = "mkdir -p d/e/1 d/e/2; touch d/e/1/x d/e/2/y";
+        let script = format!(
+            "{make}; {work}; {skep} run --name s -- rm -rf d; {skep} approve s; test ! -e d"
+        );
+        apart(lab, &script).ok();
+    });
+}
+
+/// The view is of one filesystem. What a mount covers on the host is not shown instead.
+#[test]
+fn hidden_is_what_a_mount_covers() {
+    crate::harness::for_each([crate::harness::Who::root()], |lab| {
+        lab.write("sub/.env", &lab.canary.text);
+        lab.write("sub/plain", "covered\n");
+        lab.write("beside", "beside\n");
+        let (skep, at) = (lab.binary.display(), lab.project.display());
+        let look = "cat sub/.env sub/plain; cat beside";
+        let ran = apart(lab, &format!("{skep} run -- sh -c '{look}'")).ok();
+        assert_eq!(ran.text(), "covered\nbeside", "the control: without a mount");
+        let ran = apart(lab, &format!("mount -t tmpfs x {at}/sub; {skep} run -- sh -c '{look}'"));
+        assert_eq!(ran.ok().text(), "beside");
+    });
+}

@@ -5,7 +5,7 @@ use crate::archive::Scratch;
 use crate::execs::check_spec;
 use crate::hidden::{SearchError, Searched};
 use crate::problems::{OrProblem, io_problem};
-use crate::{Desk, Engine, git_head, hidden, naming, settings};
+use crate::{Desk, Engine, git_head, hidden, naming, settings, submounts};
 use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
 use skep_provider::Attach;
 use skep_store::{ScopeMode, StoreError};
@@ -269,7 +269,7 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     labels
 }
 
-/// The files of a project that are not to be seen inside.
+/// What of a project is not to be seen inside: secrets, and what is covered by a mount.
 pub(crate) fn find_hidden(
     project: &Path,
     policy: &Policy,
@@ -295,7 +295,14 @@ pub(crate) fn find_hidden(
         return Err(Problem::new(Code::MissingCapability, message)
             .hint("hide it whole (`--hide PATH`), or make it readable"));
     }
-    Ok((found.hidden, found.searched))
+    // The view is of one filesystem: at a mount point it would show what the mount covers.
+    let mut hidden = found.hidden;
+    let mounts = submounts::below(project);
+    if !mounts.is_empty() {
+        hidden.extend(mounts);
+        hidden = hidden::topmost(hidden);
+    }
+    Ok((hidden, found.searched))
 }
 
 /// Who is creating this: a row left in `creating` by a dead process is found by it.

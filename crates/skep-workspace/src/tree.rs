@@ -6,7 +6,7 @@
 //! below the root, makes the operation fail instead of leading it elsewhere. Errors are plain
 //! [`io::Error`]s; the caller knows the path and says it.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use skep_types::{ByteString, ContentHash, EntryState, RelPath, SpecialKind};
 use std::fs::File;
@@ -119,8 +119,8 @@ impl TreeRoot {
     pub fn list_some(&self, path: &RelPath, most: usize) -> io::Result<Option<Names>> {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::new(fd)? {
-            let entry = entry?;
+        let mut entries = Dir::new(fd)?;
+        while let Some(entry) = entries.next().transpose()? {
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
@@ -128,7 +128,7 @@ impl TreeRoot {
             if names.len() == most {
                 return Ok(None);
             }
-            names.push((name.to_vec(), entry.file_type()));
+            names.extend(kind_of(entries.fd()?, &entry)?.map(|kind| (name.to_vec(), kind)));
         }
         Ok(Some(names))
     }
@@ -190,15 +190,27 @@ pub(crate) fn permission_bits(stat: &Stat) -> u32 {
 /// The names in an open directory (not an `O_PATH` one), sorted by bytes.
 pub(crate) fn list_dir(fd: OwnedFd) -> io::Result<Vec<(Vec<u8>, FileType)>> {
     let mut names = Vec::new();
-    for entry in rustix::fs::Dir::new(fd)? {
-        let entry = entry?;
+    let mut entries = Dir::new(fd)?;
+    while let Some(entry) = entries.next().transpose()? {
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push((name.to_vec(), entry.file_type()));
+            names.extend(kind_of(entries.fd()?, &entry)?.map(|kind| (name.to_vec(), kind)));
         }
     }
     names.sort_by(|one, two| one.0.cmp(&two.0));
     Ok(names)
+}
+
+/// What an entry of the open directory `parent` is; `None` when it has gone meanwhile.
+///
+/// Not every filesystem says it in its directories (ext4 without `filetype`, XFS with `ftype=0`, many
+/// in user space): an unknown entry is asked, because it may be a directory with things in it.
+pub fn kind_of(parent: BorrowedFd<'_>, entry: &DirEntry) -> io::Result<Option<FileType>> {
+    match entry.file_type() {
+        FileType::Unknown => Ok(stat_name(parent, entry.file_name().to_bytes())?
+            .map(|stat| FileType::from_raw_mode(stat.st_mode))),
+        known => Ok(Some(known)),
+    }
 }
 
 /// Hash and length of everything a reader gives. `expected` only sizes the buffer.

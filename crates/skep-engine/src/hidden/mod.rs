@@ -10,7 +10,7 @@ mod search;
 
 pub use mask::make_mask;
 pub(crate) use meant::as_meant;
-pub(crate) use search::{SearchError, Searched, search};
+pub(crate) use search::{SearchError, Searched, search, topmost};
 
 use skep_types::{EnforcementReport, Layer, LayerReport};
 

@@ -8,8 +8,12 @@ use skep_policy::{HideRules, SearchPlan};
 use skep_types::{ContentHash, RelPath};
 use skep_workspace::remembered::{self, Content, Memory};
 use skep_workspace::tree::TreeRoot;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+
+/// Which search it was: what another one remembers is of no use.
+const SEARCH: u32 = 2;
 
 /// A project of no more entries is gone through without a memory.
 const FEW: usize = 500;
@@ -59,8 +63,8 @@ pub(crate) fn search(
             hidden.extend(judge.many(memories)?);
         }
     }
-    hidden.sort();
-    hidden.dedup();
+    hidden.extend(linked_directories(project, rules, &hidden));
+    let hidden = topmost(hidden);
     let others = judge.unlisted.len().saturating_sub(1);
     let searched = match judge.unlisted.into_iter().min() {
         None => Searched::Whole,
@@ -69,15 +73,59 @@ pub(crate) fn search(
     Ok(Found { hidden, searched })
 }
 
+/// Where hidden links lead that have the name of a hidden directory (`.aws`, say, where somebody keeps
+/// such directories together and links to them). Of a file, the link alone is hidden: what it leads to
+/// has a name of its own, and `.env` may well lead to an example that is to be seen.
+fn linked_directories(project: &TreeRoot, rules: &HideRules, hidden: &[RelPath]) -> Vec<RelPath> {
+    let mut found = Vec::new();
+    for path in hidden.iter().filter(|path| rules.hides(path, true).is_some()) {
+        // Anything but a link of this name has no target.
+        let Ok(target) = project.read_link(path) else { continue };
+        let Some(target) = followed(path, target.as_bytes()) else { continue };
+        let directory = matches!(project.stat(&target), Ok(Some(stat)) if is_directory(&stat));
+        if directory && !target.is_root() && !path.starts_with(&target) {
+            found.push(target);
+        }
+    }
+    found
+}
+
+/// Where a link leads, by its text; `None` out of the project.
+fn followed(link: &RelPath, target: &[u8]) -> Option<RelPath> {
+    if target.first() == Some(&b'/') {
+        return None;
+    }
+    let mut at = link.parent()?;
+    for part in target.split(|byte| *byte == b'/') {
+        at = match part {
+            b"" | b"." => at,
+            b".." => at.parent()?,
+            name => at.join(name).ok()?,
+        };
+    }
+    Some(at)
+}
+
+/// Sorted, and without what lies below another one: that is hidden with it.
+pub(crate) fn topmost(mut paths: Vec<RelPath>) -> Vec<RelPath> {
+    paths.sort();
+    paths.dedup();
+    let all: BTreeSet<RelPath> = paths.iter().cloned().collect();
+    paths.retain(|path| !path.ancestors().any(|above| all.contains(&above)));
+    paths
+}
+
+fn is_directory(stat: &rustix::fs::Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
+}
+
 /// The paths that the caller spelled out, of which one look each is enough.
 fn exact(project: &TreeRoot, rules: &HideRules, plan: &SearchPlan) -> io::Result<Vec<RelPath>> {
     let mut hidden = Vec::new();
     for path in &plan.exact {
-        if let Some(stat) = project.stat(path)? {
-            let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
-            if rules.hides(path, directory).is_some() {
-                hidden.push(path.clone());
-            }
+        let stat = project.stat(path)?;
+        if stat.is_some_and(|stat| rules.hides(path, is_directory(&stat)).is_some()) {
+            hidden.push(path.clone());
         }
     }
     Ok(hidden)
@@ -132,7 +180,7 @@ impl Judge<'_> {
     fn key(&self) -> io::Result<Vec<u8>> {
         let (device, inode) = self.project.identity()?;
         let user = rustix::process::geteuid().as_raw();
-        Ok(format!("{device} {inode} {user} {}", self.rules.text()).into_bytes())
+        Ok(format!("{SEARCH} {device} {inode} {user} {}", self.rules.text()).into_bytes())
     }
 
     fn list(&mut self, directory: &RelPath) -> Result<Content, SearchError> {
@@ -151,11 +199,15 @@ impl Judge<'_> {
         let hides = if counts { HideRules::hides } else { HideRules::hides_as_asked };
         for (name, kind) in entries {
             // Most are files of no interest: of those not even the path is put together.
-            if !kind.is_dir() && !self.rules.could_hide(&name, false) {
+            let could = |directory| self.rules.could_hide(&name, directory);
+            let interesting = kind.is_dir() || could(false) || (kind.is_symlink() && could(true));
+            if !interesting {
                 continue;
             }
             let Ok(path) = directory.join(&name) else { continue };
-            if hides(self.rules, &path, kind.is_dir()).is_some() {
+            // A link stands for whatever it leads to.
+            let hidden = |directory| hides(self.rules, &path, directory).is_some();
+            if hidden(kind.is_dir()) || (kind.is_symlink() && hidden(true)) {
                 content.hits.push(name);
             } else if kind.is_dir() && (self.plan.whole || !self.plan.skips(&path)) {
                 content.enter.push(name);

@@ -287,7 +287,8 @@ fn read(directory: &OwnedFd) -> io::Result<Vec<(std::ffi::OsString, FileType)>> 
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            entries.push((OsStr::from_bytes(name).to_owned(), entry.file_type()));
+            let kind = skep_workspace::tree::kind_of(rustix::fd::AsFd::as_fd(directory), &entry)?;
+            entries.extend(kind.map(|kind| (OsStr::from_bytes(name).to_owned(), kind)));
         }
     }
     Ok(entries)
