@@ -2,6 +2,7 @@
 
 mod ahead;
 mod bad_input;
+mod beside;
 mod change_matrix;
 mod crash_calls;
 mod crash_create;

@@ -3,5 +3,6 @@
 mod archive;
 mod expire;
 mod mounts;
+mod remove;
 mod settings;
 mod shared;

@@ -80,9 +80,7 @@ impl Engine {
         id: &SandboxId,
         change: &EgressChange,
     ) -> Result<EgressChanged, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let own = self.settings(None, None)?.0.egress_presets;
         let change = &EgressChange {
             allow: skep_policy::with_own_presets(&change.allow, &own),
@@ -113,9 +111,7 @@ impl Engine {
 
     /// Forgets a secret, in the running sandbox and in its policy.
     pub(crate) fn revoke_secret_of(&self, id: &SandboxId, name: &str) -> Result<u64, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !sandbox.policy.egress.secrets.iter().any(|secret| secret.name == name) {
             let message = format!("sandbox `{}` has no secret `{name}`", sandbox.name);
             return Err(Problem::new(Code::NotFound, message));

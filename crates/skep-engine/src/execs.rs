@@ -3,6 +3,7 @@
 
 use crate::Engine;
 use crate::api::{LogChunk, LogStream, StartedExec};
+use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use serde_json::{Value, json};
 use skep_provider::Attach;
@@ -26,21 +27,25 @@ impl Engine {
     ) -> Result<StartedExec, Problem> {
         check_spec(spec)?;
         let mut sandbox = self.load(id)?;
-        if sandbox.state == SandboxState::Frozen {
-            let message = format!("sandbox `{}` is frozen", sandbox.name);
-            return Err(
-                Problem::new(Code::IllegalState, message).hint("let it go on with `skep thaw`")
-            );
-        }
+        refuse_frozen(&sandbox)?;
         sandbox = self.ensure_running(sandbox)?;
         let exec = self.exec_of(&sandbox.id, spec, &sandbox.enforcement);
+        failpoint::hit("exec.begins")
+            .map_err(|error| io_problem("start an exec in", self.layout().root(), &error))?;
         self.store.insert_exec(&exec, &[self.begins(&exec)]).or_problem()?;
         if sandbox.state != SandboxState::Ready {
             self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut |row| {
                 row.state = SandboxState::Ready;
             })?;
         }
-        self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })
+        let started =
+            self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
+        // It may have waited for an approval that had the sandbox paused.
+        let decided = [SandboxState::Approved, SandboxState::Rejected];
+        if self.store.sandbox(&sandbox.id).is_ok_and(|row| decided.contains(&row.state)) {
+            self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)?;
+        }
+        Ok(started)
     }
 
     /// A new exec, as it is remembered.
@@ -133,22 +138,28 @@ impl Engine {
     }
 
     /// Whoever starts an exec writes its row first, and may die before the keeper hears of it. Such an
-    /// exec has no log; the provider is asked, once it is too old to be on its way.
+    /// exec has no log; the provider is asked, once it is too old to be on its way. In a sandbox that
+    /// was removed nothing runs.
     fn doubt(&self, mut exec: Exec) -> Result<Exec, Problem> {
         let directory = self.layout().sandbox(&exec.sandbox).join("execs");
-        if directory.join(format!("{}.head", exec.id)).exists()
-            || self.age(&exec.started_at)? < ON_ITS_WAY
-        {
+        if directory.join(format!("{}.head", exec.id)).exists() {
             return Ok(exec);
         }
-        let sandbox = self.load(&exec.sandbox)?;
-        let provider = self.provider(&sandbox.provider)?;
-        // A keeper that does not answer is a question for the next time.
-        let Ok(status) = provider.status(&self.run_spec(&sandbox)) else { return Ok(exec) };
-        if status.running.contains(&exec.id) {
+        let sandbox = self.store.sandbox(&exec.sandbox).or_problem()?;
+        let why = if sandbox.state == SandboxState::Deleted {
+            "its end was not seen: its sandbox was removed"
+        } else if self.age(&exec.started_at)? < ON_ITS_WAY {
             return Ok(exec);
-        }
-        let end = unseen(EndReason::Lost, 137, "it was never started: whoever asked for it died");
+        } else {
+            let provider = self.provider(&sandbox.provider)?;
+            // A keeper that does not answer is a question for the next time.
+            let Ok(status) = provider.status(&self.run_spec(&sandbox)) else { return Ok(exec) };
+            if status.running.contains(&exec.id) {
+                return Ok(exec);
+            }
+            "it was never started: whoever asked for it died"
+        };
+        let end = unseen(EndReason::Lost, 137, why);
         self.record_end(&exec, &end)?;
         exec.end = Some(end);
         Ok(exec)
@@ -181,7 +192,7 @@ impl Engine {
     }
 
     pub(crate) fn exec_by(&self, text: &str) -> Result<Exec, Problem> {
-        self.take_in_all()?;
+        self.take_in_all();
         self.refresh(self.store.find_exec(text).or_problem()?)
     }
 
@@ -230,6 +241,14 @@ impl Engine {
         }
         Ok(chunks)
     }
+}
+
+pub(crate) fn refuse_frozen(sandbox: &Sandbox) -> Result<(), Problem> {
+    if sandbox.state != SandboxState::Frozen {
+        return Ok(());
+    }
+    let message = format!("sandbox `{}` is frozen", sandbox.name);
+    Err(Problem::new(Code::IllegalState, message).hint("let it go on with `skep thaw`"))
 }
 
 pub(crate) fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {

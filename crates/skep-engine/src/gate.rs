@@ -5,7 +5,7 @@
 //! on the host. The sandbox is removed whatever happens; if skep is killed meanwhile, its row says
 //! `creating` by a process that is gone, and the next skep takes it away.
 
-use crate::create::self_identity;
+use crate::create::{find_hidden, self_identity};
 use crate::problems::OrProblem;
 use crate::review::write_all;
 use crate::{Engine, naming};
@@ -66,6 +66,12 @@ impl Engine {
         let now = self.now();
         let name = naming::made_up((self.config.random)())?;
         let name = SandboxName::parse(&format!("check-{name}")).unwrap_or(name);
+        // The command sees the project as it is now, without what has become a secret since.
+        let project = sandbox.project.as_path();
+        let (mut hidden, _) = find_hidden(project, &sandbox.policy, &self.layout().searched())?;
+        hidden.extend(sandbox.hidden.iter().cloned());
+        hidden.sort();
+        hidden.dedup();
         Ok(Sandbox {
             id: SandboxId::from_random((self.config.random)()),
             name,
@@ -73,6 +79,7 @@ impl Engine {
             state_reason: Some(format!("checks a selection of `{}`", sandbox.name)),
             base: skep_types::Base { instant, ..sandbox.base.clone() },
             layers: Vec::new(),
+            hidden,
             keeper: Some(self_identity()?),
             labels: BTreeMap::new(),
             created_at: now.clone(),

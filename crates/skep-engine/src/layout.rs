@@ -122,11 +122,6 @@ impl Layout {
     pub fn key_lock(&self) -> PathBuf {
         self.root.join("locks").join("keys")
     }
-
-    /// Stands for the directory of a sandbox as a lock, where that is gone.
-    pub fn sandbox_lock(&self, id: &SandboxId) -> PathBuf {
-        self.root.join("locks").join(format!("sandbox-{id}"))
-    }
 }
 
 /// Asks the filesystem to put the directories made in `path` far from each other.

@@ -185,17 +185,24 @@ impl Engine {
         }
     }
 
-    fn lock_sandbox(&self, sandbox: &Sandbox) -> Result<lock::Lock, Problem> {
-        let what = format!("sandbox `{}`", sandbox.name);
-        let lock = lock::take_sandbox(self.layout(), &sandbox.id, &what, PATIENCE)?;
-        self.settle_layers_of(&sandbox.id)?;
-        self.take_in_of(&sandbox.id)?;
-        Ok(lock)
+    /// Takes the lock of a sandbox and reads its row under it: one that was read before may be from
+    /// before another keeper, or other layers.
+    fn lock_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, lock::Lock), Problem> {
+        // Looked up only when it is to be said.
+        let what = std::fmt::from_fn(|text| match self.store.sandbox(id) {
+            Ok(sandbox) => write!(text, "sandbox `{}`", sandbox.name),
+            Err(_) => write!(text, "sandbox `{id}`"),
+        });
+        let lock = lock::take_sandbox(self.layout(), id, what, PATIENCE)?;
+        self.settle_layers_of(id)?;
+        // Records that cannot be read keep nobody from looking at the sandbox, or from removing it.
+        let _ = self.take_in_of(id);
+        Ok((self.load(id)?, lock))
     }
 
     fn lock_project(&self, project: &ByteString) -> Result<lock::Lock, Problem> {
         let what = format!("project `{project}`");
-        lock::take(&self.layout().project_lock(project), &what, PATIENCE)
+        lock::take(&self.layout().project_lock(project), what, PATIENCE)
     }
 
     /// A sandbox that something can be done with. One that is being made is its maker's alone: its

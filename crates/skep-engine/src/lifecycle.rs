@@ -5,13 +5,14 @@ use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::state_place::spend_reserve;
-use crate::{Engine, hidden, trash};
+use crate::{Engine, hidden, trash, ways};
 use serde_json::{Value, json};
 use skep_provider::Started;
-use skep_store::{ExecMoves, Expect, NewEvent};
+use skep_store::{ExecMoves, Expect, NewEvent, Snapshot};
 use skep_sys::failpoint;
 use skep_types::{
-    ChangeSet, Code, ExecEnd, ExecId, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver,
+    ChangeSet, Code, ExecEnd, ExecId, Problem, RelPath, Sandbox, SandboxId, SandboxState,
+    WorkspaceDriver,
 };
 
 impl Engine {
@@ -51,9 +52,8 @@ impl Engine {
         if self.is_running(&sandbox) {
             return Ok(sandbox);
         }
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(&sandbox.id)?;
         // Somebody else may have started it while we waited.
-        let sandbox = self.load(&sandbox.id)?;
         if self.is_running(&sandbox) {
             return Ok(sandbox);
         }
@@ -79,11 +79,13 @@ impl Engine {
 
     /// Secrets that came into the project since the sandbox was last started are hidden too. What
     /// was hidden stays so. Nothing is mounted now, so the mask may change.
-    fn hide_more(&self, sandbox: Sandbox) -> Result<(Sandbox, Searched), Problem> {
+    pub(crate) fn hide_more(&self, sandbox: Sandbox) -> Result<(Sandbox, Searched), Problem> {
         let project = sandbox.project.as_path();
         let (found, searched) = find_hidden(project, &sandbox.policy, &self.layout().searched())?;
-        let new: Vec<_> =
-            found.into_iter().filter(|path| sandbox.hidden.binary_search(path).is_err()).collect();
+        let is_hidden = |path: &RelPath| sandbox.hidden.binary_search(path).is_ok();
+        let known =
+            |path: &RelPath| is_hidden(path) || path.ancestors().any(|above| is_hidden(&above));
+        let new: Vec<_> = found.into_iter().filter(|path| !known(path)).collect();
         // A copy was made without what was hidden then, and has nothing newer.
         if new.is_empty() || sandbox.driver == WorkspaceDriver::Copy {
             return Ok((sandbox, searched));
@@ -104,8 +106,7 @@ impl Engine {
     }
 
     pub(crate) fn stop_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         self.stop_locked(sandbox)
     }
 
@@ -117,29 +118,24 @@ impl Engine {
         id: &SandboxId,
         disposal: Disposal,
     ) -> Result<SettledRun, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let directory = self.layout().sandbox(&sandbox.id);
-        let provider = self.provider(&sandbox.provider)?;
-        provider.still(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
-        let ended = self.last_ends(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
+        let last = self.still(&sandbox, Unread::Fails)?;
         let looked = self.derive(&sandbox).and_then(|derived| self.judged(&sandbox, derived));
-        let goes = |changes: &ChangeSet| disposal.goes(changes);
-        // Changes that nobody reviewed go only when somebody says so, as with every removal.
-        let may_go = |changes: &ChangeSet| disposal.discard || changes.changes.is_empty();
-        match looked {
-            Ok(changes) if goes(&changes) && may_go(&changes) => {
-                let removal = Some(self.delete_or_spend(&sandbox, &ended));
-                Ok(SettledRun { changes, removal })
-            }
-            looked => {
+        let may_go = |changes: &ChangeSet| match disposal.discard {
+            true => Ok(()),
+            // Work that nobody reviewed goes only when somebody says so, as with every removal.
+            false => refuse_loss(&sandbox, changes.changes.len() as u64, &last.snapshots),
+        };
+        let goes = looked.as_ref().ok().filter(|changes| disposal.goes(changes));
+        let removal = match goes.map(may_go) {
+            Some(Ok(())) => Some(self.spending(|| self.delete_stilled(&sandbox, &last))),
+            kept => {
                 self.end_processes(&sandbox)?;
-                let sandbox = self.note_stopped(sandbox, &ended)?;
-                let changes = looked?;
-                let removal = goes(&changes).then(|| self.refuse_unreviewed(&sandbox));
-                Ok(SettledRun { changes, removal })
+                self.note_stopped(sandbox, &last.ended)?;
+                kept
             }
-        }
+        };
+        Ok(SettledRun { changes: looked?, removal })
     }
 
     /// Ends everything inside. What was approved or rejected stays so.
@@ -149,6 +145,21 @@ impl Engine {
         self.note_stopped(sandbox, &ended)
     }
 
+    /// Ends everything inside, and says what is left of it besides its changes. What is left of its
+    /// keeper is on its way out.
+    fn still(&self, sandbox: &Sandbox, unread: Unread) -> Result<Last, Problem> {
+        let provider = self.provider(&sandbox.provider)?;
+        let directory = self.layout().sandbox(&sandbox.id);
+        provider.still(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
+        let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
+        let ended = match self.last_ends(sandbox) {
+            Err(problem) if unread == Unread::IsLost && problem.code != Code::NoSpace => Vec::new(),
+            other => other?,
+        };
+        Ok(Last { ended, snapshots })
+    }
+
+    /// Ends everything inside, and waits until nothing is left of its keeper.
     fn end_processes(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let provider = self.provider(&sandbox.provider)?;
         let directory = self.layout().sandbox(&sandbox.id);
@@ -166,8 +177,7 @@ impl Engine {
     }
 
     pub(crate) fn freeze_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !self.is_running(&sandbox) {
             let message = format!("sandbox `{}` is not running", sandbox.name);
             return Err(
@@ -187,8 +197,7 @@ impl Engine {
     }
 
     pub(crate) fn thaw_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         if sandbox.state != SandboxState::Frozen {
             check_move(&sandbox, SandboxState::Ready)?;
             return Ok(sandbox);
@@ -204,84 +213,135 @@ impl Engine {
         Ok(thawed)
     }
 
+    /// Without `discard` it is looked at twice: while it runs, so that a refusal disturbs nobody, and
+    /// again when nothing in it can write any more. What was written in between is unreviewed work
+    /// like any other; it is then kept, stopped.
     pub(crate) fn remove_sandbox(&self, id: &SandboxId, discard: bool) -> Result<(), Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !discard {
-            self.refuse_unreviewed(&sandbox)?;
+            let snapshots = self.store.list_snapshots(Some(id)).or_problem()?;
+            refuse_loss(&sandbox, self.unreviewed(&sandbox)?, &snapshots)?;
         }
-        self.delete_or_spend(&sandbox, &[])
+        failpoint::hit("remove.judged")
+            .map_err(|error| io_problem("remove", self.layout().root(), &error))?;
+        let unread = if discard { Unread::IsLost } else { Unread::Fails };
+        let last = self.spending(|| self.still(&sandbox, unread))?;
+        let judged = match discard {
+            true => Ok(()),
+            false => self
+                .derive(&sandbox)
+                .and_then(|left| refuse_loss(&sandbox, left.changes.len() as u64, &last.snapshots)),
+        };
+        if let Err(problem) = judged {
+            self.end_processes(&sandbox)?;
+            self.note_stopped(sandbox, &last.ended)?;
+            return Err(problem);
+        }
+        self.spending(|| self.delete_stilled(&sandbox, &last))
     }
 
-    fn delete_or_spend(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<(), Problem> {
-        match self.delete_with(sandbox, ended) {
-            // On a full disk not even a row can be written: what removing needs is kept back.
+    /// On a full disk not even a row can be written: what removing needs is kept back, and spent.
+    fn spending<T>(&self, remove: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
+        match remove() {
             Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
-                self.delete_with(sandbox, ended)
+                remove()
             }
             other => other,
         }
     }
 
-    /// Unreviewed work goes only when somebody says so.
-    fn refuse_unreviewed(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        let count = self.unreviewed(sandbox)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let message = format!("sandbox `{}` has {count} unreviewed change(s)", sandbox.name);
-        Err(Problem::new(Code::UnreviewedChanges, message).hint(format!(
-            "see `skep diff {0}`, take over with `skep approve {0}`, or drop them with `skep rm --discard {0}`",
-            sandbox.name
-        )))
-    }
-
-    /// 1. The row says that it goes: from here on a crash goes on deleting.
-    /// 2. Everything inside ends.
-    /// 3. Its directory leaves by a rename, then piece by piece.
+    /// Ends everything inside, and then removes the sandbox with all it has.
     pub(crate) fn delete(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        self.delete_with(sandbox, &[])
+        let last = self.still(sandbox, Unread::Fails)?;
+        self.delete_stilled(sandbox, &last)
     }
 
-    /// The same, with the ends of execs that are not written down yet.
-    fn delete_with(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<(), Problem> {
-        crate::ways::forget(self.layout(), &sandbox.name);
-        let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
+    /// Removes a sandbox in which nothing runs.
+    ///
+    /// 1. The row says that it goes, and how its execs ended: from here on a crash goes on deleting.
+    /// 2. Its keeper has gone.
+    /// 3. Its directory leaves by a rename, then piece by piece.
+    fn delete_stilled(&self, sandbox: &Sandbox, last: &Last) -> Result<(), Problem> {
+        failpoint::hit("delete.ends")
+            .map_err(|error| io_problem("delete", self.layout().root(), &error))?;
         let data = json!({ "name": sandbox.name });
-        self.update_with(&sandbox.id, ended, "sandbox.deleted", data, &mut |row| {
+        self.update_with(&sandbox.id, &last.ended, "sandbox.deleted", data, &mut |row| {
             row.state = SandboxState::Deleted;
         })?;
         failpoint::hit("delete.row")
             .map_err(|error| io_problem("delete", self.layout().root(), &error))?;
         let mut layers = sandbox.layers.clone();
-        for snapshot in snapshots {
+        for snapshot in &last.snapshots {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
-            layers.extend(snapshot.layers);
+            layers.extend(snapshot.layers.iter().cloned());
         }
-        self.end_all(sandbox)?;
-        self.discard_directory(sandbox)?;
+        self.finish_deleting(sandbox)?;
         self.sweep_layers(&layers)
     }
 
     pub(crate) fn finish_deleting(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        self.end_all(sandbox)?;
-        self.discard_directory(sandbox)
-    }
-
-    fn end_all(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        self.end_processes(sandbox)?;
         let directory = self.layout().sandbox(&sandbox.id);
-        let provider = self.provider(&sandbox.provider)?;
-        let keeper = sandbox.keeper.as_ref().filter(|_| sandbox.state != SandboxState::Creating);
-        provider.stop(&sandbox.id, &directory, keeper).or_problem()
-    }
-
-    fn discard_directory(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        let directory = self.layout().sandbox(&sandbox.id);
+        // Before, or a crash would leave the way; and after, because whoever has just run a command in
+        // it may write the way down once more, as long as there is a directory.
+        ways::forget(self.layout(), &sandbox.name);
         trash::discard(&directory, &self.layout().trash())
             .map_err(|error| io_problem("remove", &directory, &error))?;
-        let _ = std::fs::remove_file(self.layout().sandbox_lock(&sandbox.id));
+        ways::forget(self.layout(), &sandbox.name);
         Ok(())
     }
+}
+
+/// What becomes of ends of execs that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    /// They are worth a failure.
+    Fails,
+    /// They go with the rest.
+    IsLost,
+}
+
+/// What is left of a sandbox in which nothing runs any more, besides its changes.
+struct Last {
+    /// Ends of execs that are not written down yet.
+    ended: Vec<EndedExec>,
+    snapshots: Vec<Snapshot>,
+}
+
+/// Unreviewed work goes only when somebody says so, that in snapshots too.
+fn refuse_loss(sandbox: &Sandbox, unreviewed: u64, snapshots: &[Snapshot]) -> Result<(), Problem> {
+    let name = &sandbox.name;
+    let (what, how) = match (unreviewed, holding_work(snapshots)) {
+        (0, 0) => return Ok(()),
+        (0, held) => (
+            format!("{held} snapshot(s) that may hold unreviewed work"),
+            format!(
+                "go back to one with `skep restore {name} {0}` and review it, keep it with `skep \
+                 create --from {name}:{0}`, or drop them with `skep rm --discard {name}`",
+                last_label(snapshots)
+            ),
+        ),
+        (count, _) => (
+            format!("{count} unreviewed change(s)"),
+            format!(
+                "see `skep diff {name}`, take over with `skep approve {name}`, or drop them with \
+                 `skep rm --discard {name}`"
+            ),
+        ),
+    };
+    let message = format!("sandbox `{name}` has {what}");
+    Err(Problem::new(Code::UnreviewedChanges, message).hint(how))
+}
+
+fn last_label(snapshots: &[Snapshot]) -> &str {
+    let held = snapshots.iter().rfind(|snapshot| !snapshot.layers.is_empty());
+    held.map_or("LABEL", |snapshot| snapshot.label.as_str())
+}
+
+/// How many snapshots may hold work that nobody has reviewed: one without layers is of the project as
+/// it was.
+pub(crate) fn holding_work(snapshots: &[Snapshot]) -> usize {
+    snapshots.iter().filter(|snapshot| !snapshot.layers.is_empty()).count()
 }
 
 /// How an exec ended, with the event that tells it.

@@ -2,6 +2,7 @@
 
 use crate::Layout;
 use skep_types::{Code, Problem, SandboxId};
+use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,32 +17,37 @@ pub struct Lock {
 
 /// Takes the lock of a sandbox, waiting for a while: its directory, so that no file is made for it.
 ///
-/// Where the directory is gone there is only the row to be settled, and a file stands for it. Who
-/// waited for a directory that was removed meanwhile finds that out from the row.
+/// Where the directory is gone there is only the row to be settled, and the directory of all sandboxes
+/// stands for it. Who waited for a directory that was removed meanwhile finds that out from the row.
 pub fn take_sandbox(
     layout: &Layout,
     id: &SandboxId,
-    what: &str,
+    what: impl Display,
     patience: Duration,
 ) -> Result<Lock, Problem> {
-    let directory = layout.sandbox(id);
-    match File::open(&directory) {
-        Ok(file) => wait_for(file, &directory, what, patience),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            take(&layout.sandbox_lock(id), what, patience)
-        }
-        Err(error) => Err(crate::problems::io_problem("open", &directory, &error)),
+    let mut path = layout.sandbox(id);
+    let mut opened = File::open(&path);
+    if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        path = layout.sandboxes();
+        opened = File::open(&path);
     }
+    let file = opened.map_err(|error| crate::problems::io_problem("open", &path, &error))?;
+    wait_for(file, &path, what, patience)
 }
 
 /// Takes a lock, waiting for a while.
-pub fn take(path: &Path, what: &str, patience: Duration) -> Result<Lock, Problem> {
+pub fn take(path: &Path, what: impl Display, patience: Duration) -> Result<Lock, Problem> {
     let open = File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
     let file = open.map_err(|error| crate::problems::io_problem("open lock", path, &error))?;
     wait_for(file, path, what, patience)
 }
 
-fn wait_for(file: File, path: &Path, what: &str, patience: Duration) -> Result<Lock, Problem> {
+fn wait_for(
+    file: File,
+    path: &Path,
+    what: impl Display,
+    patience: Duration,
+) -> Result<Lock, Problem> {
     let deadline = Instant::now() + patience;
     loop {
         match file.try_lock() {

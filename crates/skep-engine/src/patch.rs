@@ -139,9 +139,7 @@ impl Engine {
         refuse_own_labels(patch.labels.keys())?;
         skep_policy::validate(&patch.limits)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let refused = patch.needs_restart(&sandbox);
         if !refused.is_empty() && self.is_running(&sandbox) {
             let names = refused.join("`, `");

@@ -10,7 +10,7 @@ use skep_types::{Problem, Sandbox, SandboxState};
 impl Engine {
     /// Every sandbox that is not at rest is looked at.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
-        self.take_in_all()?;
+        self.take_in_all();
         let restless = [SandboxState::Creating, SandboxState::Ready, SandboxState::Frozen];
         let filter = SandboxFilter { states: restless.into(), ..SandboxFilter::default() };
         for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
@@ -61,17 +61,20 @@ impl Engine {
             skep_sys::process::boot_id().is_ok_and(|boot| boot != keeper.boot_id)
         });
         // The upper is not synced while work goes on (see `docs/design/performance.md`).
-        let reason = match rebooted {
+        let mut reason = match rebooted {
             true => {
                 "the host was restarted; after a power loss the last half minute may be missing"
             }
             false => "its keeper was gone",
-        };
+        }
+        .to_owned();
         provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
-        self.bury_execs(&sandbox)?;
+        if let Err(problem) = self.bury_execs(&sandbox) {
+            reason.push_str(&format!("; some of its execs are not known: {}", problem.message));
+        }
         self.update(&sandbox.id, "sandbox.stopped", json!({ "reason": reason }), &mut |row| {
             row.state = SandboxState::Stopped;
-            row.state_reason = Some(reason.to_owned());
+            row.state_reason = Some(reason.clone());
             row.keeper = None;
         })?;
         Ok(())

@@ -9,7 +9,7 @@ use crate::Engine;
 use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use crate::reconcile::directory_names;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_provider::record::{self, Record};
 use skep_store::NewEvent;
 use skep_sys::failpoint;
@@ -20,13 +20,28 @@ use std::time::Duration;
 
 impl Engine {
     /// Takes in what every sandbox has. One look into one directory where there is nothing.
-    pub(crate) fn take_in_all(&self) -> Result<(), Problem> {
+    ///
+    /// Records that cannot be read are the trouble of their sandbox and of nobody else: its row says
+    /// so, the news of them stay, and the others are gone on with.
+    pub(crate) fn take_in_all(&self) {
         for name in directory_names(&self.layout().news()) {
-            if let Some(id) = record::sandbox_of(&name) {
-                self.take_in_news(&id, &name)?;
+            if let Some(id) = record::sandbox_of(&name)
+                && let Err(problem) = self.take_in_news(&id, &name)
+            {
+                let _ = self.note_unread(&id, &problem);
             }
         }
-        Ok(())
+    }
+
+    fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {
+        let reason = format!("some of its execs are not known: {}", problem.message);
+        let sandbox = self.load(id)?;
+        if sandbox.state_reason.as_ref() == Some(&reason) {
+            return Ok(());
+        }
+        let data = json!({ "reason": reason });
+        let note = &mut |row: &mut Sandbox| row.state_reason = Some(reason.clone());
+        self.update(id, "sandbox.unread", data, note).map(drop)
     }
 
     /// Takes in what one sandbox has.

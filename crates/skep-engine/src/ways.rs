@@ -2,8 +2,8 @@
 //!
 //! A small file `ways/<name>` in the state directory says which sandbox a name meant when a command
 //! was last run in it. It is derived, never the truth: the keeper is asked whether that is its name,
-//! and whoever finds no file, no keeper or another answer asks the store. It goes before the row of
-//! its sandbox does, so that a name that is free leads nowhere.
+//! and whoever finds no file, no keeper or another answer asks the store. It goes with the
+//! directory of its sandbox; until then it leads to a keeper that has ended.
 
 use crate::api::StartedExec;
 use crate::execs::check_spec;
@@ -53,6 +53,10 @@ impl Way {
             expires_at: crate::gc::end_of_life(sandbox),
         };
         let _ = way.write(&layout.way(&sandbox.name));
+        // Whoever removes the sandbox forgets the way when its directory is gone, and may have done so.
+        if !layout.sandbox(&sandbox.id).exists() {
+            forget(layout, &sandbox.name);
+        }
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {

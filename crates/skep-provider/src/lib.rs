@@ -341,6 +341,9 @@ pub trait Provider {
 
     /// Runs a command. With `attach`, its output and input go through the returned stream;
     /// without, it runs in the background and its output is kept in the exec's log.
+    ///
+    /// Between [`Provider::freeze`] and [`Provider::thaw`] it waits: a look at what is paused must not be
+    /// taken beside a process that runs.
     fn exec(
         &self,
         spec: &RunSpec,

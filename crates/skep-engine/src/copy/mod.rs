@@ -30,7 +30,7 @@ impl Engine {
         let sandbox = self.load(id)?;
         let place = out::Place::find(to, path, &sandbox)?;
         self.refuse_own(&place, &sandbox)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         self.while_still(&sandbox, || {
             let view = View::open(&self.workspace(&sandbox)).or_problem()?;
             match view.holder(path).or_problem()? {
@@ -71,9 +71,7 @@ impl Engine {
         path: &RelPath,
     ) -> Result<CopyReport, Problem> {
         let entries = read_host(from)?;
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let report = self.through_view(&sandbox, |sandbox| {
             let view = View::open(&self.workspace(sandbox)).or_problem()?;
             let target = target_in(&view, path, &entries)?;

@@ -113,9 +113,7 @@ impl Engine {
         data: Value,
         plan: impl FnOnce(&View) -> Result<(Vec<ViewWrite>, T), Problem>,
     ) -> Result<T, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let done = self.through_view(&sandbox, |sandbox| {
             plan(&View::open(&self.workspace(sandbox)).or_problem()?)
         })?;

@@ -30,8 +30,7 @@ impl Engine {
         id: &SandboxId,
         look: impl FnOnce(&View) -> Result<T, Problem>,
     ) -> Result<T, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         self.while_still(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
     }
 

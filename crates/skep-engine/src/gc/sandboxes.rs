@@ -2,6 +2,7 @@
 
 use super::{Action, decision, spoken};
 use crate::api::{GcDecision, GcRequest};
+use crate::lifecycle::holding_work;
 use crate::problems::{OrProblem, io_problem};
 use crate::{Engine, lock, usage};
 use serde_json::json;
@@ -245,7 +246,7 @@ impl Engine {
             state: sandbox.state,
             running,
             unreviewed: if look { self.unreviewed(sandbox)? } else { 0 },
-            snapshots: snapshots.iter().filter(|snapshot| !snapshot.layers.is_empty()).count(),
+            snapshots: holding_work(&snapshots),
             idle: self.age(&sandbox.updated_at)?,
             expired,
             archivable: sandbox.driver != WorkspaceDriver::Copy,

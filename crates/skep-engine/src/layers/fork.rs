@@ -26,8 +26,8 @@ impl Engine {
         count: u32,
         name: Option<&SandboxName>,
     ) -> Result<Vec<Sandbox>, Problem> {
-        let _lock = self.lock_sandbox(&self.load(id)?)?;
-        let (parent, layers) = self.state_as_layers(self.load(id)?)?;
+        let (parent, _lock) = self.lock_sandbox(id)?;
+        let (parent, layers) = self.state_as_layers(parent)?;
         let mut forks = Vec::new();
         let mut number = 0;
         for _ in 0..count {

@@ -2,28 +2,23 @@
 
 use super::{copy_tree, is_empty};
 use crate::Engine;
+use crate::execs::refuse_frozen;
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
 use skep_store::{Snapshot, StoreError};
 use skep_sys::failpoint;
-use skep_types::{Code, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use skep_types::{Code, Problem, Sandbox, SandboxId, WorkspaceDriver};
 
 impl Engine {
     /// The present state is kept under a label of its own first, unless it is that of a snapshot
     /// already. Bases stay as they are: what was approved since is in the project.
     pub(crate) fn restore_snapshot(&self, id: &SandboxId, label: &str) -> Result<Sandbox, Problem> {
-        let _lock = self.lock_sandbox(&self.load(id)?)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let snapshot = match self.store.snapshot(id, label) {
             Err(StoreError::NotFound { .. }) => return Err(self.no_such_label(&sandbox, label)),
             other => other.or_problem()?,
         };
-        if sandbox.state == SandboxState::Frozen {
-            let message = format!("sandbox `{}` is frozen", sandbox.name);
-            return Err(
-                Problem::new(Code::IllegalState, message).hint("let it go on with `skep thaw`")
-            );
-        }
+        refuse_frozen(&sandbox)?;
         self.at_rest(sandbox, |sandbox| match sandbox.driver {
             WorkspaceDriver::Copy => self.restore_copy(sandbox, &snapshot),
             _ => self.restore_layers(sandbox, &snapshot),

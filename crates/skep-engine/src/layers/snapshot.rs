@@ -13,8 +13,7 @@ impl Engine {
         id: &SandboxId,
         label: Option<&str>,
     ) -> Result<SnapshotView, Problem> {
-        let _lock = self.lock_sandbox(&self.load(id)?)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         super::system::needs_plain_system(&sandbox, "a snapshot")?;
         let label = match label {
             Some(label) => {

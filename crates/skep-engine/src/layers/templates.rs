@@ -18,8 +18,7 @@ impl Engine {
         id: &SandboxId,
         name: &SandboxName,
     ) -> Result<SnapshotView, Problem> {
-        let _lock = self.lock_sandbox(&self.load(id)?)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         needs_overlay(&sandbox, "a template")?;
         needs_plain_system(&sandbox, "a template")?;
         if self.store.template(name.as_str()).is_ok() {

@@ -36,10 +36,8 @@ impl Engine {
         id: &SandboxId,
         request: &ApproveRequest,
     ) -> Result<(ApproveReport, Option<Problem>), Problem> {
-        let sandbox = self.load(id)?;
-        let _project = self.lock_project(&sandbox.project)?;
-        let _sandbox = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let _project = self.lock_project(&self.load(id)?.project)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let report = self.while_still(&sandbox, || self.approve_still(&sandbox, request))?;
         self.commit_approved(&sandbox, request, report)
     }

@@ -110,8 +110,7 @@ impl Engine {
     }
 
     pub(crate) fn change_set(&self, id: &SandboxId) -> Result<ChangeSet, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
         self.judged(&sandbox, derived)
     }
@@ -145,8 +144,7 @@ impl Engine {
     }
 
     pub(crate) fn drift_of(&self, id: &SandboxId) -> Result<Vec<Drift>, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
         Ok(derived.drift)
     }
@@ -156,8 +154,7 @@ impl Engine {
         id: &SandboxId,
         path: &RelPath,
     ) -> Result<[Option<ByteString>; 3], Problem> {
-        let sandbox = self.load(id)?;
-        let _lock: lock::Lock = self.lock_sandbox(&sandbox)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let sides = self.while_still(&sandbox, || {
             let derived = self.derive(&sandbox)?;
             skep_workspace::three_sides(&self.workspace(&sandbox), &derived, path).or_problem()

@@ -24,9 +24,7 @@ impl Engine {
         digest: Option<ChangeSetDigest>,
         reason: Option<&str>,
     ) -> Result<RejectReport, Problem> {
-        let sandbox = self.load(id)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let (rejected, settlement) = self.through_view(&sandbox, |sandbox| {
             let derived = self.derive(sandbox)?;
             check_digest(digest, derived.digest)?;
@@ -62,10 +60,8 @@ impl Engine {
     }
 
     pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
-        let sandbox = self.load(id)?;
-        let _project = self.lock_project(&sandbox.project)?;
-        let _lock = self.lock_sandbox(&sandbox)?;
-        let sandbox = self.load(id)?;
+        let _project = self.lock_project(&self.load(id)?.project)?;
+        let (sandbox, _lock) = self.lock_sandbox(id)?;
         let (merged, conflicts, settlement) = self.through_view(&sandbox, |sandbox| {
             let derived = self.derive(sandbox)?;
             let rebased =
@@ -99,12 +95,15 @@ impl Engine {
                 return Ok(value);
             }
             let provider = self.provider(&sandbox.provider)?;
-            let mut spec = self.run_spec(sandbox);
+            let (sandbox, _) = self.hide_more(sandbox.clone())?;
+            let mut spec = self.run_spec(&sandbox);
             // Nothing is run in it, so nothing has to be reached.
             spec.policy.network = skep_types::NetworkMode::None;
             spec.policy.egress = Default::default();
             let started = provider.start(&spec).or_problem()?;
-            let written = write_all(provider, &spec, writes);
+            // Paused at once: nobody who knows the way begins a command in it.
+            let paused = provider.freeze(&spec).or_problem();
+            let written = paused.and_then(|()| write_all(provider, &spec, writes));
             provider.stop(&sandbox.id, &spec.directory, Some(&started.keeper)).or_problem()?;
             return written.map(|()| value);
         }

@@ -28,8 +28,11 @@ impl Engine {
             return self.resolve_locked(&approval, Resolution::Revert);
         }
         check_undoable(&approval)?;
-        let sandbox = self.load(&approval.sandbox).ok();
-        let _sandbox = sandbox.as_ref().map(|sandbox| self.lock_sandbox(sandbox)).transpose()?;
+        let locked = match self.lock_sandbox(&approval.sandbox) {
+            // It is gone; what was taken over from it is not.
+            Err(problem) if problem.code == Code::NotFound => None,
+            other => Some(other?),
+        };
         let targets =
             undo_targets(&self.layout().approval(&approval.id)).map_err(|e| apply_problem(&e))?;
         let note = self.note_of(&approval.id)?;
@@ -59,7 +62,7 @@ impl Engine {
         let (undo, applied) = self.apply(undo, identity, targets, &note)?;
         // The undo stands, whether or not the rest can be counted.
         let remaining =
-            sandbox.as_ref().and_then(|sandbox| self.unreviewed(sandbox).ok()).unwrap_or(0);
+            locked.and_then(|(sandbox, _lock)| self.unreviewed(&sandbox).ok()).unwrap_or(0);
         let commit_stays = approval.commit.iter().map(|commit| {
             format!(
                 "the commit {commit} stays: if it is the newest, `git reset {commit}^` takes it back; \
