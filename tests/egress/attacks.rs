@@ -1,6 +1,6 @@
 //! What an attacker inside would try, in a world where every packet is counted.
 
-use super::world::{NAMES, ORIGIN, OTHER, World, in_world, in_world_as};
+use super::world::{Method, NAMES, ORIGIN, OTHER, World, in_world, in_world_as};
 use crate::harness::{Ran, Who, outside};
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -17,56 +17,68 @@ fn outcomes(ran: &Ran) -> BTreeMap<String, String> {
 
 #[test]
 fn net_4_net_5_net_6_net_7_net_14_net_15_nothing_gets_out_by_odd_requests() {
-    in_world(&[], |world| {
-        world.lab.write("attempts.py", ATTEMPTS);
-        let script = "/usr/bin/python3 attempts.py";
-        let ran = world.call(&["origin.test"], script).within(120).run().ok();
-        let found = outcomes(&ran);
-        assert!(found.len() > 60, "{}", ran.describe());
-        for (label, outcome) in &found {
-            let told = format!("{label}: {outcome}\n{}", ran.describe());
-            assert!(!outcome.contains("LEAK") && !outcome.contains("hangs"), "{told}");
-            if label.starts_with("yes") {
-                let good = outcome.contains("200") || outcome == "reply 0";
-                assert!(good, "{told}");
-            } else if label.starts_with("connect") {
-                assert!(outcome == "403" || outcome == "400", "{told}");
-            } else if label.starts_with("odd after") || label.starts_with("odd upgrade") {
-                // One good request, and the end before anything else is read.
-                assert!(!outcome.contains(' ') || outcome == "200 origin", "{told}");
-            } else if label.starts_with("odd chunk") {
-                assert!(
-                    outcome.starts_with("400") || outcome.starts_with("502") || outcome == "closed",
-                    "{told}"
-                );
-            } else if label.starts_with("odd") {
-                assert_eq!(outcome, "400", "{told}");
-            } else if label.starts_with("socks") {
-                assert!(
-                    outcome == "reply 2" || outcome == "reply 7" || outcome == "closed",
-                    "{told}"
-                );
-            } else if label.starts_with("pipelined") || label.starts_with("kept") {
-                assert_eq!(outcome, "200 403 origin", "{told}");
-            } else {
-                assert!(!outcome.contains("origin") && !outcome.contains("ANSWERED"), "{told}");
-            }
-        }
-        assert!(ran.text().contains("seen []"), "{}", ran.describe());
-        // Oracles outside: who was spoken to, by which name, and where packets went.
-        for request in world.requests() {
-            let host = request["host"].as_str().unwrap().to_ascii_lowercase();
-            assert!(request["at"] == ORIGIN && host.starts_with("origin.test"), "{request}");
-            // What a program says to its proxy is not for the host.
-            assert!(!request.to_string().contains("c2VjcmV0"), "{request}");
-        }
-        let expected =
-            [format!("tcp {ORIGIN}:443"), format!("tcp {ORIGIN}:80"), format!("udp {NAMES}:53")];
-        assert_eq!(world.packets(), expected);
-        let heard = world.heard();
-        let names = heard["names"].as_array().unwrap();
-        assert!(names.iter().all(|name| name == "origin.test"), "{names:?}");
+    in_world(&[], odd_requests);
+}
+
+/// The same where the kernel has no NAT.
+#[test]
+fn net_4_net_5_net_6_net_7_net_14_net_15_nor_by_an_interface() {
+    in_world_as([Who::user()], &[], |world| {
+        world.method.set(Method::Tun);
+        let shown = world.skep(["create", "s", "--allow", "origin.test"]).run().ok();
+        let report = world.lab.sandbox("s")["enforcement"]["network"]["how"].to_string();
+        assert!(report.contains("TUN"), "{report}: {}", shown.describe());
+        world.skep(["rm", "s", "--discard"]).run();
+        odd_requests(world);
     });
+}
+
+fn odd_requests(world: &World<'_>) {
+    world.lab.write("attempts.py", ATTEMPTS);
+    let script = "/usr/bin/python3 attempts.py";
+    let ran = world.call(&["origin.test"], script).within(120).run().ok();
+    let found = outcomes(&ran);
+    assert!(found.len() > 60, "{}", ran.describe());
+    for (label, outcome) in &found {
+        let told = format!("{label}: {outcome}\n{}", ran.describe());
+        assert!(!outcome.contains("LEAK") && !outcome.contains("hangs"), "{told}");
+        if label.starts_with("yes") {
+            let good = outcome.contains("200") || outcome == "reply 0";
+            assert!(good, "{told}");
+        } else if label.starts_with("connect") {
+            assert!(outcome == "403" || outcome == "400", "{told}");
+        } else if label.starts_with("odd after") || label.starts_with("odd upgrade") {
+            // One good request, and the end before anything else is read.
+            assert!(!outcome.contains(' ') || outcome == "200 origin", "{told}");
+        } else if label.starts_with("odd chunk") {
+            assert!(
+                outcome.starts_with("400") || outcome.starts_with("502") || outcome == "closed",
+                "{told}"
+            );
+        } else if label.starts_with("odd") {
+            assert_eq!(outcome, "400", "{told}");
+        } else if label.starts_with("socks") {
+            assert!(outcome == "reply 2" || outcome == "reply 7" || outcome == "closed", "{told}");
+        } else if label.starts_with("pipelined") || label.starts_with("kept") {
+            assert_eq!(outcome, "200 403 origin", "{told}");
+        } else {
+            assert!(!outcome.contains("origin") && !outcome.contains("ANSWERED"), "{told}");
+        }
+    }
+    assert!(ran.text().contains("seen []"), "{}", ran.describe());
+    // Oracles outside: who was spoken to, by which name, and where packets went.
+    for request in world.requests() {
+        let host = request["host"].as_str().unwrap().to_ascii_lowercase();
+        assert!(request["at"] == ORIGIN && host.starts_with("origin.test"), "{request}");
+        // What a program says to its proxy is not for the host.
+        assert!(!request.to_string().contains("c2VjcmV0"), "{request}");
+    }
+    let expected =
+        [format!("tcp {ORIGIN}:443"), format!("tcp {ORIGIN}:80"), format!("udp {NAMES}:53")];
+    assert_eq!(world.packets(), expected);
+    let heard = world.heard();
+    let names = heard["names"].as_array().unwrap();
+    assert!(names.iter().all(|name| name == "origin.test"), "{names:?}");
 }
 
 /// Prints where each packet of its namespace was going, until its input ends.

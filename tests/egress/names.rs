@@ -77,3 +77,28 @@ fn net_10_an_allowed_name_that_leads_to_a_private_address_is_refused() {
         assert_eq!(origin.heard(), Vec::<String>::new());
     });
 }
+
+/// Names that the user's settings fix: without asking anybody, for allowed names only, and by the
+/// same rules for addresses.
+#[test]
+fn fixed_names_are_honoured_where_they_are_allowed() {
+    for_both(|lab| {
+        let server = NameServer::start("8.8.8.8".parse().unwrap());
+        let directory = settings(lab, &server);
+        let text = std::fs::read_to_string(directory.join("skep/config.toml")).unwrap();
+        let fixed = "[egress.hosts]\n\"map.example\" = [\"8.8.4.4\"]\n\"lan.example\" = [\"10.0.0.1\"]\n\"other.example\" = [\"8.8.4.4\"]\n";
+        lab.write(directory.join("skep/config.toml"), format!("{text}{fixed}"));
+        let script = "for name in map.example MAP.example. lan.example other.example; do echo $name $(getent ahostsv4 $name | head -n 1); done";
+        let rules = ["run", "--allow", "map.example", "--allow", "lan.example", "--"];
+        let ran =
+            lab.skep(rules).args(["sh", "-c", script]).env("XDG_CONFIG_HOME", &directory).run();
+        let text = ran.text();
+        for (name, address) in [("map.example", "8.8.4.4"), ("MAP.example.", "8.8.4.4")] {
+            assert!(text.contains(&format!("{name} {address}")), "{}", ran.describe());
+        }
+        for name in ["lan.example", "other.example"] {
+            assert!(text.lines().any(|line| line == name), "{}", ran.describe());
+        }
+        assert_eq!(server.asked(), Vec::<String>::new(), "nobody is asked for them");
+    });
+}

@@ -4,9 +4,9 @@
 //! is the host's network for a sandbox is this one: rules, names and addresses are what they would
 //! be outside, nothing of the machine's network is touched, and every packet can be looked at.
 
-use crate::harness::{Call, Lab, Who, running_as_root, skip};
+use crate::harness::{Call, Lab, WITHOUT_NFT, Who, running_as_root, skip};
 use serde_json::Value;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -25,6 +25,17 @@ pub(super) struct World<'a> {
     process: Child,
     talk: RefCell<(Option<ChildStdin>, BufReader<ChildStdout>)>,
     settings: PathBuf,
+    /// How connections are led to the proxy in it.
+    pub(super) method: Cell<Method>,
+}
+
+/// What the host of a world has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `nft`, as this host.
+    Redirect,
+    /// No `nft`, and interfaces of user space.
+    Tun,
 }
 
 /// Runs a test as root and as an ordinary user, each in a world with these services.
@@ -72,7 +83,14 @@ impl<'a> World<'a> {
         let settings = lab.root.join("config");
         let text = format!("[egress]\nresolvers = [\"{NAMES}:53\"]\n");
         lab.write(settings.join("skep/config.toml"), text);
-        Self { lab, place, process, talk: RefCell::new((input, output)), settings }
+        Self {
+            lab,
+            place,
+            process,
+            talk: RefCell::new((input, output)),
+            settings,
+            method: Cell::new(Method::Redirect),
+        }
     }
 
     /// Adds to the user's settings.
@@ -87,8 +105,17 @@ impl<'a> World<'a> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.process.id()));
         let (uid, gid) = self.lab.who.ids();
-        command.arg("setpriv").arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
-        command.arg("--clear-groups").arg(typed.get_program()).args(typed.get_args());
+        match self.method.get() {
+            Method::Redirect => {
+                command.arg("setpriv").arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
+                command.arg("--clear-groups");
+            }
+            Method::Tun => {
+                command.args(["unshare", "-m", "sh", "-c", WITHOUT_NFT, "sh", "tun"]);
+                command.args([uid.to_string(), gid.to_string()]);
+            }
+        }
+        command.arg(typed.get_program()).args(typed.get_args());
         command.env_clear().current_dir(&self.lab.project);
         for (name, value) in typed.get_envs() {
             if let Some(value) = value {

@@ -43,6 +43,7 @@ pub(crate) use held::Held;
 pub(crate) use hosted::noticed;
 pub(crate) use kinds::{EVERY_KIND, plant_every_kind};
 pub(crate) use lab::{Lab, entries, for_both, for_each};
+pub(crate) use nft::WITHOUT_NFT;
 pub(crate) use server::{Reply, Server, TOKEN};
 pub(crate) use skip::{long, skip, soak};
 pub(crate) use sweep::{Fault, Sweep, plan};

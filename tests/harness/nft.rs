@@ -6,8 +6,9 @@ use super::who::running_as_root;
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Covers the program in a mount namespace of the call's own, then becomes the caller.
-const PRELUDE: &str = "set -e
+/// For `unshare -m sh -c … sh tun|none UID GID PROGRAM…`: covers the program in a mount namespace of the call's own,
+/// then becomes the caller.
+pub(crate) const WITHOUT_NFT: &str = "set -e
 mount --make-rprivate /
 for program in /usr/sbin/nft /sbin/nft /usr/bin/nft; do
   if [ -f \"$program\" ]; then mount --bind /dev/null \"$program\"; fi
@@ -44,7 +45,7 @@ impl Lab {
         std::os::unix::process::CommandExt::uid(&mut command, 0);
         std::os::unix::process::CommandExt::gid(&mut command, 0);
         let (uid, gid) = self.who.ids();
-        command.args(["-m", "sh", "-c", PRELUDE, "sh", tun]);
+        command.args(["-m", "sh", "-c", WITHOUT_NFT, "sh", tun]);
         command.args([uid.to_string(), gid.to_string()]).arg(&self.binary);
         command.args(arguments.iter().map(OsStr::new));
         Ok(Call::new(command).by(self.who))
