@@ -89,7 +89,7 @@ fn fetch(lab: &Lab, name: &str, port: u16) -> Ran {
     lab.skep(["exec", name, "--", "/usr/bin/python3", "-c", RAW, "127.0.0.1", &port]).run()
 }
 
-/// Opens so many connections, half to the proxy and half to where they are led by themselves, says
+/// Opens so many connections, half to the proxy (or all) and half to where they are led by themselves, says
 /// so, and holds them until its input ends. Each process has as many as its descriptors allow.
 const HOLD: &str = "import os,resource,socket,sys
 want,port,kind=int(sys.argv[1]),int(sys.argv[2]),sys.argv[3]
@@ -102,7 +102,7 @@ for start in range(0,want,each):
         for at in range(min(each,want-start)):
             s=socket.socket(); s.settimeout(10)
             try:
-                s.connect(('127.0.0.1',proxy) if at%2 else ('203.0.113.1',443))
+                s.connect(('127.0.0.1',proxy) if at%2 or kind=='proxy' else ('203.0.113.1',443))
                 if kind=='slow': s.sendall(b'GET http://127.0.0.1:%d/ HTTP/1.1\\r\\nHost: 127' % port)
             except OSError: pass
             held.append(s)
@@ -195,10 +195,11 @@ fn net_18_without_descriptors_it_refuses_and_recovers() {
     for_each([Who::user()], |lab| {
         let origin = Origin::start("origin");
         let (port, rule) = (origin.port().to_string(), format!("127.0.0.1:{}", origin.port()));
-        // 128 descriptors for skep and all it starts: room for some thirty connections.
+        // 128 descriptors for skep and all it starts: room for some thirty connections. All are to the proxy, which
+        // waits for a word; others that are denied end soon and make room.
         let call = lab.program("prlimit").arg("--nofile=128:128").arg(&lab.binary);
         call.args(["create", "s", "--allow", &rule]).run().ok();
-        let hold = ["exec", "-i", "s", "--", "/usr/bin/python3", "-c", HOLD, "200", &port, "idle"];
+        let hold = ["exec", "-i", "s", "--", "/usr/bin/python3", "-c", HOLD, "200", &port, "proxy"];
         let mut holder = lab.skep(hold).spawn();
         let mut line = String::new();
         let mut output = std::io::BufReader::new(holder.stdout.take().unwrap());

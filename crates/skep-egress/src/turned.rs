@@ -2,7 +2,7 @@
 //!
 //! A connection from S:s to X:p becomes one from X:t to the door. The address stays X, so that the door sees by its
 //! peer who was meant, and t is s unless another connection to X has it already. The table knows
-//! p. When the table is full, what has ended is forgotten first, then what has not been used for longest: a flood of
+//! p. When the table is full, what has ended is forgotten, and if nothing has, what was not used for longest: a flood of
 //! connections costs those who make it.
 
 use crate::tun::can_be_somebody;
@@ -210,14 +210,30 @@ impl Turned {
         Some(Flow { local: peer, remote: door })
     }
 
+    /// Makes room: all that have ended go, or the one that has not been used for longest.
+    fn forget(&mut self) {
+        let before = self.flows.len();
+        self.flows.retain(|_, entry| {
+            let ended = entry.ended == [true; 2];
+            if ended {
+                self.ports.remove(&entry.flow);
+            }
+            !ended
+        });
+        if self.flows.len() < before {
+            return;
+        }
+        let least = self.flows.iter().min_by_key(|(_, entry)| entry.used);
+        if let Some((peer, flow)) = least.map(|(peer, entry)| (*peer, entry.flow)) {
+            self.flows.remove(&peer);
+            self.ports.remove(&flow);
+        }
+    }
+
     /// A new connection gets its place.
     fn enter(&mut self, flow: Flow) -> Option<u16> {
         if self.flows.len() >= MOST {
-            let rank = |entry: &Entry| (entry.ended != [true; 2], entry.used);
-            let least = self.flows.iter().min_by_key(|(_, entry)| rank(entry));
-            let (peer, flow) = least.map(|(peer, entry)| (*peer, entry.flow))?;
-            self.flows.remove(&peer);
-            self.ports.remove(&flow);
+            self.forget();
         }
         let address = flow.remote.ip();
         let free = |port: &u16| !self.flows.contains_key(&SocketAddr::new(address, *port));
