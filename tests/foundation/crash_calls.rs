@@ -79,8 +79,9 @@ fn heavy_crash_5_the_nth_system_call_of_a_create_fails_or_is_the_last() {
 #[test]
 fn heavy_crash_5_the_nth_system_call_of_a_whole_run_fails_or_is_the_last() {
     for_both(|lab| {
-        // Everything in it is followed: maker, keeper, init and the command.
-        let line = ["run", "--name", "s", "--rm", "--", "cat", "a"];
+        // Everything in it is followed: maker, keeper, init and the command. A keeper that outlives its
+        // maker, as it should, ends when nobody came for a while, and with it the strace.
+        let line = ["run", "--name", "s", "--rm", "--idle-timeout", "1s", "--", "cat", "a"];
         let Some(sweep) = Sweep::new(lab, &line, true) else { return };
         let faults = sweep_making(lab, &sweep, 1, |ran, fault, what| {
             if ran.code() == 0 {

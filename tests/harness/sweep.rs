@@ -75,12 +75,12 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    fn death(call: &str, nth: usize) -> Self {
+    pub(crate) fn death(call: &str, nth: usize) -> Self {
         Self { call: call.into(), how: format!("signal=KILL:when={nth}"), dies: true }
     }
 
     /// An error; with a `+` from then on.
-    fn failure(call: &str, nth: usize, error: &str) -> Self {
+    pub(crate) fn failure(call: &str, nth: usize, error: &str) -> Self {
         let (error, more) = error.strip_suffix('+').map_or((error, ""), |error| (error, "+"));
         Self { call: call.into(), how: format!("error={error}:when={nth}{more}"), dies: false }
     }

@@ -1,7 +1,8 @@
 //! Kinds of changes: ignored, special, renamed, modes, directories.
 
 use super::desk::{change, paths};
-use crate::harness::{Kind, for_both};
+use crate::harness::{Kind, for_both, for_each};
+use serde_json::json;
 use std::os::unix::fs::PermissionsExt as _;
 
 #[test]
@@ -38,6 +39,36 @@ fn ignored_paths_are_set_apart_counted_and_left_out() {
         lab.approve(&["s", "--ignored"]);
         assert!(lab.project.join("target/deep/a").exists());
         assert!(lab.project.join("sub/y.log").exists());
+    });
+}
+
+/// However much there is, nothing is left out of what is shown, and what is too large to be shown as text is
+/// said and taken as a whole.
+#[test]
+fn diff_17_a_large_change_set_is_shown_whole_and_what_is_not_shown_is_said() {
+    for_each([crate::harness::Who::user()], |lab| {
+        lab.write("keep", "keep\n");
+        lab.worked(
+            "s",
+            "mkdir d; i=0; while [ $i -lt 800 ]; do echo $i > d/f$i; i=$((i+1)); done; \
+             head -c 5000000 /dev/zero | tr '\\0' 'x' > huge",
+        );
+        let diff = lab.diff("s");
+        assert_eq!(paths(&diff).len(), 801);
+        assert_eq!(diff["totals"]["files"], 801);
+        for form in [&["diff", "s"][..], &["diff", "s", "--stat"], &["diff", "s", "--name-only"]] {
+            let shown = lab.skep(form.iter().copied()).run().ok().text();
+            let missing = (0..800).find(|at| !shown.contains(&format!("d/f{at}")));
+            assert_eq!(missing, None, "{form:?}");
+            assert!(shown.contains("huge"), "{form:?}");
+        }
+        let large = change(&diff, "huge");
+        assert_eq!((&large["too_large"], &large["hunks"]), (&json!(true), &json!([])), "{large}");
+        let text = lab.skep(["diff", "s", "huge"]).run().ok().text();
+        assert!(text.contains("too large to show as hunks"), "{text}");
+        assert!(text.contains("approved or rejected as a whole"), "{text}");
+        lab.approve(&["s", "huge"]);
+        assert_eq!(std::fs::metadata(lab.project.join("huge")).unwrap().len(), 5_000_000);
     });
 }
 

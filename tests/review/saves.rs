@@ -60,7 +60,7 @@ fn race(lab: &Lab, round: usize, random: &mut Random) -> bool {
 #[test]
 fn heavy_diff_8_a_save_at_any_moment_is_kept() {
     for_both(|lab| {
-        let rounds = if long() { 1_000 } else { 25 };
+        let rounds = if long() { 5_000 } else { 25 };
         let mut random = Random::printed();
         (0..rounds).for_each(|at| drop(lab.write(format!("f{at}"), "base\n")));
         lab.worked("s", "for f in f*; do echo agent ${f#f} > $f; done");

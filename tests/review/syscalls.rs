@@ -51,9 +51,11 @@ impl Work {
         self.prepare(scene, &what);
         let ran = sweep.meets(fault);
         // A disk that goes on failing does not let a step be taken back either: that is said, and the
-        // next command goes on. A recovery that failed is not over.
+        // next command goes on.
         let stuck = fault.how.ends_with('+') && ran.errors().contains("half-way");
-        let unfinished = matches!(self, Self::Recovery(_)) && ran.code() != 0;
+        // A recovery that failed is not over, and that is said; other sandboxes can be worked with.
+        let unfinished = matches!(self, Self::Recovery(_))
+            && (ran.code() != 0 || ran.text().contains("is not settled yet"));
         if !fault.dies && !stuck && !unfinished {
             scene.whole(&ran, self.goal(scene), &what);
         }
@@ -112,6 +114,38 @@ fn heavy_crash_5_the_nth_system_call_of_an_undo_fails_or_is_the_last() {
     for_both(|lab| {
         let faults = Work::Undo.sweep(&Scene::new(lab), 1);
         assert!(faults.is_none_or(|faults| faults > 8), "{faults:?}");
+    });
+}
+
+/// Of an undo whose store could not be read for a moment nothing was said, and the sandbox was taken for
+/// deleted: the project was as before, and the work was not in the review any more.
+#[test]
+fn crash_5_a_sandbox_that_cannot_be_read_is_not_taken_for_gone() {
+    for_both(|lab| {
+        let scene = Scene::new(lab);
+        let Some(sweep) = Sweep::new(lab, Work::Undo.line(), true) else { return };
+        Work::Undo.prepare(&scene, "counting");
+        let count = sweep.places()["statx"].len();
+        scene.rewind("counting");
+        for nth in count.saturating_sub(6)..=count {
+            let fault = Fault::failure("statx", nth, "EIO");
+            Work::Undo.meets(&scene, &sweep, &fault);
+        }
+    });
+}
+
+#[test]
+fn crash_5_an_approval_that_cannot_be_settled_is_told() {
+    for_both(|lab| {
+        let scene = Scene::new(lab);
+        scene.approve().env("SKEP_FAILPOINT", FORWARD).run();
+        let Some(sweep) = Sweep::new(lab, &["ls"], true) else { return };
+        // The project is not to be looked at for a moment.
+        let told = "was interrupted and is not settled yet";
+        let shown = sweep.meets(&Fault::failure("fstat", 1, "EIO")).ok();
+        assert!(shown.text().contains(told), "{}", shown.describe());
+        assert!(!lab.skep(["ls"]).run().ok().text().contains(told));
+        scene.rewind("settled");
     });
 }
 

@@ -215,6 +215,152 @@ fn a_tree_travels_as_a_tar() {
     });
 }
 
+/// Archives that no tar would write.
+const FORGED: &str = r#"
+import tarfile, io, os, sys
+def entry(name, kind=tarfile.REGTYPE, data=b'', link='', size=None):
+    info = tarfile.TarInfo(name); info.type = kind; info.linkname = link
+    info.size = len(data) if size is None else size
+    return info, data
+def write(path, entries):
+    with tarfile.open(path, 'w', format=tarfile.GNU_FORMAT) as tar:
+        for info, data in entries:
+            tar.addfile(info, io.BytesIO(data) if info.isreg() else None)
+good = entry('good', data=b'good')
+write('parent.tar', [good, entry('../../evil', data=b'x')])
+write('absolute.tar', [good, entry('/tmp/skep-evil', data=b'x')])
+write('link-then-file.tar', [good, entry('l', tarfile.SYMTYPE, link='/tmp'), entry('l/evil', data=b'x')])
+write('two-links.tar', [good, entry('a', tarfile.SYMTYPE, link='.'), entry('a/b', tarfile.SYMTYPE, link='..'),
+    entry('a/b/evil', data=b'x')])
+write('hard-link.tar', [good, entry('h', tarfile.LNKTYPE, link='/etc/passwd')])
+write('hard-link-up.tar', [good, entry('h', tarfile.LNKTYPE, link='../../canary')])
+write('character-device.tar', [good, entry('d', tarfile.CHRTYPE)])
+write('block-device.tar', [good, entry('d', tarfile.BLKTYPE)])
+write('twice.tar', [good, entry('good', data=b'other')])
+write('file-and-link.tar', [entry('x', data=b'x'), entry('x', tarfile.SYMTYPE, link='/etc/passwd'), good])
+with open('size.tar', 'wb') as out:
+    info, _ = entry('big', size=1 << 40); out.write(good[0].tobuf(tarfile.GNU_FORMAT) + b'good' + bytes(508))
+    out.write(info.tobuf(tarfile.GNU_FORMAT) + b'short')
+hole = open('hole', 'wb'); hole.truncate(3 << 30); hole.close()
+os.system('tar --sparse -cf bomb.tar hole'); os.remove('hole')
+print(' '.join(sorted(name for name in os.listdir('.') if name.endswith('.tar'))))
+"#;
+
+#[test]
+fn fs_13_a_forged_archive_is_refused_whole_and_nothing_is_left() {
+    for_both(|lab| {
+        lab.write("kept.txt", "kept\n");
+        let canary = lab.write(lab.root.join("canary"), "canary");
+        let forged = lab.directory(lab.root.join("forged"));
+        let made =
+            Command::new("python3").args(["-c", FORGED]).current_dir(&forged).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let names = String::from_utf8(made.stdout).unwrap();
+        let names: Vec<&str> = names.split_whitespace().collect();
+        assert_eq!(names.len(), 12, "{names:?}");
+        let (before, server) = (lab.tree(), lab.serve(&[]));
+        server.create("s");
+        for name in names {
+            let reply = put_tar(&server, &forged.join(name), "in");
+            assert_eq!(reply.status, 400, "{name}: {}", String::from_utf8_lossy(&reply.body));
+            get(&server, "in").is(404);
+            assert_eq!(server.script("s", "ls -A")["stdout"], "kept.txt\n", "{name}");
+        }
+        // The control: without the forged entries the same is unpacked.
+        let good = lab.write(lab.root.join("good"), "good");
+        tar(lab, &["-cf", "good.tar", "good"]);
+        put_tar(&server, &lab.root.join("good.tar"), "in").is(200);
+        assert_eq!(get(&server, "in/good").is(200).body, b"good");
+        std::fs::remove_file(good).unwrap();
+        assert_eq!(std::fs::read(canary).unwrap(), b"canary");
+        assert!(!Path::new("/tmp/skep-evil").exists() && !lab.root.join("evil").exists());
+        lab.tree().assert_equals(&before, "the project was changed");
+        let left = crate::harness::entries(&lab.state);
+        let scratch = |path: &Path| path.to_string_lossy().contains("scratch-");
+        assert!(!left.iter().any(|path| scratch(path)), "{left:?}");
+        server.stop();
+    });
+}
+
+/// What is written inside comes out of every way as the same bytes.
+#[test]
+fn diff_18_odd_bytes_leave_by_tar_copy_and_approval_as_they_are() {
+    for_both(|lab| {
+        let odd: [(&str, &[u8]); 6] = [
+            ("crlf", b"one\r\ntwo\r\n"),
+            ("bom", b"\xef\xbb\xbfone\n"),
+            ("utf16", b"\xff\xfeo\0n\0e\0\n\0"),
+            ("no-end", b"one\ntwo"),
+            ("nul", b"a\0b\n"),
+            ("empty", b""),
+        ];
+        let (from, server) = (lab.directory(lab.root.join("odd")), lab.serve(&[]));
+        odd.iter().for_each(|(name, bytes)| drop(lab.write(from.join(name), bytes)));
+        server.create("s");
+        tar(lab, &["-cf", "odd.tar", "-C", "odd", "."]);
+        put_tar(&server, &lab.root.join("odd.tar"), "odd").is(200);
+        let down = server.get("/v1/sandboxes/s/files/tar?path=odd").is(200).body;
+        lab.write(lab.root.join("down.tar"), down);
+        let out = lab.root.join("copied");
+        lab.skep(["cp", "s:odd"]).arg(&out).run().ok();
+        lab.skep(["approve", "s"]).run().ok();
+        for (name, bytes) in odd {
+            let line = ["-xOf", "down.tar", name];
+            let one = Command::new("tar").args(line).current_dir(&lab.root).output().unwrap();
+            assert_eq!(one.stdout, bytes, "{name} by tar");
+            assert_eq!(
+                get(&server, &format!("odd/{name}")).is(200).body,
+                bytes,
+                "{name} by itself"
+            );
+            assert_eq!(std::fs::read(out.join(name)).unwrap(), bytes, "{name} by cp");
+            let applied = std::fs::read(lab.project.join("odd").join(name)).unwrap();
+            assert_eq!(applied, bytes, "{name} by approval");
+        }
+        server.stop();
+    });
+}
+
+/// The digest and the version that a client saw, a key that is used twice, and a sandbox past its time.
+#[test]
+fn diff_12_stale_repeated_and_late_approvals_have_one_outcome() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        let (before, server) = (lab.tree(), lab.serve(&[]));
+        let body = json!({ "name": "s", "project": lab.project, "ttl": "2s" });
+        let made = server.post("/v1/sandboxes", &body).is(201);
+        let early =
+            made.header("etag").unwrap_or_else(|| format!("\"{}\"", made.json()["version"]));
+        server.script("s", "echo one > a");
+        let digest = server.get("/v1/sandboxes/s/changes").is(200).json()["digest"].clone();
+        server.script("s", "echo two > a");
+        // Its time is over: it is stopped, and its unreviewed work is there.
+        wait_for("the end of its time", 30, || {
+            (server.get("/v1/sandboxes/s").is(200).json()["state"] == "stopped").then_some(())
+        });
+        let approve = |body: &Value, more: &[&str]| {
+            server.send("POST", "/v1/sandboxes/s/approve", body, more)
+        };
+        let stale = approve(&json!({ "digest": digest }), &[]);
+        assert_eq!(stale.is(409).json()["code"], "digest_mismatch");
+        let header = format!("If-Match: {early}");
+        assert_eq!(approve(&json!({}), &["-H", &header]).is(412).json()["code"], "stale_version");
+        lab.tree().assert_equals(&before, "nothing was approved");
+        let key = ["-H", "Idempotency-Key: one-approval"];
+        let digest = server.get("/v1/sandboxes/s/changes").is(200).json()["digest"].clone();
+        let first = approve(&json!({ "digest": digest }), &key).is(200).json();
+        assert_eq!(std::fs::read(lab.project.join("a")).unwrap(), b"two\n");
+        assert_eq!(approve(&json!({ "digest": digest }), &key).is(200).json(), first);
+        assert_eq!(
+            approve(&json!({ "digest": digest }), &[]).is(409).json()["code"],
+            "digest_mismatch"
+        );
+        let history = lab.skep(["history", "--json"]).run().ok().json();
+        assert_eq!(history.as_array().unwrap().len(), 1, "{history}");
+        server.stop();
+    });
+}
+
 /// The next event of a stream that `curl` prints.
 fn next(lines: &mut impl BufRead) -> (String, Value) {
     let (mut name, mut line) = (String::new(), String::new());

@@ -86,9 +86,11 @@ use serde_json::Value;
 use skep_provider::Provider;
 use skep_store::{NewEvent, Store};
 use skep_types::{
-    ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource, SecretValue,
+    Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
+    SecretValue,
 };
 use skep_workspace::WorkspaceSpec;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -126,6 +128,8 @@ pub struct Engine {
     store: Box<dyn Store>,
     /// In whose name approvals are given, where that is not the process's user.
     actor: Option<String>,
+    /// Approvals that were interrupted and could not be settled when this was opened, and why.
+    unsettled: RefCell<Vec<(Approval, Problem)>>,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.
@@ -147,7 +151,7 @@ impl Engine {
     }
 
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
-        let engine = Self { desk, store, actor: None };
+        let engine = Self { desk, store, actor: None, unsettled: RefCell::default() };
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         Ok(engine)

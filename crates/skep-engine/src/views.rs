@@ -32,6 +32,7 @@ impl Engine {
 
     fn warnings(&self, sandbox: &Sandbox, bytes: u64) -> Result<Vec<String>, Problem> {
         let mut warnings = self.touched_by_siblings(sandbox)?;
+        warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));
         warnings.extend(self.egress_death(sandbox)?.map(|death| death.sentence()));
         // A broken settings file must not keep anybody from looking at a sandbox.

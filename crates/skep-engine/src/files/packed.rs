@@ -23,6 +23,9 @@ use tar::{Archive, Builder, EntryType, Header};
 
 /// What an archive may hold, packed or unpacked: sparse files are larger than they seem.
 const LARGEST: u64 = 4 << 30;
+/// A sparse file larger than the first that unpacks to more than so many times its bytes is a bomb.
+const PLAIN_HOLES: u64 = 64 << 20;
+const HOLES: u64 = 100;
 /// Names in one archive.
 const MOST: u64 = 200_000;
 
@@ -227,6 +230,10 @@ fn read_in(
                 let to = scratch.join(own.as_path());
                 let failed = |error: io::Error| io_problem("unpack into", &to, &error);
                 let mut file = File::create_new(&to).map_err(failed)?;
+                let stored = entry.header().entry_size().map_err(|error| malformed(&error))?;
+                if entry.size() > PLAIN_HOLES && entry.size() / HOLES > stored {
+                    return Err(malformed(&format!("`{path}` is nearly all holes")));
+                }
                 let left = LARGEST.saturating_sub(report.bytes);
                 let mut bytes = (&mut entry).take(left + 1);
                 let size = io::copy(&mut bytes, &mut file).map_err(|error| match error.kind() {
@@ -243,6 +250,12 @@ fn read_in(
                 };
                 (state, Source::File { root: scratch.to_owned(), path: own })
             }
+            // What the name leads to, or stands for, is not in the archive.
+            other @ (EntryType::Link | EntryType::Char | EntryType::Block) => {
+                return Err(malformed(&format!(
+                    "`{path}` is of kind {other:?}, which is not unpacked"
+                )));
+            }
             other => {
                 report.skipped.push(format!("`{path}` is of kind {other:?}"));
                 continue;
@@ -255,8 +268,8 @@ fn read_in(
         if path.ancestors().any(|above| leaves.contains(&above)) {
             return Err(malformed(&format!("`{path}` lies below what is no directory")));
         }
-        if !matches!(state, EntryState::Dir { .. }) {
-            leaves.insert(path.clone());
+        if !matches!(state, EntryState::Dir { .. }) && !leaves.insert(path.clone()) {
+            return Err(malformed(&format!("`{path}` is in it twice")));
         }
         writes.push(ViewWrite { path, state: plain(state), content });
     }

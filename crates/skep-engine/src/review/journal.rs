@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use skep_store::ApprovalFilter;
 use skep_sys::failpoint;
 use skep_types::{
-    Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem, Sandbox,
+    Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem, Sandbox, SandboxId,
     SandboxState,
 };
 use skep_workspace::Settlement;
@@ -139,7 +139,7 @@ impl Engine {
         let approval = self.store.find_approval(id.as_str()).or_problem()?;
         failpoint::hit("approve.published")
             .map_err(|error| io_problem("settle", Path::new(""), &error))?;
-        if let Ok(sandbox) = self.load(&approval.sandbox) {
+        if let Some(sandbox) = self.load_if_there(&approval.sandbox)? {
             self.move_bases(&sandbox, note)?;
         }
         failpoint::hit("approve.settled")
@@ -190,15 +190,42 @@ impl Engine {
     /// its project's lock and is left alone.
     ///
     /// One that cannot be settled now (its disk is away, its journal is damaged) does not keep skep
-    /// from working elsewhere: its row stays, and nothing more is applied to that project before it.
+    /// from working elsewhere: its row stays, nothing more is applied to that project before it, and
+    /// whoever looks at a sandbox of that project is told.
     pub(crate) fn reconcile_approvals(&self) -> Result<(), Problem> {
         for approval in self.interrupted(None)? {
             let path = self.layout().project_lock(&approval.project);
             let Ok(_lock) = crate::lock::take(&path, "project", Duration::ZERO) else { continue };
             let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
-            let _ = self.recover_approval(&approval);
+            if let Err(problem) = self.recover_approval(&approval) {
+                self.unsettled.borrow_mut().push((approval, problem));
+            }
         }
         Ok(())
+    }
+
+    /// The sandbox of an approval, unless it was deleted. One that cannot be read now is not gone: to
+    /// leave its bases alone would take its work out of the review.
+    pub(super) fn load_if_there(&self, id: &SandboxId) -> Result<Option<Sandbox>, Problem> {
+        match self.load(id) {
+            Ok(sandbox) => Ok(Some(sandbox)),
+            Err(problem) if problem.code == Code::NotFound => Ok(None),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// What is to be said of a project whose last approval could not be settled.
+    pub(crate) fn unsettled_warnings(&self, project: &ByteString) -> Vec<String> {
+        let unsettled = self.unsettled.borrow();
+        let here = unsettled.iter().filter(|(approval, _)| approval.project == *project);
+        here.map(|(approval, problem)| {
+            let (id, reason) = (&approval.id, &problem.message);
+            format!(
+                "approval `{id}` was interrupted and is not settled yet, so that the project may hold \
+                 a part of it: {reason}; the next command tries again"
+            )
+        })
+        .collect()
     }
 
     fn interrupted(&self, project: Option<&ByteString>) -> Result<Vec<Approval>, Problem> {

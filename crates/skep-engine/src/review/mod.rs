@@ -119,6 +119,7 @@ impl Engine {
         let mut changes = derived.changes;
         self.judge(sandbox, &mut changes)?;
         let mut warnings = self.sibling_warnings(sandbox, &changes)?;
+        warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));
         Ok(ChangeSet {
             sandbox: sandbox.name.clone(),
