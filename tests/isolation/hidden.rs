@@ -340,3 +340,21 @@ fn hidden_is_what_a_mount_covers() {
         assert_eq!(ran.ok().text(), "beside");
     });
 }
+
+/// A path that was spelled out is hidden before there is anything at it.
+#[test]
+fn a_path_to_hide_that_appears_later_stays_out_of_sight() {
+    for_both(|lab| {
+        lab.write("sub/plain", "x");
+        lab.skep(["create", "s", "--hide", "sub/later.txt", "--hide", "/later"]).run().ok();
+        lab.exec_script("s", "echo other > beside").run().ok();
+        lab.write("sub/later.txt", "SECRET");
+        lab.write("later", "SECRET");
+        lab.write("seen", "seen");
+        let seen = lab.exec_script("s", "cat sub/later.txt later seen; true").run().ok();
+        assert_eq!(seen.text(), "seen");
+        assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 1);
+        lab.skep(["approve", "s"]).run().ok();
+        assert_eq!(std::fs::read_to_string(lab.project.join("later")).unwrap(), "SECRET");
+    });
+}

@@ -119,12 +119,20 @@ fn is_directory(stat: &rustix::fs::Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
 }
 
-/// The paths that the caller spelled out, of which one look each is enough.
+/// The paths that the caller spelled out, of which one look each is enough. One that is not there is
+/// hidden too, where its directory is: it may appear while the sandbox runs.
 fn exact(project: &TreeRoot, rules: &HideRules, plan: &SearchPlan) -> io::Result<Vec<RelPath>> {
     let mut hidden = Vec::new();
     for path in &plan.exact {
-        let stat = project.stat(path)?;
-        if stat.is_some_and(|stat| rules.hides(path, is_directory(&stat)).is_some()) {
+        let hides = |directory| rules.hides(path, directory).is_some();
+        let hide = match project.stat(path)? {
+            Some(stat) => hides(is_directory(&stat)),
+            None => {
+                let above = project.stat(&path.parent().unwrap_or_default())?;
+                above.is_some_and(|stat| is_directory(&stat)) && hides(false)
+            }
+        };
+        if hide {
             hidden.push(path.clone());
         }
     }
