@@ -116,6 +116,19 @@ fn res_7_a_huge_hole_is_refused_at_the_limit() {
 }
 
 /// The number of files is limited too, here by the project's own settings, which may narrow.
+/// The kernel ends the writer of one large file before anybody has looked; its shell says so only by
+/// its exit code.
+#[test]
+fn res_5_one_large_file_of_a_shell_is_felt_as_the_disk() {
+    for_both(|lab| {
+        let script = "head -c 40000000 /dev/zero > big; exit $?";
+        let line = ["run", "--json", "--disk", "4M", "--", "sh", "-c", script];
+        let end = lab.skep(line).run().json();
+        assert_eq!(end["limits_hit"], serde_json::json!(["disk"]), "{end}");
+        assert_ne!(end["exit_code"], 0, "{end}");
+    });
+}
+
 #[test]
 fn res_6_empty_files_are_counted() {
     for_both(|lab| {

@@ -62,6 +62,20 @@ fn codes_signals_input_and_both_outputs_are_the_same_everywhere() {
 }
 
 #[test]
+fn a_sandboxs_own_directory_is_where_commands_start_everywhere() {
+    for_all(|lab, provider| {
+        lab.write("sub/mark", "here");
+        let line = ["create", "s", "--provider", provider, "--workdir", "sub"];
+        lab.skep(line).run().ok();
+        for _ in 0..2 {
+            assert_eq!(lab.skep(["exec", "s", "--", "cat", "mark"]).run().ok().text(), "here");
+        }
+        let elsewhere = ["exec", "s", "--workdir", ".", "--", "cat", "sub/mark"];
+        assert_eq!(lab.skep(elsewhere).run().ok().text(), "here");
+    });
+}
+
+#[test]
 fn a_terminal_has_its_size_and_its_keys_everywhere() {
     for_all(|lab, provider| {
         // gVisor's terminals make no signals of keys.

@@ -49,6 +49,7 @@ pub(crate) fn create(
             .collect::<Result<_, _>>()?,
         publish: typed.publish.iter().map(|text| published(text)).collect::<Result<_, _>>()?,
         env,
+        workdir: typed.workdir.as_deref().map(|path| inside(path, here, &project).into()),
         mounts: typed.mount.iter().map(|word| mount(word, here)).collect::<Result<_, _>>()?,
         archive: typed.archive.as_ref().map(|path| here.join(path)),
         datasets: typed.dataset.iter().map(|word| dataset(word, here)).collect::<Result<_, _>>()?,
@@ -135,17 +136,33 @@ pub(crate) struct Command<'a> {
     pub(crate) tty: Option<TerminalSize>,
 }
 
-/// The exec for a command in a sandbox of `project`, started from directory `here`.
-pub(crate) fn exec(command: Command<'_>, here: &Path, project: &Path) -> Result<ExecSpec, Problem> {
+/// Where a command is typed, and for which sandbox.
+pub(crate) struct Place<'a> {
+    /// The current directory.
+    pub(crate) here: &'a Path,
+    /// The sandbox's project.
+    pub(crate) project: &'a Path,
+    /// The sandbox's own directory to start in.
+    pub(crate) own: &'a Option<ByteString>,
+}
+
+/// A directory that was typed. Also a relative one is meant inside, where the project is at its own
+/// path.
+fn inside(typed: &Path, here: &Path, project: &Path) -> PathBuf {
+    if here.starts_with(project) { here.join(typed) } else { project.join(typed) }
+}
+
+/// The exec for a command typed at `place`. Where one stands counts only if nobody named a
+/// directory: neither with the command nor when the sandbox was made.
+pub(crate) fn exec(command: Command<'_>, place: &Place<'_>) -> Result<ExecSpec, Problem> {
     if command.words.first().is_none_or(|word| word.is_empty()) {
         return Err(Problem::new(Code::Usage, "there is no command to run")
             .hint("write it behind `--`, such as: -- make test"));
     }
-    let inside = here.starts_with(project);
+    let Place { here, project, own } = place;
     let workdir = match command.workdir {
-        // Also a relative one is meant inside, where the project is at its own path.
-        Some(path) => Some(if inside { here.join(path) } else { project.join(path) }),
-        None => inside.then(|| here.to_owned()),
+        Some(path) => Some(inside(path, here, project)),
+        None => (own.is_none() && here.starts_with(project)).then(|| here.to_path_buf()),
     };
     Ok(ExecSpec {
         argv: command.words.into_iter().map(ByteString::from).collect(),
@@ -284,7 +301,7 @@ mod tests {
         }
     }
 
-    fn spec(workdir: Option<&str>, here: &str) -> Option<String> {
+    fn spec(workdir: Option<&str>, here: &str, own: Option<&str>) -> Option<String> {
         let command = Command {
             words: vec!["true".into()],
             workdir: workdir.map(Path::new),
@@ -292,16 +309,28 @@ mod tests {
             limits: Limits::default(),
             tty: None,
         };
-        let spec = exec(command, Path::new(here), Path::new("/p")).unwrap();
+        let own = own.map(ByteString::from);
+        let place = Place { here: Path::new(here), project: Path::new("/p"), own: &own };
+        let spec = exec(command, &place).unwrap();
         spec.workdir.map(|path| path.to_string())
     }
 
     #[test]
     fn the_command_starts_where_one_stands() {
-        assert_eq!(spec(None, "/p/src").unwrap(), "/p/src");
-        assert_eq!(spec(None, "/elsewhere"), None);
-        assert_eq!(spec(Some("sub"), "/p/src").unwrap(), "/p/src/sub");
-        assert_eq!(spec(Some("sub"), "/elsewhere").unwrap(), "/p/sub");
-        assert_eq!(spec(Some("/tmp"), "/p/src").unwrap(), "/tmp");
+        assert_eq!(spec(None, "/p/src", None).unwrap(), "/p/src");
+        assert_eq!(spec(None, "/elsewhere", None), None);
+        assert_eq!(spec(Some("sub"), "/p/src", None).unwrap(), "/p/src/sub");
+        assert_eq!(spec(Some("sub"), "/elsewhere", None).unwrap(), "/p/sub");
+        assert_eq!(spec(Some("/tmp"), "/p/src", None).unwrap(), "/tmp");
+    }
+
+    #[test]
+    fn the_sandboxs_own_directory_is_the_keepers_to_know() {
+        assert_eq!(spec(None, "/p/src", Some("/tmp")), None);
+        assert_eq!(spec(Some("sub"), "/p/src", Some("/tmp")).unwrap(), "/p/src/sub");
+        let typed = SandboxArguments { workdir: Some("sub".into()), ..Default::default() };
+        let limits = ExecLimitArguments::default();
+        let request = create(&typed, &limits, Environment::new(), "/p".into(), &around()).unwrap();
+        assert_eq!(request.workdir.unwrap(), "/p/src/sub".into());
     }
 }

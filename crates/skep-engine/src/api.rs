@@ -12,6 +12,7 @@ use skep_types::{
     NetworkMode, PlainSecret, Problem, PublishedPort, RelPath, Sandbox, SandboxId, SandboxName,
     SandboxState, Secret, Selection, SystemView,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,6 +98,8 @@ pub struct CreateRequest {
     pub publish: Vec<PublishedPort>,
     /// Environment set inside.
     pub env: BTreeMap<String, ByteString>,
+    /// Where commands start that name no directory; absolute.
+    pub workdir: Option<ByteString>,
     /// Extra mounts.
     pub mounts: Vec<MountRequest>,
     /// Read-only at `/candidate`.
@@ -434,6 +437,20 @@ pub struct EgressChanged {
 pub use skep_provider::EgressProbe;
 pub use skep_provider::capabilities::word_for;
 
+/// The first command of a sandbox that was just made for it. Where its caller stands, which is what
+/// it names if no directory was typed, gives way to what the sandbox took over from its template.
+pub(crate) fn first_spec<'a>(
+    request: &CreateRequest,
+    sandbox: &Sandbox,
+    spec: &'a ExecSpec,
+) -> Cow<'a, ExecSpec> {
+    if request.workdir.is_none() && sandbox.policy.workdir.is_some() {
+        Cow::Owned(ExecSpec { workdir: None, ..spec.clone() })
+    } else {
+        Cow::Borrowed(spec)
+    }
+}
+
 /// Everything the edges may ask.
 pub trait Api {
     /// Creates a sandbox and starts it.
@@ -462,7 +479,7 @@ pub trait Api {
     /// The same as creating and running one after the other, in one go.
     fn begin_run(&self, request: &CreateRequest, spec: &ExecSpec) -> Answer<StartedRun> {
         let sandbox = self.create(request)?;
-        let exec = self.exec(&sandbox.id, spec, true);
+        let exec = self.exec(&sandbox.id, &first_spec(request, &sandbox, spec), true);
         Ok(StartedRun { sandbox, exec })
     }
 

@@ -133,6 +133,7 @@ impl Engine {
             base: sandbox.base.clone(),
             project: sandbox.project.clone(),
             rules: sandbox.policy.change_rules(),
+            workdir: sandbox.policy.workdir.clone(),
             created_at: manifest.archived_at,
         };
         check_same_project(&snapshot, name, project)?;
@@ -155,6 +156,7 @@ impl Engine {
             layers,
             base: Some(sandbox.base),
             driver: Some(sandbox.driver),
+            workdir: sandbox.policy.workdir,
             memory: Some(scratch.join("base")),
             scratch: Some(scratch),
             rules: snapshot.rules,

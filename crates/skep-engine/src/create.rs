@@ -1,8 +1,8 @@
 //! Creating a sandbox: what is asked for becomes a plan; [`crate::bring_up`] carries it out.
 
-use crate::api::{CreateRequest, StartedRun};
+use crate::api::{CreateRequest, StartedRun, first_spec};
 use crate::archive::Scratch;
-use crate::execs::check_spec;
+use crate::execs::{check_spec, check_workdir};
 use crate::hidden::{SearchError, Searched};
 use crate::problems::{OrProblem, io_problem};
 use crate::{Desk, Engine, git_head, hidden, naming, settings, submounts};
@@ -27,6 +27,8 @@ pub(crate) struct Start {
     pub layers: Vec<LayerId>,
     pub base: Option<Base>,
     pub driver: Option<WorkspaceDriver>,
+    /// Where commands start, unless the new sandbox says otherwise.
+    pub workdir: Option<ByteString>,
     /// Where it is kept what is known of the base.
     pub memory: Option<PathBuf>,
     /// Of no use once the sandbox is there, or failed.
@@ -92,13 +94,14 @@ impl Engine {
         check_spec(spec)?;
         if request.idempotency_key.is_some() {
             let sandbox = self.create_once(request)?;
-            let exec = self.start_exec(&sandbox.id, spec, true);
+            let spec = first_spec(request, &sandbox, spec);
+            let exec = self.start_exec(&sandbox.id, &spec, true);
             return Ok(StartedRun { sandbox, exec });
         }
         let (sandbox, exec) = self.create_with(request, Some(spec))?;
         let exec = match exec {
             Some(exec) => self.hand_over(&sandbox, exec, Attach::Last),
-            None => self.start_exec(&sandbox.id, spec, true),
+            None => self.start_exec(&sandbox.id, &first_spec(request, &sandbox, spec), true),
         };
         Ok(StartedRun { sandbox, exec })
     }
@@ -114,10 +117,11 @@ impl Engine {
         }
         let start = self.start_from(request, &decided.project)?;
         let planned = self.planned(decided, request, start)?;
-        if let Some(claimed) = self.claim_ahead(&planned, first)? {
+        let first = first.map(|spec| first_spec(request, &planned.sandbox, spec));
+        if let Some(claimed) = self.claim_ahead(&planned, first.as_deref())? {
             return Ok(claimed);
         }
-        self.bring_up(planned, first, &|| Ok(self))
+        self.bring_up(planned, first.as_deref(), &|| Ok(self))
     }
 
     fn make_room(&self, request: &CreateRequest) -> Result<(), Problem> {
@@ -150,6 +154,7 @@ impl Desk {
         let typed = settings::typed(request, &project)?;
         let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
         settings.policy.image = request.image.clone();
+        check_workdir(request.workdir.as_ref())?;
         crate::egress::check_policy(&settings.policy)?;
         settings::check_mounts(&settings.policy.mounts, &project, self.layout().root())?;
         settings::check_program(&settings.provider, &project, self.layout().root())?;
@@ -204,6 +209,7 @@ impl Desk {
             // What was typed holds for every later start too, or there is none.
             policy.require.extend(settings::asked_layers(&request.limits));
         }
+        policy.workdir = request.workdir.clone().or(start.workdir);
         let driver =
             self.provider(&word)?.choose_driver(&project, self.layout().root()).or_problem()?;
         let now = self.now();

@@ -108,6 +108,8 @@ impl Engine {
         let limits = &check.policy.limits;
         let exec = ExecSpec {
             argv: ["/bin/sh", "-c", command].map(Into::into).into(),
+            // The sandbox's own directory may be among what is left out.
+            workdir: Some(check.project.clone()),
             limits: Limits { timeout: limits.timeout.or(Some(PATIENCE)), ..Limits::default() },
             ..ExecSpec::default()
         };

@@ -33,6 +33,9 @@ pub struct Way {
     /// When its time to live is over (RFC 3339), if it has one.
     #[serde(default)]
     pub expires_at: Option<String>,
+    /// Where commands start in it, if it names a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<ByteString>,
 }
 
 impl Way {
@@ -51,6 +54,7 @@ impl Way {
             project: sandbox.project.clone(),
             provider: sandbox.provider.clone(),
             expires_at: crate::gc::end_of_life(sandbox),
+            workdir: sandbox.policy.workdir.clone(),
         };
         let _ = way.write(&layout.way(&sandbox.name));
         // Whoever removes the sandbox forgets the way when its directory is gone, and may have done so.

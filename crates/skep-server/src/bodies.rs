@@ -172,6 +172,9 @@ pub(crate) struct CreateBody {
     /// Environment inside.
     #[schema(value_type = BTreeMap<String, String>)]
     env: BTreeMap<String, ByteString>,
+    /// Directory inside where commands start that name none; absolute. Otherwise the project.
+    #[schema(value_type = Option<String>)]
+    workdir: Option<ByteString>,
     /// Parts of the host shown inside; need the role approver.
     mounts: Vec<MountBody>,
     /// Shown read-only at `/candidate`; needs the role approver.
@@ -262,6 +265,7 @@ impl CreateBody {
             secret_env: self.secret_env,
             publish: self.publish,
             env: self.env,
+            workdir: self.workdir,
             mounts: self.mounts.into_iter().map(mount).collect(),
             archive: self.archive.map(PathBuf::from),
             datasets: self.datasets.into_iter().map(|(name, path)| (name, path.into())).collect(),
@@ -350,7 +354,7 @@ pub(crate) struct ExecBody {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, String>)]
     env: BTreeMap<String, ByteString>,
-    /// Directory inside to start in; absolute. Otherwise the project.
+    /// Directory inside to start in; absolute. Otherwise the sandbox's own, else the project.
     #[schema(value_type = Option<String>)]
     workdir: Option<ByteString>,
     /// On a terminal of its own.

@@ -346,6 +346,9 @@ pub struct Snapshot {
     /// Which of its changes may be approved.
     #[serde(default, skip_serializing_if = "ChangeRules::is_empty")]
     pub rules: ChangeRules,
+    /// Where commands start, if the sandbox named a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<ByteString>,
     /// When (RFC 3339).
     pub created_at: String,
 }

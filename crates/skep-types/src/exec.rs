@@ -13,7 +13,7 @@ pub struct ExecSpec {
     pub argv: Vec<ByteString>,
     /// Environment on top of the sandbox's.
     pub env: BTreeMap<String, ByteString>,
-    /// Directory inside to start in; absolute. `None` is the project.
+    /// Directory inside to start in; absolute. `None` is the sandbox's own, else the project.
     pub workdir: Option<ByteString>,
     /// On a terminal of its own.
     pub tty: Option<TerminalSize>,

@@ -147,6 +147,9 @@ pub struct Policy {
     pub env: BTreeMap<String, ByteString>,
     /// Names of host variables passed on.
     pub env_pass: BTreeSet<String>,
+    /// Where a command starts that names no directory; absolute. Otherwise the project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<ByteString>,
     /// Whether `ptrace` and its kin are allowed between the sandbox's own processes.
     pub allow_ptrace: bool,
     /// Refuse unless these are enforced.

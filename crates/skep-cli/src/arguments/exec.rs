@@ -54,12 +54,17 @@ pub(crate) struct OwnLimitArguments {
     pub(crate) disk: Option<ByteSize>,
 }
 
+/// Where a command starts.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct WorkdirArguments {
+    /// Directory inside to start in (default: the sandbox's own, else the current one as seen inside)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+}
+
 /// How a command is connected to us.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectArguments {
-    /// Directory inside to start in (default: the current one, as seen inside)
-    #[arg(long, value_name = "DIR")]
-    pub(crate) workdir: Option<PathBuf>,
     /// Pass our standard input on (`run` does so by itself, unless --json is given)
     #[arg(short, long)]
     pub(crate) interactive: bool,

@@ -63,6 +63,9 @@ pub(crate) struct SandboxArguments {
     /// Lead a port of this host's loopback to a server inside (may be repeated)
     #[arg(long, value_name = "[HOST:]PORT")]
     pub(crate) publish: Vec<String>,
+    /// Directory inside where commands start that name none (default: the current one, as seen inside)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
     /// Show a host path inside (may be repeated; read-only unless `:rw`)
     #[arg(long, value_name = "SRC:DST[:ro|rw]")]
     pub(crate) mount: Vec<OsString>,
@@ -106,10 +109,10 @@ pub(crate) struct SandboxArguments {
     #[arg(long, value_name = "S", help_heading = "Limits")]
     pub(crate) memory: Option<ByteSize>,
     /// Processors, such as 1.5
-    #[arg(long, value_name = "N", value_parser = parse_cpus, help_heading = "Limits")]
+    #[arg(long, value_name = "N", value_parser = parse_cpus, allow_negative_numbers = true, help_heading = "Limits")]
     pub(crate) cpus: Option<f64>,
     /// Processes and threads
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true, help_heading = "Limits")]
     pub(crate) pids: Option<u64>,
     /// Bytes written to the copy, such as 2G
     #[arg(long, value_name = "S", help_heading = "Limits")]

@@ -2,6 +2,7 @@
 
 use crate::arguments::exec::{
     ConnectArguments, EnvironmentArguments, ExecLimitArguments, OwnLimitArguments,
+    WorkdirArguments,
 };
 use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
@@ -13,7 +14,7 @@ use crate::json::exec::{ExecDocument, ExecResult};
 use crate::naming;
 use crate::output::Output;
 use crate::render::summary;
-use crate::resolve::{self, Command};
+use crate::resolve::{self, Command, Place};
 use crate::tree::Run;
 use crate::wiring::{self, Shortcut};
 use clap::Args;
@@ -45,6 +46,8 @@ pub(crate) struct Exec {
     limits: ExecLimitArguments,
     #[command(flatten)]
     own: OwnLimitArguments,
+    #[command(flatten)]
+    workdir: WorkdirArguments,
     #[command(flatten)]
     connect: ConnectArguments,
     #[command(flatten)]
@@ -90,13 +93,14 @@ impl Run for Exec {
             ..resolve::exec_limits(&self.limits)
         };
         let tty = tty.then(terminal::size_for_new);
-        let spec = |project: &ByteString, env| {
-            let (workdir, words) = (self.connect.workdir.as_deref(), words.clone());
+        let spec = |project: &ByteString, own: &Option<ByteString>, env| {
+            let (workdir, words) = (self.workdir.workdir.as_deref(), words.clone());
             let command = Command { words, workdir, env, limits: limits.clone(), tty };
-            resolve::exec(command, &around.directory, project.as_path())
+            let place = Place { here: &around.directory, project: project.as_path(), own };
+            resolve::exec(command, &place)
         };
         if let (Some(shortcut), Ok(env)) = (self.shortcut(context, name), &env)
-            && let Ok(spec) = spec(&shortcut.way.project, env.clone())
+            && let Ok(spec) = spec(&shortcut.way.project, &shortcut.way.workdir, env.clone())
             && let Some(started) = shortcut.exec(&spec, self.attach(), input == Input::Closed)?
         {
             return match self.detach {
@@ -105,7 +109,7 @@ impl Run for Exec {
             };
         }
         let sandbox = naming::named_or_newest(context, name)?;
-        let spec = spec(&sandbox.project, env?)?;
+        let spec = spec(&sandbox.project, &sandbox.policy.workdir, env?)?;
         if self.json.json && !self.detach {
             return json(context, &sandbox, &spec, input);
         }

@@ -13,7 +13,7 @@ use crate::exit::{self, Failure, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
 use crate::render::egress;
 use crate::render::summary::{self, Fate};
-use crate::resolve::{self, Command};
+use crate::resolve::{self, Command, Place};
 use clap::Args;
 use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
@@ -77,12 +77,14 @@ impl Run {
         let tty = self.connect.tty || (both && !self.json.json);
         let command = Command {
             words: whole_command(&self.command, after),
-            workdir: self.connect.workdir.as_deref(),
+            workdir: self.sandbox.workdir.as_deref(),
             env: Default::default(),
             limits: resolve::exec_limits(&self.limits),
             tty: tty.then(terminal::size_for_new),
         };
-        let spec = resolve::exec(command, &around.directory, &project)?;
+        // Where the sandbox shall start is what was typed for this command too.
+        let place = Place { here: &around.directory, project: &project, own: &None };
+        let spec = resolve::exec(command, &place)?;
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
         super::image::engine::ensure(context, &request)?;
         Ok((request, spec))

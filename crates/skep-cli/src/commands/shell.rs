@@ -1,7 +1,7 @@
 //! `skep shell`: an interactive shell on a terminal of its own.
 
 use crate::arguments::AfterDashes;
-use crate::arguments::exec::EnvironmentArguments;
+use crate::arguments::exec::{EnvironmentArguments, WorkdirArguments};
 use crate::arguments::target::Name;
 use crate::attach::{Input, terminal};
 use crate::commands::create::read_environment;
@@ -9,11 +9,10 @@ use crate::commands::exec::plain;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::naming;
-use crate::resolve::{self, Command};
+use crate::resolve::{self, Command, Place};
 use crate::tree::Run;
 use clap::Args;
 use skep_types::Limits;
-use std::path::PathBuf;
 
 /// Picks the caller's usual kind of shell from those that the inside has.
 const SHELL: &str = "if [ -x /bin/bash ]; then exec /bin/bash; else exec /bin/sh; fi";
@@ -25,9 +24,8 @@ pub(crate) struct Shell {
     name: Name,
     #[command(flatten)]
     environment: EnvironmentArguments,
-    /// Directory inside to start in (default: the current one, as seen inside)
-    #[arg(long, value_name = "DIR")]
-    workdir: Option<PathBuf>,
+    #[command(flatten)]
+    workdir: WorkdirArguments,
 }
 
 impl Run for Shell {
@@ -35,13 +33,17 @@ impl Run for Shell {
         let sandbox = naming::sandbox(context, &self.name)?;
         let command = Command {
             words: ["/bin/sh", "-c", SHELL].map(Into::into).to_vec(),
-            workdir: self.workdir.as_deref(),
+            workdir: self.workdir.workdir.as_deref(),
             env: read_environment(context, &self.environment)?,
             limits: Limits::default(),
             tty: Some(terminal::size_for_new()),
         };
-        let here = &context.surroundings.directory;
-        let spec = resolve::exec(command, here, sandbox.project.as_path())?;
+        let place = Place {
+            here: &context.surroundings.directory,
+            project: sandbox.project.as_path(),
+            own: &sandbox.policy.workdir,
+        };
+        let spec = resolve::exec(command, &place)?;
         plain(context, &sandbox, &spec, Input::Passed)
     }
 }

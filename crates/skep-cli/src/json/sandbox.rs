@@ -21,6 +21,10 @@ pub(crate) struct SandboxDocument<'a> {
     driver: &'static str,
     base_commit: Option<&'a str>,
     profile: &'a str,
+    /// Where commands start that name no directory, if it was said.
+    workdir: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workdir_bytes: Option<String>,
     network: NetworkView<'a>,
     changes: RulesView<'a>,
     labels: &'a BTreeMap<String, String>,
@@ -111,6 +115,8 @@ impl<'a> SandboxDocument<'a> {
     /// Of a sandbox as remembered.
     pub(crate) fn new(sandbox: &'a Sandbox) -> Self {
         let (project, project_bytes) = text_and_bytes(sandbox.project.as_bytes());
+        let workdir = sandbox.policy.workdir.as_ref();
+        let (workdir, workdir_bytes) = workdir.map(|path| text_and_bytes(path.as_bytes())).unzip();
         Self {
             id: sandbox.id.as_str(),
             name: sandbox.name.as_str(),
@@ -122,6 +128,8 @@ impl<'a> SandboxDocument<'a> {
             driver: sandbox.driver.as_str(),
             base_commit: sandbox.base.commit.as_deref(),
             profile: &sandbox.policy.profile,
+            workdir,
+            workdir_bytes: workdir_bytes.flatten(),
             network: NetworkView::new(&sandbox.policy),
             changes: RulesView {
                 allow: &sandbox.policy.allow_changes,

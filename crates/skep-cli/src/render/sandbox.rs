@@ -45,6 +45,9 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     field("id", sandbox.id.as_str());
     field("state", &state(sandbox));
     field("project", &sandbox.project.to_string());
+    if let Some(workdir) = &sandbox.policy.workdir {
+        field("starts in", &workdir.to_string());
+    }
     field("provider", &format!("{} ({})", sandbox.provider, sandbox.driver.as_str()));
     for (name, value) in &view.facts {
         field("", &visible_text(format!("{name}: {value}").as_bytes()));

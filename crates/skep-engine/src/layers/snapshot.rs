@@ -55,6 +55,7 @@ impl Engine {
             base: sandbox.base.clone(),
             project: sandbox.project.clone(),
             rules: sandbox.policy.change_rules(),
+            workdir: sandbox.policy.workdir.clone(),
             created_at: self.now(),
         }
     }

@@ -94,6 +94,7 @@ impl Engine {
             layers: snapshot.layers,
             base: Some(snapshot.base),
             driver: Some(snapshot.driver),
+            workdir: snapshot.workdir,
             memory: Some(memory),
             scratch: None,
             rules: snapshot.rules,

@@ -135,6 +135,7 @@ fn upload_pack(sandbox: &Sandbox) -> ExecSpec {
     ExecSpec {
         argv,
         env: [("GIT_PROTOCOL".to_owned(), "version=2".into())].into(),
+        workdir: Some(sandbox.project.clone()),
         limits: Limits { output: Some(ByteSize(LOGGED)), ..Limits::default() },
         ..ExecSpec::default()
     }

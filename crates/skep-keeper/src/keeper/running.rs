@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
-use skep_types::{EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
+use skep_types::{ByteString, EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -56,6 +56,8 @@ pub struct Running {
     pub terminal: bool,
     /// Its kept output.
     pub log: LogWriter,
+    /// Where it starts.
+    pub workdir: ByteString,
     /// Where it is written down, if the store was not asked.
     pub record: Option<Recording>,
     /// Its own cgroup, once it is in one.
@@ -181,6 +183,10 @@ impl Running {
         }
         if self.log.truncated() {
             self.feel("output");
+        }
+        // A shell passes on that its child wrote past the largest file there may be.
+        if self.limits.disk.is_some() && main.code == Some(128 + libc::SIGXFSZ) {
+            self.feel("disk");
         }
         let reason = self.reason(main, oom);
         let exit_code = match (reason, main.code, main.signal) {

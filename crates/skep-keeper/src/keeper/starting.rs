@@ -147,6 +147,7 @@ impl Keeper<'_> {
             outputs: Vec::new(),
             terminal: command.tty.is_some(),
             log,
+            workdir: self.workdir(command),
             record: None,
             join_at: if group.is_some() { None } else { self.join_soon() },
             born: skep_sys::process::ticks_since_boot(),
@@ -210,12 +211,11 @@ impl Keeper<'_> {
     fn order(&self, command: &ExecSpec, running: &Running) -> SpawnOrder {
         let mut environment = self.environment();
         environment.extend(command.env.clone());
-        let workdir = command.workdir.clone().map(|workdir| self.place_of(workdir));
         let counted = self.group.is_some();
         SpawnOrder {
             argv: command.argv.clone(),
             environment,
-            workdir: workdir.unwrap_or_else(|| self.place_of(self.spec.project.as_path().into())),
+            workdir: running.workdir.clone(),
             umask: self.umask,
             file_size: running.limits.disk.map(|size| size.0),
             open_files: running.limits.open_files,
@@ -231,6 +231,12 @@ impl Keeper<'_> {
             allow_ptrace: self.spec.policy.allow_ptrace,
             marked: !self.has_exec_groups() && self.vessel.machine().is_none(),
         }
+    }
+
+    /// Where a command starts: where it says, else where its sandbox says, else in the project.
+    fn workdir(&self, command: &ExecSpec) -> ByteString {
+        let named = command.workdir.as_ref().or(self.spec.policy.workdir.as_ref());
+        self.place_of(named.cloned().unwrap_or_else(|| self.spec.project.as_path().into()))
     }
 
     /// Where a path is found inside: elsewhere, if it is the project's and the workspace could not
@@ -270,7 +276,11 @@ impl Keeper<'_> {
             _ => 125,
         };
         let error = std::io::Error::from_raw_os_error(errno);
-        let message = format!("cannot {}: {error}", stage.operation());
+        let object = match (stage, self.state.execs.get(exec)) {
+            (SpawnStage::WorkingDirectory, Some(running)) => format!(" `{}`", running.workdir),
+            _ => String::new(),
+        };
+        let message = format!("cannot {}{object}: {error}", stage.operation());
         self.finish(exec, no_process(EndReason::StartFailed, code, message));
     }
 }

@@ -120,6 +120,7 @@ pub fn snapshot(sandbox: &SandboxId, label: &str, layers: &[LayerId]) -> Snapsho
         base: base(),
         project: "/home/bee/garden".into(),
         rules: ChangeRules { allow: vec!["src/**".into()], deny: vec!["*.lock".into()] },
+        workdir: Some("/home/bee/garden/beds".into()),
         created_at: time(3),
     }
 }
