@@ -6,7 +6,6 @@
 use super::call::Call;
 use super::lab::Lab;
 use super::who::running_as_root;
-use std::ffi::OsStr;
 use std::process::Command;
 
 /// Makes the node, then becomes the caller. `$1` is the mode, `$2` and `$3` are the ids.
@@ -35,7 +34,19 @@ impl Lab {
         self.with_device("000", arguments)
     }
 
+    /// A script of the caller's in one namespace of mounts, where `/dev/fuse` may be opened.
+    pub(crate) fn shell_with_fuse(&self, script: &str) -> Result<Call, String> {
+        if !std::path::Path::new("/usr/bin/fuse-overlayfs").exists() {
+            return Err("fuse-overlayfs is not installed".to_owned());
+        }
+        Ok(self.in_namespace("666")?.args(["sh", "-ec", script, "sh"]))
+    }
+
     fn with_device(&self, mode: &str, arguments: &[&str]) -> Result<Call, String> {
+        Ok(self.in_namespace(mode)?.arg(&self.binary).args(arguments))
+    }
+
+    fn in_namespace(&self, mode: &str) -> Result<Call, String> {
         if !running_as_root() {
             return Err("only root can lend an ordinary user another /dev/fuse".to_owned());
         }
@@ -46,8 +57,7 @@ impl Lab {
         std::os::unix::process::CommandExt::gid(&mut command, 0);
         let (uid, gid) = self.who.ids();
         command.args(["-m", "sh", "-c", PRELUDE, "sh", mode]);
-        command.args([uid.to_string(), gid.to_string()]).arg(&self.binary);
-        command.args(arguments.iter().map(OsStr::new));
+        command.args([uid.to_string(), gid.to_string()]);
         Ok(Call::new(command).by(self.who))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::for_both;
 
-const SENSELESS: [&str; 26] = [
+const SENSELESS: [&str; 29] = [
     "--memory=0M",
     "--memory=-1M",
     "--memory=99999999999999999999G",
@@ -29,6 +29,9 @@ const SENSELESS: [&str; 26] = [
     "--output-limit=-1M",
     "--idle-timeout=0s",
     "--grace=-1s",
+    "--memory=1K",
+    "--pids=1",
+    "--idle-timeout=1ms",
 ];
 
 #[test]

@@ -43,7 +43,9 @@ fn layout(global: &Global) -> Result<Layout, Problem> {
     Layout::open(&global.state_dir).map_err(|error| {
         let message =
             format!("cannot use the state directory `{}`: {error}", global.state_dir.display());
-        Problem::new(Code::Io, message).hint("name another one with `--home DIR`")
+        // What the kernel said has a number; what has none is a place that is not taken.
+        let code = if error.raw_os_error().is_some() { Code::Io } else { Code::Refused };
+        Problem::new(code, message).hint("name another one with `--home DIR`")
     })
 }
 

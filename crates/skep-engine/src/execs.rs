@@ -4,14 +4,14 @@
 use crate::Engine;
 use crate::api::{LogChunk, LogStream, StartedExec};
 use crate::lifecycle::pend;
-use crate::problems::{OrProblem, io_problem};
+use crate::problems::{OrProblem, io_problem, unless_full};
 use serde_json::{Value, json};
 use skep_provider::Attach;
 use skep_store::NewEvent;
 use skep_sys::failpoint;
 use skep_types::{
-    Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, ExecStats, Problem,
-    Sandbox, SandboxId, SandboxState,
+    ByteString, Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, ExecStats,
+    Problem, Sandbox, SandboxId, SandboxState,
 };
 use std::time::Duration;
 
@@ -94,9 +94,10 @@ impl Engine {
         }
     }
 
+    /// On a full disk the row waits: who looks is told the end all the same.
     fn record_end(&self, exec: &Exec, end: &ExecEnd) -> Result<(), Problem> {
         let event = self.ends(exec, end);
-        self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem()
+        unless_full(self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem())
     }
 
     pub(crate) fn ends(&self, exec: &Exec, end: &ExecEnd) -> NewEvent {
@@ -267,10 +268,21 @@ pub(crate) fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {
     if spec.env.keys().any(|name| name.is_empty() || name.contains('=') || name.contains('\0')) {
         return usage("a variable has an impossible name");
     }
-    if spec.workdir.as_ref().is_some_and(|path| !path.as_path().is_absolute()) {
-        return usage("the working directory inside must be absolute");
+    check_workdir(spec.workdir.as_ref())
+}
+
+/// Whether it is there is found out inside, by the command that starts in it.
+pub(crate) fn check_workdir(path: Option<&ByteString>) -> Result<(), Problem> {
+    let usage = |message: &str| Err(Problem::new(Code::Usage, message));
+    match path {
+        Some(path) if !path.as_path().is_absolute() => {
+            usage("the working directory inside must be absolute")
+        }
+        Some(path) if path.as_bytes().contains(&0) => {
+            usage("the working directory contains a NUL byte, which no name can")
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn unseen(reason: EndReason, exit_code: i32, message: &str) -> ExecEnd {

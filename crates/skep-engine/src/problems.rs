@@ -101,3 +101,12 @@ pub fn io_problem(operation: impl AsRef<str>, path: &Path, error: &io::Error) ->
     };
     Problem::new(code, format!("cannot {} `{}`: {error}", operation.as_ref(), path.display()))
 }
+
+/// On a full disk it cannot be written down what happened. A later start does it: until then nobody is
+/// kept from looking, nor from removing what fills the disk.
+pub(crate) fn unless_full(noted: Result<(), Problem>) -> Result<(), Problem> {
+    match noted {
+        Err(problem) if problem.code == Code::NoSpace => Ok(()),
+        other => other,
+    }
+}

@@ -1,7 +1,7 @@
 //! Settling what a crash left: the store, the keepers and the disk are compared, and every
 //! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
 
-use crate::problems::OrProblem;
+use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
@@ -10,16 +10,21 @@ use skep_types::{Problem, Sandbox, SandboxState};
 impl Engine {
     /// Every sandbox that is not at rest is looked at.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
+        unless_full(self.note_what_happened())?;
+        self.settle_layers()?;
+        self.reconcile_approvals()?;
+        let live = self.reconcile_deleted()?;
+        self.expire(&live);
+        Ok(())
+    }
+
+    fn note_what_happened(&self) -> Result<(), Problem> {
         self.take_in_all();
         let restless = [SandboxState::Creating, SandboxState::Ready, SandboxState::Frozen];
         let filter = SandboxFilter { states: restless.into(), ..SandboxFilter::default() };
         for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
             self.reconcile_sandbox(&sandbox)?;
         }
-        self.settle_layers()?;
-        self.reconcile_approvals()?;
-        let live = self.reconcile_deleted()?;
-        self.expire(&live);
         Ok(())
     }
 

@@ -11,13 +11,15 @@ const RESERVE: usize = 1 << 20;
 
 /// Filesystems (by `statfs` type) whose locks and renames another machine or another process
 /// answers for.
-const FOREIGN: [(u64, &str); 7] = [
+const FOREIGN: [(u64, &str); 9] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xff53_4d42, "CIFS"),
     (0xfe53_4d42, "SMB"),
     (0x0102_1997, "9p"),
     (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0bd0_0bd0, "Lustre"),
     (0x6573_5546, "FUSE"),
 ];
 

@@ -1,14 +1,14 @@
 //! Sandboxes as shown: with sizes, running execs and warnings.
 
 use crate::api::{ListFilter, SandboxView};
-use crate::problems::OrProblem;
+use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, usage};
 use skep_store::SandboxFilter;
 use skep_types::{ByteSize, ByteString, Problem, Sandbox};
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
-        self.take_in_of(&sandbox.id)?;
+        unless_full(self.take_in_of(&sandbox.id))?;
         let usage = usage::of(&self.workspace(&sandbox).upper).unwrap_or_default();
         let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
         let mut still = Vec::new();

@@ -19,6 +19,16 @@ pub enum LimitError {
         /// What was given.
         value: f64,
     },
+    /// So small that no command would ever start.
+    #[error("limit `{key}` is `{value}`, and nothing starts with less than `{least}`")]
+    TooSmall {
+        /// Which.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        least: String,
+    },
     /// Larger than the kernel can count.
     #[error("limit `{0}` is too large")]
     TooLarge(&'static str),
@@ -102,8 +112,30 @@ pub fn validate(limits: &Limits) -> Result<(), LimitError> {
             _ => {}
         }
     }
-    Ok(())
+    startable(limits)
 }
+
+/// With less than this the sandbox's own init is killed, refused its first process, or stopped as
+/// idle before its first command.
+fn startable(limits: &Limits) -> Result<(), LimitError> {
+    let too_small = |key, value, least| Err(LimitError::TooSmall { key, value, least });
+    match limits {
+        Limits { memory: Some(size), .. } if *size < LEAST_MEMORY => {
+            too_small("memory", size.to_string(), LEAST_MEMORY.to_string())
+        }
+        Limits { pids: Some(number), .. } if *number < LEAST_PIDS => {
+            too_small("pids", number.to_string(), LEAST_PIDS.to_string())
+        }
+        Limits { idle_timeout: Some(time), .. } if *time < LEAST_IDLE => {
+            too_small("idle_timeout", show_duration(*time), show_duration(LEAST_IDLE))
+        }
+        _ => Ok(()),
+    }
+}
+
+const LEAST_MEMORY: ByteSize = ByteSize(1 << 20);
+const LEAST_PIDS: u64 = 2;
+const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 /// Longer than any limit means, and far from where timers overflow.
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
@@ -252,6 +284,14 @@ mod tests {
             refused(Limits { timeout: Some(Duration::MAX), ..none() }),
             LimitError::TooLarge("timeout")
         );
+        for (small, key) in [
+            (Limits { memory: Some(ByteSize(1 << 10)), ..none() }, "memory"),
+            (Limits { pids: Some(1), ..none() }, "pids"),
+            (Limits { idle_timeout: Some(Duration::from_millis(1)), ..none() }, "idle_timeout"),
+        ] {
+            let error = refused(small);
+            assert!(matches!(error, LimitError::TooSmall { key: said, .. } if said == key));
+        }
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(validate(&Limits { cpus: Some(bad), ..none() }).is_err(), "{bad}");
         }

@@ -37,7 +37,11 @@ pub fn make<'a>(
     let mut sources = vec![
         SourceSpec {
             path: spec.project.clone(),
-            owners: Owners::Mapped,
+            // A copy has the owners it needs, and may be one because the original could not.
+            owners: match spec.driver {
+                WorkspaceDriver::Copy => Owners::Plain,
+                _ => Owners::Mapped,
+            },
             below: Below::Excluded,
             identity: Some(spec.root_identity),
         },

@@ -11,6 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use skep_sys::mount::mount_idmap;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -75,9 +76,24 @@ pub fn open_at(
     }
     let tree = open_tree(&path, "", flags).step(|| step("clone the mount of"))?;
     if let (Owners::Mapped, Some(user_namespace)) = (spec.owners, id_map) {
-        mount_idmap(&tree, user_namespace).step(|| step("map the owners of"))?;
+        mount_idmap(&tree, user_namespace).map_err(|error| unmapped(spec, error))?;
     }
     Ok(tree)
+}
+
+/// FUSE and most network filesystems cannot show other owners. Then a project is copied, which is what
+/// comes of this error; nothing stands in for a mount that shall be written.
+fn unmapped(spec: &SourceSpec, error: io::Error) -> Failure {
+    let path = spec.path.display();
+    if spec.identity.is_some() {
+        let operation = format!("map the owners of `{path}` for the workspace overlay");
+        return Failure::Step { operation, errno: error.raw_os_error().unwrap_or(libc::EINVAL) };
+    }
+    Failure::missing(
+        format!("`{path}` writable inside"),
+        format!("its filesystem cannot show its owners as the users inside: {error}"),
+        "show it read-only (`:ro`), or start the sandbox as its owner instead of root",
+    )
 }
 
 fn check_identity(spec: &SourceSpec, path: BorrowedFd<'_>) -> Result<(), Failure> {
