@@ -21,8 +21,12 @@ fn plant(lab: &Lab) {
 }
 
 fn create(lab: &Lab, name: &str) {
+    create_with(lab, name, &[]);
+}
+
+fn create_with(lab: &Lab, name: &str, flags: &[&str]) {
     let line = ["create", "--provider", "microvm", name];
-    lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
+    lab.skep(line).args(flags).env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
 }
 
 /// Pids of a program that belong to this lab: started below one of its keepers.
@@ -52,8 +56,9 @@ fn heavy_proc_4_to_12_ways_out_end_in_the_guest() {
 fn heavy_the_same_changes_have_the_same_digest_in_a_guest() {
     for_both(|lab| {
         plant(lab);
-        lab.skep(["run", "--name", "plain", "--", "sh", "-c", CHANGES]).run().ok();
-        let script = format!("uname -r; {CHANGES}");
+        let changes = format!("{CHANGES}\n{}", crate::foundation::change_matrix::plant(lab));
+        lab.skep(["run", "--name", "plain", "--", "sh", "-c", &changes]).run().ok();
+        let script = format!("uname -r; {changes}");
         let line = ["run", "--name", "guest", "--provider", "microvm", "--", "sh", "-c", &script];
         let ran = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
         let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -72,16 +77,22 @@ fn heavy_the_same_changes_have_the_same_digest_in_a_guest() {
 #[test]
 fn heavy_execs_in_a_guest_end_as_elsewhere() {
     for_both(|lab| {
-        create(lab, "m");
-        assert_eq!(lab.exec_script("m", "exit 7").run().code(), 7);
-        assert_eq!(lab.skep(["exec", "m", "--", "/nonexistent"]).run().code(), 127);
-        assert_eq!(lab.skep(["exec", "m", "--", "/etc/passwd"]).run().code(), 126);
-        assert_eq!(lab.exec_script("m", "kill -9 $$").run().code(), 137);
+        let sub = lab.directory("sub");
+        create_with(lab, "s", &["--workdir", "sub"]);
+        assert_eq!(lab.skep(["exec", "s", "--", "pwd"]).run().ok().text(), sub.to_str().unwrap());
+        let named = ["exec", "s", "--workdir", "/", "--", "pwd"];
+        assert_eq!(lab.skep(named).run().ok().text(), "/");
+        let nowhere = ["exec", "s", "--workdir", "/nowhere", "--", "pwd"];
+        lab.skep(nowhere).run().exits(125).says("/nowhere");
+        assert_eq!(lab.exec_script("s", "exit 7").run().code(), 7);
+        assert_eq!(lab.skep(["exec", "s", "--", "/nonexistent"]).run().code(), 127);
+        assert_eq!(lab.skep(["exec", "s", "--", "/etc/passwd"]).run().code(), 126);
+        assert_eq!(lab.exec_script("s", "kill -9 $$").run().code(), 137);
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
-        let back = lab.skep(["exec", "-i", "m", "--", "cat"]).input(bytes.clone()).run().ok();
+        let back = lab.skep(["exec", "-i", "s", "--", "cat"]).input(bytes.clone()).run().ok();
         assert!(back.stdout == bytes, "{} bytes came back", back.stdout.len());
         let line =
-            ["exec", "m", "--timeout", "3s", "--json", "--", "sh", "-c", "echo part; sleep 99"];
+            ["exec", "s", "--timeout", "3s", "--json", "--", "sh", "-c", "echo part; sleep 99"];
         let ran = lab.skep(line).run();
         assert_eq!(ran.code(), 124);
         let end: Value = ran.json();
@@ -90,15 +101,16 @@ fn heavy_execs_in_a_guest_end_as_elsewhere() {
             (Some("timeout"), Some("part\n"))
         );
         // The machine outlives an exec that was ended.
-        assert_eq!(lab.exec_script("m", "echo still; hostname").run().ok().text(), "still\nm");
+        assert_eq!(lab.exec_script("s", "echo still; hostname").run().ok().text(), "still\ns");
         // Nobody special inside, and none of the machine's devices.
         let status =
-            lab.exec_script("m", "grep -E 'CapEff|NoNewPrivs' /proc/self/status").run().ok();
+            lab.exec_script("s", "grep -E 'CapEff|NoNewPrivs' /proc/self/status").run().ok();
         assert!(status.text().contains("0000000000000000") && status.text().contains("1"));
-        assert_eq!(lab.exec_script("m", "ls /dev/vport* /dev/mem 2>/dev/null").run().text(), "");
+        assert_eq!(lab.exec_script("s", "ls /dev/vport* /dev/mem 2>/dev/null").run().text(), "");
         let interfaces =
-            lab.exec_script("m", "cat /proc/net/dev | tail -n +3 | cut -d: -f1").run().ok();
+            lab.exec_script("s", "cat /proc/net/dev | tail -n +3 | cut -d: -f1").run().ok();
         assert_eq!(interfaces.text().trim(), "lo");
+        crate::server::files::links_lead_nowhere(lab);
     });
 }
 

@@ -7,8 +7,9 @@ use crate::harness::{EVERY_KIND, plant_every_kind};
 fn diff_1_the_same_work_has_the_same_digest_in_a_container() {
     for_both(|lab, _| {
         plant_every_kind(lab);
+        let matrix = crate::foundation::change_matrix::plant(lab);
         let before = lab.tree();
-        let work = format!("{EVERY_KIND}mkfifo pipe");
+        let work = format!("{EVERY_KIND}mkfifo pipe\n{matrix}");
         lab.skep(["run", "--name", "here", "--", "sh", "-c", &work]).run().ok();
         run(lab, &["--name", "there"], &work).run().ok();
         let (here, there) = (lab.diff("here"), lab.diff("there"));
@@ -32,6 +33,27 @@ fn what_was_done_in_a_container_is_approved_rejected_and_undone() {
         lab.skep(["exec", "s", "--", "true"]).run().ok();
         lab.skep(["reject", "s", "text"]).run().ok();
         assert_eq!(lab.exec_script("s", "tail -n 1 text").run().ok().text(), "three");
+    });
+}
+
+#[test]
+fn a_sandboxs_own_directory_is_where_commands_start_in_a_container() {
+    for_both(|lab, _| {
+        let sub = lab.directory("sub");
+        let sub = sub.to_str().unwrap();
+        lab.skep(["create", "s", "--provider", "docker", "--workdir", "sub"]).run().ok();
+        assert_eq!(lab.skep(["exec", "s", "--", "pwd"]).run().ok().text(), sub);
+        let named = ["exec", "s", "--workdir", "/tmp", "--", "pwd"];
+        assert_eq!(lab.skep(named).run().ok().text(), "/tmp");
+        lab.skep(["exec", "s", "--workdir", "/nowhere", "--", "pwd"]).run().exits(125);
+    });
+}
+
+#[test]
+fn fs_1_links_made_in_a_container_lead_no_file_operation_out() {
+    for_both(|lab, _| {
+        lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+        crate::server::files::links_lead_nowhere(lab);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Every kind of entry turned into every other, in the root of the project and below, through a
 //! real sandbox; the oracle is a plain copy in which the same script ran.
 
-use crate::harness::{Kind, Lab, Tree, for_both};
+use crate::harness::{Kind, Lab, Tree, for_both, skip};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +12,39 @@ const MADE: [&str; 9] =
 /// Where the pairs are: in the root of the project, and nested.
 const PLACES: [&str; 2] = ["", "deep/er/"];
 
-/// Shell text that makes an entry; contents differ by path, so that nothing looks like a rename.
-fn make(kind: &str, path: &str, when: &str) -> String {
-    match kind {
-        "absent" => String::new(),
-        "file" => format!("echo '{when} {path}' > {path}; chmod 644 {path}\n"),
-        "exec" => format!("echo '#!{when} {path}' > {path}; chmod 755 {path}\n"),
-        "empty" => format!(": > {path}; chmod 640 {path}\n"),
-        "dir" => format!("mkdir {path}; echo '{when} {path}' > {path}/child-{when}\n"),
-        "emptydir" => format!("mkdir {path}\n"),
-        "symlink" => format!("ln -s 'nowhere/{when}/{path}' {path}\n"),
-        "fifo" => format!("mkfifo {path}\n"),
-        "socket" => {
-            format!("python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('{path}')\"\n")
-        }
-        "device" => format!("mknod {path} c 1 3\n"),
-        other => panic!("{other}"),
-    }
+/// Makes one entry after the other, each in the place of what was there; contents differ by path, so that
+/// nothing looks like a rename. One process, because a guest takes its time over every new one.
+const MAKER: &str = r##"
+import os, shutil, socket, stat, sys
+def clear(path):
+    if os.path.lexists(path):
+        (shutil.rmtree if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink)(path)
+def file(path, text, mode):
+    with open(path, "w") as file: file.write(text)
+    os.chmod(path, mode)
+def make(kind, path, when):
+    if kind == "file": file(path, f"{when} {path}\n", 0o644)
+    elif kind == "exec": file(path, f"#!{when} {path}\n", 0o755)
+    elif kind == "empty": file(path, "", 0o640)
+    elif kind == "dir": os.mkdir(path); file(f"{path}/child-{when}", f"{when} {path}\n", 0o644)
+    elif kind == "emptydir": os.mkdir(path)
+    elif kind == "symlink": os.symlink(f"nowhere/{when}/{path}", path)
+    elif kind == "fifo": os.mkfifo(path)
+    elif kind == "socket": socket.socket(socket.AF_UNIX).bind(path)
+    elif kind == "device": os.mknod(path, 0o644 | stat.S_IFCHR, os.makedev(1, 3))
+    else: assert kind == "absent", kind
+os.umask(0o022)
+when = sys.argv[1]
+for word in sys.argv[2:]:
+    kind, path = word.split("=")
+    clear(path)
+    make(kind, path, when)
+"##;
+
+/// Shell text that makes these entries.
+fn making(when: &str, entries: impl Iterator<Item = (&'static str, String)>) -> String {
+    let words: Vec<_> = entries.map(|(kind, path)| format!("{kind}={path}")).collect();
+    format!("python3 -c '{MAKER}' {when} {}\n", words.join(" "))
 }
 
 fn pairs(lab: &Lab) -> Vec<(&'static str, &'static str)> {
@@ -37,6 +53,20 @@ fn pairs(lab: &Lab) -> Vec<(&'static str, &'static str)> {
         before.push("device");
     }
     before.iter().flat_map(|b| MADE.map(|a| (*b, a))).collect()
+}
+
+fn name(place: &str, (before, after): (&str, &str)) -> String {
+    format!("{place}{before}-{after}")
+}
+
+/// Makes the project of the matrix, and returns the script that turns every kind into every other.
+pub(crate) fn plant(lab: &Lab) -> String {
+    let all =
+        || PLACES.iter().flat_map(|place| pairs(lab).into_iter().map(move |pair| (place, pair)));
+    let before = making("before", all().map(|(place, pair)| (pair.0, name(place, pair))));
+    let setup = format!("mkdir -p deep/er; {before}");
+    lab.program("sh").args(["-ec", &setup]).run().ok();
+    making("after", all().map(|(place, pair)| (pair.1, name(place, pair))))
 }
 
 /// What the change set must say of the path itself, and of the child it had or has.
@@ -90,18 +120,7 @@ pub(super) fn in_a_copy(lab: &Lab, script: &str) -> Tree {
 #[test]
 fn diff_1_every_kind_turned_into_every_other() {
     for_both(|lab| {
-        let pairs = pairs(lab);
-        let name = |place: &str, (b, a): (&str, &str)| format!("{place}{b}-{a}");
-        let (mut setup, mut script) =
-            ("umask 022; mkdir -p deep/er\n".to_owned(), "umask 022\n".to_owned());
-        for place in PLACES {
-            for pair in &pairs {
-                let path = name(place, *pair);
-                setup += &make(pair.0, &path, "before");
-                script += &format!("rm -rf {path}\n{}", make(pair.1, &path, "after"));
-            }
-        }
-        lab.program("sh").args(["-ec", &setup]).run().ok();
+        let script = plant(lab);
         let before = lab.tree();
         let oracle = in_a_copy(lab, &script);
         lab.skep(["run", "--name", "s", "--", "sh", "-ec", &script]).run().ok();
@@ -109,9 +128,9 @@ fn diff_1_every_kind_turned_into_every_other() {
 
         let mut wanted = BTreeMap::new();
         for place in PLACES {
-            for pair in &pairs {
+            for pair in pairs(lab) {
                 for (suffix, kind) in expected(pair.0, pair.1) {
-                    wanted.insert(format!("{}{suffix}", name(place, *pair)), kind.to_owned());
+                    wanted.insert(format!("{}{suffix}", name(place, pair)), kind.to_owned());
                 }
             }
         }
@@ -133,6 +152,51 @@ fn diff_1_every_kind_turned_into_every_other() {
             assert!(special(&before) || special(&oracle), "{difference:?} differs from the copy");
             assert_eq!(after.get(&difference), before.get(&difference), "{difference:?}");
         }
+    });
+}
+
+fn run<'a>(script: &'a str, name: &'a str) -> [&'a str; 7] {
+    ["run", "--name", name, "--", "sh", "-ec", script]
+}
+
+/// The other kinds of marks, no marks at all, and other providers; machines and containers have tests
+/// of their own that do this too. gVisor keeps what is no file, directory or link to itself.
+#[test]
+fn diff_1_the_matrix_has_one_digest_under_every_driver_and_provider() {
+    for_both(|lab| {
+        let script = plant(lab);
+        let before = lab.tree();
+        lab.skep(run(&script, "plain")).run().ok();
+        let digest = |name: &str| lab.diff(name)["digest"].as_str().unwrap().to_owned();
+        let wanted = digest("plain");
+        for driver in ["overlay-root", "fuse-overlayfs", "copy"] {
+            let call = match driver {
+                "overlay-root" if !lab.who.is_root() => continue,
+                "fuse-overlayfs" => lab.skep_with_fuse(&run(&script, driver)),
+                _ => Ok(lab.skep(run(&script, driver))),
+            };
+            match call {
+                Ok(call) => call.env("SKEP_DRIVER", driver).run().ok(),
+                Err(reason) => {
+                    skip(&reason);
+                    continue;
+                }
+            };
+            assert_eq!(lab.sandbox(driver)["driver"], driver);
+            assert_eq!(digest(driver), wanted, "{driver}");
+        }
+        for provider in ["bubblewrap", "subprocess", "oci:runc"] {
+            let name = provider.replace(':', "-");
+            let ran = lab.skep(run(&script, &name)).env("SKEP_PROVIDER_NAME", provider).run();
+            if ran.code() == 5 {
+                skip(&ran.errors());
+                continue;
+            }
+            ran.ok();
+            assert_eq!(lab.sandbox(&name)["provider"], provider);
+            assert_eq!(digest(&name), wanted, "{provider}");
+        }
+        lab.tree().assert_equals(&before, "the project");
     });
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// A directory beside the project that no approval may touch.
-fn outside(lab: &Lab) -> PathBuf {
+pub(super) fn outside(lab: &Lab) -> PathBuf {
     let path = lab.root.join("outside");
     lab.write(path.join("x"), "outside\n");
     path
@@ -143,10 +143,10 @@ fn fs_3_nothing_is_created_through_a_dangling_link() {
 }
 
 /// Exchanges two names until dropped.
-struct Swapper(Child);
+pub(super) struct Swapper(Child);
 
 impl Swapper {
-    fn start(lab: &Lab, one: &str, other: &str) -> Option<Self> {
+    pub(super) fn start(lab: &Lab, one: &str, other: &str) -> Option<Self> {
         let program = attack::program("swap")?;
         let mut command = lab.program(program).args([one, other]).into_command();
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

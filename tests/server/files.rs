@@ -95,68 +95,71 @@ fn files_are_moved_made_and_removed_inside_only() {
 #[test]
 fn fs_1_links_made_inside_lead_no_file_operation_out() {
     for_both(|lab| {
-        let outside = lab.directory(lab.root.join("outside/dir"));
-        let canary = lab.write(lab.root.join("outside/canary"), "canary");
-        let before = crate::harness::Tree::read(&lab.root.join("outside"));
-        let server = lab.serve(&[]);
-        server.create("s");
-        let links = format!(
-            "ln -s {0} out; ln -s {1} file; mkdir d; ln -s ../../outside d/up; echo mine > mine",
-            lab.root.join("outside").display(),
-            canary.display(),
-        );
-        server.script("s", &links);
-        // The control: the links do lead there, for whoever follows them.
-        assert_eq!(std::fs::read(lab.root.join("project/../outside/canary")).unwrap(), b"canary");
-        for path in ["out/canary", "out/dir", "d/up/canary"] {
-            assert!(
-                remove(&server, &format!("path={path}&recursive=true")).status >= 400,
-                "{path}"
-            );
-            assert!(rename(&server, path, "stolen").status >= 400, "{path}");
-            assert!(rename(&server, "mine", path).status >= 400, "{path}");
-            assert!(directory(&server, &format!("{path}/new"), true).status >= 400, "{path}");
-            let packed = server.get(&format!("/v1/sandboxes/s/files/tar?path={path}"));
-            assert!(packed.status >= 400, "{path}");
-            let watched = server.get(&format!("/v1/sandboxes/s/files/watch?path={path}"));
-            assert_eq!(watched.status, 404, "{path}");
-        }
-        // A link itself is moved and packed as a link.
-        rename(&server, "file", "other").is(200);
-        assert_eq!(
-            server.script("s", "readlink other")["stdout"],
-            format!("{}\n", canary.display())
-        );
-        let packed = server.get("/v1/sandboxes/s/files/tar?path=").is(200).body;
-        let file = lab.write(lab.root.join("packed.tar"), &packed);
-        let list = tar(lab, &["-tvf", file.to_str().unwrap()]);
-        assert!(list.contains(&format!("other -> {}", canary.display())), "{list}");
-        assert!(!String::from_utf8_lossy(&packed).contains("canary\0\0canary"));
-        assert!(!packed.windows(6).any(|bytes| bytes == b"canary" && !list.contains("canary")));
-        // An archive whose names leave, or go through a link of its own or of the agent's.
-        let evil = lab.directory(lab.root.join("evil"));
-        std::os::unix::fs::symlink(&outside, evil.join("link")).unwrap();
-        lab.write(evil.join("plain"), "evil");
-        for (name, transform) in [
-            ("up.tar", "s,plain,../../outside/evil,"),
-            ("absolute.tar", "s,plain,/tmp/skep-evil,"),
-            ("agent.tar", "s,plain,out/evil,"),
-            ("deep.tar", "s,plain,d/up/evil,"),
-        ] {
-            let flag = format!("--transform={transform}");
-            tar(lab, &["-cPf", name, "-C", "evil", &flag, "plain"]);
-            let reply = put_tar(&server, &lab.root.join(name), "");
-            assert!((400..500).contains(&reply.status), "{name}: {reply:?}");
-        }
-        tar(
-            lab,
-            &["-cf", "own.tar", "-C", "evil", "--transform=s,plain,link/evil,", "link", "plain"],
-        );
-        assert_eq!(put_tar(&server, &lab.root.join("own.tar"), "").is(400).json()["code"], "usage");
-        crate::harness::Tree::read(&lab.root.join("outside"))
-            .assert_equals(&before, "something got out");
-        server.stop();
+        lab.create("s");
+        links_lead_nowhere(lab);
     });
+}
+
+/// The same of the sandbox `s`, wherever it runs.
+pub(crate) fn links_lead_nowhere(lab: &Lab) {
+    let outside = lab.directory(lab.root.join("outside/dir"));
+    let canary = lab.write(lab.root.join("outside/canary"), "canary");
+    let before = crate::harness::Tree::read(&lab.root.join("outside"));
+    let server = lab.serve(&[]);
+    let links = format!(
+        "cd {2}; ln -s {0} out; ln -s {1} file; ln -s {1} upload; mkdir d; ln -s ../../outside d/up; echo mine > mine",
+        lab.root.join("outside").display(),
+        canary.display(),
+        lab.project.display(),
+    );
+    assert_eq!(server.script("s", &links)["exit_code"], 0);
+    // The control: the links do lead there, for whoever follows them.
+    assert_eq!(std::fs::read(lab.root.join("project/../outside/canary")).unwrap(), b"canary");
+    for path in ["out/canary", "out/dir", "d/up/canary"] {
+        assert!(remove(&server, &format!("path={path}&recursive=true")).status >= 400, "{path}");
+        assert!(rename(&server, path, "stolen").status >= 400, "{path}");
+        assert!(rename(&server, "mine", path).status >= 400, "{path}");
+        assert!(directory(&server, &format!("{path}/new"), true).status >= 400, "{path}");
+        let packed = server.get(&format!("/v1/sandboxes/s/files/tar?path={path}"));
+        assert!(packed.status >= 400, "{path}");
+        let watched = server.get(&format!("/v1/sandboxes/s/files/watch?path={path}"));
+        assert_eq!(watched.status, 404, "{path}");
+    }
+    for path in ["out/new", "upload", "d/up/canary", "../x", "/etc/skep-planted"] {
+        let upload = ["-X", "PUT", "-H", "Content-Type: application/octet-stream", "-d", "planted"];
+        server.with(TOKEN, &upload, &format!("/v1/sandboxes/s/files?path={path}"));
+        assert_ne!(get(&server, path).body, b"canary", "{path}");
+    }
+    // A link itself is moved and packed as a link.
+    rename(&server, "file", "other").is(200);
+    let read = format!("readlink {}/other", lab.project.display());
+    assert_eq!(server.script("s", &read)["stdout"], format!("{}\n", canary.display()));
+    let packed = server.get("/v1/sandboxes/s/files/tar?path=").is(200).body;
+    let file = lab.write(lab.root.join("packed.tar"), &packed);
+    let list = tar(lab, &["-tvf", file.to_str().unwrap()]);
+    assert!(list.contains(&format!("other -> {}", canary.display())), "{list}");
+    assert!(!String::from_utf8_lossy(&packed).contains("canary\0\0canary"));
+    assert!(!packed.windows(6).any(|bytes| bytes == b"canary" && !list.contains("canary")));
+    // An archive whose names leave, or go through a link of its own or of the agent's.
+    let evil = lab.directory(lab.root.join("evil"));
+    std::os::unix::fs::symlink(&outside, evil.join("link")).unwrap();
+    lab.write(evil.join("plain"), "evil");
+    for (name, transform) in [
+        ("up.tar", "s,plain,../../outside/evil,"),
+        ("absolute.tar", "s,plain,/tmp/skep-evil,"),
+        ("agent.tar", "s,plain,out/evil,"),
+        ("deep.tar", "s,plain,d/up/evil,"),
+    ] {
+        let flag = format!("--transform={transform}");
+        tar(lab, &["-cPf", name, "-C", "evil", &flag, "plain"]);
+        let reply = put_tar(&server, &lab.root.join(name), "");
+        assert!((400..500).contains(&reply.status), "{name}: {reply:?}");
+    }
+    tar(lab, &["-cf", "own.tar", "-C", "evil", "--transform=s,plain,link/evil,", "link", "plain"]);
+    assert_eq!(put_tar(&server, &lab.root.join("own.tar"), "").is(400).json()["code"], "usage");
+    crate::harness::Tree::read(&lab.root.join("outside"))
+        .assert_equals(&before, "something got out");
+    server.stop();
 }
 
 #[test]

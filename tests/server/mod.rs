@@ -4,7 +4,7 @@ mod asking;
 mod contract;
 mod crash;
 mod fenced;
-mod files;
+pub(crate) mod files;
 mod hosts;
 mod load;
 mod pool;
