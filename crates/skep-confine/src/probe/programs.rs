@@ -97,11 +97,12 @@ fn fuse_overlay(context: &ProbeContext) -> Probe {
     let how = "looked for the program and /dev/fuse";
     let device = accessat(CWD, "/dev/fuse", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
     match (find(context, NAME), device) {
-        (None, _) => Probe::missing(NAME, how, "not installed"),
-        (Some(_), Err(error)) => Probe::missing(NAME, how, format!("/dev/fuse: {error}")),
+        (None, _) => Probe::missing(NAME, how, "not installed")
+            .or_else("install fuse-overlayfs, for hosts where overlay cannot be mounted"),
+        (Some(_), Err(error)) => Probe::missing(NAME, how, format!("/dev/fuse: {error}"))
+            .or_else("load the fuse module and let this user open /dev/fuse (mode 0666)"),
         (Some(path), Ok(())) => Probe::works(NAME, path.display().to_string()),
     }
-    .or_else("install fuse-overlayfs, for hosts where overlay cannot be mounted")
 }
 
 #[cfg(test)]
