@@ -1,8 +1,7 @@
 //! `skep exec`: runs a command in an existing sandbox.
 
 use crate::arguments::exec::{
-    ConnectArguments, EnvironmentArguments, ExecLimitArguments, OwnLimitArguments,
-    WorkdirArguments,
+    ConnectArguments, EnvironmentArguments, ExecLimitArguments, OwnLimitArguments, WorkdirArguments,
 };
 use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
