@@ -9,7 +9,7 @@
 //! (a killed keeper) is ignored.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -43,18 +43,20 @@ pub struct LogWriter {
     directory: PathBuf,
     exec: String,
     /// Made with the first byte: most short commands say nothing.
-    head: Option<File>,
+    head: Option<Part>,
     head_left: u64,
     tail_size: u64,
     tail: Option<Tail>,
     tails_begun: u64,
     offset: u64,
     written: [u64; 2],
+    /// Whether something could not be written.
+    lost: bool,
 }
 
 #[derive(Debug)]
 struct Tail {
-    file: File,
+    file: Part,
     left: u64,
 }
 
@@ -71,19 +73,29 @@ impl LogWriter {
             tails_begun: 0,
             offset: 0,
             written: [0, 0],
+            lost: false,
         })
     }
 
-    /// Appends bytes of one stream.
-    pub fn append(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    /// Appends bytes of one stream. What cannot be written (the disk is full) is dropped: its place in
+    /// the log stays empty, and [`LogWriter::truncated`] says so.
+    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
         self.written[usize::from(stream.byte() - 1)] += bytes.len() as u64;
+        let end = self.offset + bytes.len() as u64;
+        if self.keep(stream, bytes).is_err() {
+            self.offset = end;
+            self.lost = true;
+        }
+    }
+
+    fn keep(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let (head, mut rest) = bytes.split_at(bytes.len().min(self.head_left as usize));
         if !head.is_empty() {
             let file = match &mut self.head {
                 Some(file) => file,
-                None => self.head.insert(new_file(&part(&self.directory, &self.exec, "head"))?),
+                None => self.head.insert(Part::new(&part(&self.directory, &self.exec, "head"))?),
             };
-            write_record(file, stream, self.offset, head)?;
+            file.write_record(stream, self.offset, head)?;
             self.offset += head.len() as u64;
             self.head_left -= head.len() as u64;
         }
@@ -93,10 +105,13 @@ impl LogWriter {
                 _ => self.next_tail()?,
             };
             let (now, later) = rest.split_at(rest.len().min(tail.left as usize));
-            write_record(&mut tail.file, stream, self.offset, now)?;
-            tail.left -= now.len() as u64;
-            self.offset += now.len() as u64;
+            let written = tail.file.write_record(stream, self.offset, now);
+            if written.is_ok() {
+                tail.left -= now.len() as u64;
+                self.offset += now.len() as u64;
+            }
             self.tail = Some(tail);
+            written?;
             rest = later;
         }
         Ok(())
@@ -106,10 +121,15 @@ impl LogWriter {
     fn next_tail(&mut self) -> io::Result<Tail> {
         let path = part(&self.directory, &self.exec, &format!("tail{}", self.tails_begun % 2));
         if self.truncates_next() {
-            std::fs::remove_file(&path)?;
+            match std::fs::remove_file(&path) {
+                // It went before, and could not be made anew.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
         }
+        let file = Part::new(&path)?;
         self.tails_begun += 1;
-        Ok(Tail { file: new_file(&path)?, left: self.tail_size })
+        Ok(Tail { file, left: self.tail_size })
     }
 
     fn truncates_next(&self) -> bool {
@@ -121,23 +141,40 @@ impl LogWriter {
         (self.written[0], self.written[1])
     }
 
-    /// Whether something was dropped: a third tail took the place of the first.
+    /// Whether something was dropped: a third tail took the place of the first, or a write failed.
     pub fn truncated(&self) -> bool {
-        self.tails_begun > 2
+        self.lost || self.tails_begun > 2
     }
 }
 
-fn new_file(path: &Path) -> io::Result<File> {
-    File::options().write(true).create_new(true).mode(0o600).open(path)
+/// One file of a log: whole records, and nothing else.
+#[derive(Debug)]
+struct Part {
+    file: File,
+    length: u64,
 }
 
-fn write_record(file: &mut File, stream: Stream, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut record = Vec::with_capacity(HEADER + bytes.len());
-    record.push(stream.byte());
-    record.extend_from_slice(&offset.to_le_bytes());
-    record.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    record.extend_from_slice(bytes);
-    file.write_all(&record)
+impl Part {
+    fn new(path: &Path) -> io::Result<Self> {
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Self { file, length: 0 })
+    }
+
+    fn write_record(&mut self, stream: Stream, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut record = Vec::with_capacity(HEADER + bytes.len());
+        record.push(stream.byte());
+        record.extend_from_slice(&offset.to_le_bytes());
+        record.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        record.extend_from_slice(bytes);
+        if let Err(error) = self.file.write_all(&record) {
+            // Half a record would make everything after it unreadable.
+            let _ = self.file.set_len(self.length);
+            let _ = self.file.seek(io::SeekFrom::Start(self.length));
+            return Err(error);
+        }
+        self.length += record.len() as u64;
+        Ok(())
+    }
 }
 
 fn first_offset(path: &Path) -> Option<u64> {
@@ -239,8 +276,8 @@ mod tests {
     fn offsets_resume_in_the_middle_of_a_record() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = LogWriter::create(directory.path(), "x", 1 << 20).unwrap();
-        log.append(Stream::Stdout, b"hello ").unwrap();
-        log.append(Stream::Stderr, b"world").unwrap();
+        log.append(Stream::Stdout, b"hello ");
+        log.append(Stream::Stderr, b"world");
         let records = read(directory.path(), "x", 3, 1 << 20).unwrap();
         assert_eq!(
             records[0],
@@ -254,6 +291,23 @@ mod tests {
         assert!(!log.truncated());
     }
 
+    #[test]
+    fn what_a_full_disk_refuses_is_a_gap_and_the_rest_can_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = LogWriter::create(directory.path(), "x", 1 << 20).unwrap();
+        log.append(Stream::Stdout, b"before ");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let head = log.head.replace(Part { file: full, length: 20 });
+        log.append(Stream::Stdout, b"lost ");
+        log.head = head;
+        log.append(Stream::Stdout, b"after");
+        let records = read(directory.path(), "x", 0, 1 << 20).unwrap();
+        let kept: Vec<_> = records.iter().map(|one| (one.offset, one.bytes.as_slice())).collect();
+        assert_eq!(kept, [(0, b"before ".as_slice()), (12, b"after")]);
+        assert_eq!(log.written(), (17, 0));
+        assert!(log.truncated(), "it must be said");
+    }
+
     proptest! {
         #[test]
         fn head_and_tail_are_kept_and_the_size_is_bounded(
@@ -264,7 +318,7 @@ mod tests {
             let mut log = LogWriter::create(directory.path(), "x", limit).unwrap();
             let mut all = Vec::new();
             for piece in &pieces {
-                log.append(Stream::Stdout, piece).unwrap();
+                log.append(Stream::Stdout, piece);
                 all.extend_from_slice(piece);
             }
             let records = read(directory.path(), "x", 0, usize::MAX).unwrap();

@@ -149,7 +149,7 @@ impl Running {
             Ok(length) => {
                 let stream = output.stream;
                 self.last_output = Instant::now();
-                self.log.append(stream, &buffer[..length])?;
+                self.log.append(stream, &buffer[..length]);
                 Ok(Some(length))
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
