@@ -73,7 +73,7 @@ fn heavy_res_9_ten_gigabytes_on_both_outputs() {
         lab.create("s");
         let script = "head -c 5G /dev/zero >&2 & head -c 5G /dev/zero; wait; exit 5";
         let flags = ["exec", "--json", "--output-limit", "1M", "s", "--", "sh", "-c", script];
-        let end = lab.skep(flags).within(600).run().exits(5).json();
+        let end = lab.skep(flags).within(1_200).run().exits(5).json();
         assert_eq!(end["stats"]["stdout_bytes"], 5_u64 << 30, "{}", end["stats"]);
         assert_eq!(end["stats"]["stderr_bytes"], 5_u64 << 30, "{}", end["stats"]);
         assert_eq!((&end["truncated"], &end["reason"]), (&true.into(), &"exited".into()));

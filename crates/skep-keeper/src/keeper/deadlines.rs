@@ -178,13 +178,16 @@ impl Keeper<'_> {
     /// Without a cgroup: memory and processor time of all there is, by looking.
     fn poll_processes(&mut self, now: Instant) {
         let Some(guard) = &mut self.state.polled else { return };
-        let memory = self.state.execs.values().filter_map(|running| running.limits.memory).min();
+        // One that has ended and left others behind says nothing about those of today.
+        let execs = self.state.execs.values().filter(|running| !running.has_ended());
+        let memory = execs.filter_map(|running| running.limits.memory).min();
         let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
         if memory.is_some_and(|limit| look.memory > limit.0) {
             return self.end_all(EndReason::Oom, "memory");
         }
         // The limit of the kernel is per user, and a root with many ids can be many users.
-        let pids = self.state.execs.values().filter_map(|running| running.limits.pids).min();
+        // That of one exec is held by the kernel, and is not the others'.
+        let pids = self.spec.policy.limits.pids;
         if pids.is_some_and(|limit| look.tasks > limit + SPARE_TASKS) {
             return self.end_all(EndReason::PidsLimit, "pids");
         }
