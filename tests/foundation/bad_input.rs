@@ -134,6 +134,43 @@ fn what_cannot_be_enforced_is_refused_not_ignored() {
 }
 
 #[test]
+fn a_word_that_is_no_name_never_means_a_sandbox_elsewhere() {
+    for_both(|lab| {
+        lab.skep(["run", "--name", "precious", "--", "sh", "-c", "echo work > work"]).run().ok();
+        let id = lab.skep(["show", "precious", "--json"]).run().ok().json()["id"].clone();
+        let id = id.as_str().unwrap();
+        // Short beginnings mean nothing, to nobody.
+        for length in [1, 3, 5] {
+            let short = &id[..length];
+            for line in [
+                &["show", short][..],
+                &["exec", short, "--", "true"],
+                &["stop", short],
+                &["rm", "--discard", short],
+                &["net", "allow", short, "example.org"],
+            ] {
+                let ran = lab.skep(line).run();
+                assert!(matches!(ran.code(), 3 | 125), "{}", ran.describe());
+            }
+        }
+        // A longer one may be looked at, and not be destroyed or opened.
+        let start = &id[..8];
+        lab.skep(["show", start]).run().ok();
+        for line in [
+            &["rm", "--discard", start][..],
+            &["stop", start],
+            &["net", "allow", start, "example.org"],
+        ] {
+            lab.skep(line).run().exits(3).says("the whole name or id is wanted");
+        }
+        // Nor does `--discard` go to whatever is the newest.
+        lab.skep(["rm", "--discard"]).run().exits(2).says("skep rm --discard precious");
+        assert_eq!(lab.diff("precious")["changes"].as_array().unwrap().len(), 1);
+        lab.skep(["rm", "--discard", id]).run().ok();
+    });
+}
+
+#[test]
 fn unreviewed_work_is_not_removed_by_accident() {
     for_both(|lab| {
         lab.skep(["run", "--name", "s", "--", "sh", "-c", "echo x > x"]).run().ok();

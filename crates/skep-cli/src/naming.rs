@@ -4,16 +4,44 @@ use crate::arguments::AfterDashes;
 use crate::arguments::target::{Name, NameAndPaths};
 use crate::context::{Context, show_path};
 use crate::paths;
+use skep_engine::api::is_called;
 use skep_types::{Code, Problem, Sandbox, escape};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// An id's beginning shorter than this is not taken for a sandbox where a path could be meant.
-const SHORTEST_PREFIX: usize = 4;
-
 /// `[NAME]`, or the newest sandbox of the project of the current directory.
 pub(crate) fn sandbox(context: &Context, name: &Name) -> Result<Sandbox, Problem> {
     named_or_newest(context, name.typed())
+}
+
+/// How a word is taken for a sandbox.
+pub(crate) type Find = fn(&Context, &str) -> Result<Sandbox, Problem>;
+
+/// The sandbox with that name or id, or the only one whose id begins so.
+pub(crate) fn named(context: &Context, name: &str) -> Result<Sandbox, Problem> {
+    context.api()?.find(name)
+}
+
+/// The same for what destroys, ends or widens: the beginning of an id is not enough.
+pub(crate) fn whole_or_newest(context: &Context, name: Option<&str>) -> Result<Sandbox, Problem> {
+    match name {
+        Some(name) => whole(context, name),
+        None => named_or_newest(context, None),
+    }
+}
+
+/// The sandbox with that whole name or whole id.
+pub(crate) fn whole(context: &Context, name: &str) -> Result<Sandbox, Problem> {
+    let sandbox = context.api()?.find(name)?;
+    if is_called(&sandbox, name) {
+        return Ok(sandbox);
+    }
+    let message = format!("there is no sandbox `{}`", escape::visible(name.as_bytes()));
+    Err(Problem::new(Code::NotFound, message).hint(format!(
+        "it begins the id of `{}` (project `{}`); here the whole name or id is wanted",
+        sandbox.name,
+        show_path(sandbox.project.as_path())
+    )))
 }
 
 /// The same for a name that was already picked out of the words.
@@ -44,20 +72,39 @@ pub(crate) fn sandbox_and_paths(
     typed: &NameAndPaths,
     after: AfterDashes,
 ) -> Result<(Sandbox, Vec<OsString>), Problem> {
+    split(context, typed, after, named)
+}
+
+/// The same where the beginning of an id is not enough.
+pub(crate) fn whole_and_paths(
+    context: &Context,
+    typed: &NameAndPaths,
+    after: AfterDashes,
+) -> Result<(Sandbox, Vec<OsString>), Problem> {
+    split(context, typed, after, whole)
+}
+
+fn split(
+    context: &Context,
+    typed: &NameAndPaths,
+    after: AfterDashes,
+    find: Find,
+) -> Result<(Sandbox, Vec<OsString>), Problem> {
     let mut words = typed.words.clone();
     let mut found = None;
     if typed.sandbox.is_none()
         && let Some(word) = words.first().and_then(|word| word.to_str())
     {
-        found = called(context, word)?;
+        found = called(context, word, find)?;
         if found.is_some() {
             words.remove(0);
         }
     }
     words.extend(after.0.unwrap_or_default());
-    match found {
-        Some(sandbox) => Ok((sandbox, words)),
-        None => Ok((named_or_newest(context, typed.sandbox.as_deref())?, words)),
+    match (found, &typed.sandbox) {
+        (Some(sandbox), _) => Ok((sandbox, words)),
+        (None, Some(name)) => Ok((find(context, name)?, words)),
+        (None, None) => Ok((named_or_newest(context, None)?, words)),
     }
 }
 
@@ -69,7 +116,7 @@ pub(crate) fn sandbox_and_word(
 ) -> Result<(Sandbox, Option<String>), Problem> {
     match (sandbox, words) {
         (None, [name, word]) => Ok((context.api()?.find(name)?, Some(word.clone()))),
-        (None, [word]) => match called(context, word)? {
+        (None, [word]) => match called(context, word, named)? {
             Some(sandbox) => Ok((sandbox, None)),
             None => Ok((named_or_newest(context, None)?, Some(word.clone()))),
         },
@@ -91,16 +138,12 @@ pub(crate) fn name_and_last<'a>(
 }
 
 /// The sandbox that a word names, if it does.
-fn called(context: &Context, word: &str) -> Result<Option<Sandbox>, Problem> {
-    match context.api()?.find(word) {
+fn called(context: &Context, word: &str, find: Find) -> Result<Option<Sandbox>, Problem> {
+    match find(context, word) {
         Ok(sandbox) => {
-            let exact = sandbox.name.as_str() == word || sandbox.id.as_str() == word;
             let path_here = || exists_in_project(context, &sandbox, word.as_ref());
-            if exact || (word.len() >= SHORTEST_PREFIX && !path_here()) {
-                Ok(Some(sandbox))
-            } else {
-                Ok(None)
-            }
+            let meant = is_called(&sandbox, word) || !path_here();
+            Ok(meant.then_some(sandbox))
         }
         // Also a beginning that fits several ids is only a path here.
         Err(problem) if matches!(problem.code, Code::NotFound | Code::Usage | Code::Conflict) => {

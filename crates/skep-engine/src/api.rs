@@ -601,6 +601,12 @@ pub trait Api {
     fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
 }
 
+/// Whether a word is the whole name or the whole id of a sandbox. What destroys or widens wants that:
+/// the beginning of an id may belong to a sandbox that nobody was thinking of.
+pub fn is_called(sandbox: &Sandbox, word: &str) -> bool {
+    sandbox.name.as_str() == word || sandbox.id.as_str() == word
+}
+
 /// What an implementation answers that has no way out to speak of.
 fn not_here(id: &SandboxId) -> Problem {
     Problem::new(

@@ -5,7 +5,7 @@ use crate::calls::{Call, Order};
 use crate::documents::{self, Document};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use skep_engine::api::Api;
+use skep_engine::api::{Api, is_called};
 use skep_engine::{Engine, ToWatch};
 use skep_provider::ExecStream;
 use skep_types::{Approval, ByteString, Code, Exec, Problem, RelPath, Sandbox, SandboxId};
@@ -107,6 +107,12 @@ impl Asked<'_> {
         self.sandbox(name).map(|sandbox| sandbox.id)
     }
 
+    /// The same where the beginning of an id is not enough: it is removed, or may reach more.
+    fn whole_id(&self, name: &str) -> Result<SandboxId, Problem> {
+        let sandbox = self.sandbox(name)?;
+        if is_called(&sandbox, name) { Ok(sandbox.id) } else { Err(no_sandbox(name)) }
+    }
+
     fn exec(&self, id: &str) -> Result<Exec, Problem> {
         let missing = || Problem::new(Code::NotFound, format!("there is no exec `{id}`"));
         match (&self.order.bound, self.engine.find_exec(id)) {
@@ -141,7 +147,7 @@ impl Asked<'_> {
                 views.iter().map(documents::view).collect::<Result<Vec<_>, _>>().map(Value::Array)
             }),
             Call::Patch { sandbox, patch } => self
-                .id(sandbox)
+                .whole_id(sandbox)
                 .and_then(|id| engine.patch(&id, self.order.version, patch))
                 .and_then(|sandbox| documents::sandbox(&sandbox)),
             Call::Start { sandbox } => self.moved(sandbox, Api::start),
@@ -149,7 +155,8 @@ impl Asked<'_> {
             Call::Freeze { sandbox } => self.moved(sandbox, Api::freeze),
             Call::Thaw { sandbox } => self.moved(sandbox, Api::thaw),
             Call::Remove { sandbox, discard } => {
-                self.id(sandbox).and_then(|id| engine.remove(&id, *discard)).map(|()| Value::Null)
+                let id = self.whole_id(sandbox);
+                id.and_then(|id| engine.remove(&id, *discard)).map(|()| Value::Null)
             }
             Call::FindExec { exec } => self.exec(exec).and_then(|exec| documents::exec(&exec)),
             Call::Execs { sandbox } => {
@@ -324,7 +331,7 @@ impl Asked<'_> {
                 .and_then(|id| engine.egress(&id))
                 .and_then(|view| documents::plain(&view)),
             Call::ChangeEgress { sandbox, change } => self
-                .id(sandbox)
+                .whole_id(sandbox)
                 .and_then(|id| engine.change_egress(&id, change))
                 .and_then(|changed| documents::plain(&changed)),
             Call::ProbeEgress { sandbox, targets } => self

@@ -107,10 +107,15 @@ pub(crate) fn refuse_overlap(
     Err(StoreError::ScopeLocked { project: sandbox.project.clone(), conflicts })
 }
 
-/// The end of the range of ids that start with `text`. A text that no id starts with is not found:
-/// that also keeps the range simple, every character of an id is below `{`.
+/// How much of an id must be given. A word of one letter begins some id sooner or later, of any
+/// project: a name that is gone, or mistyped, would quietly mean somebody else's sandbox.
+const SHORTEST_START: usize = 6;
+
+/// The end of the range of ids that start with `text`. A text that no id starts with, or that is too
+/// short to mean one, is not found: that also keeps the range simple, every character of an id is
+/// below `{`.
 pub(crate) fn id_range_end(what: &'static str, text: &str) -> Result<String> {
-    let is_start = !text.is_empty()
+    let is_start = text.len() >= SHORTEST_START
         && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase());
     if is_start { Ok(format!("{text}{{")) } else { Err(no_such_id(what, text)) }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 /// `[NAME]` or `-s NAME`; left out: the newest sandbox of the project.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Name {
-    /// Sandbox: a name, an id, or the beginning of an id (default: the project's newest)
+    /// Sandbox: a name, an id, or 6 or more characters of its beginning (default: the newest here)
     #[arg(value_name = "NAME", conflicts_with = "sandbox")]
     pub(crate) name: Option<String>,
     /// The same, as an option

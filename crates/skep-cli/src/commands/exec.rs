@@ -30,7 +30,7 @@ use std::io;
 /// What can be typed.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Exec {
-    /// Sandbox: a name, an id, or the beginning of an id (default: the project's newest)
+    /// Sandbox: a name, an id, or 6 or more characters of its beginning (default: the newest here)
     #[arg(value_name = "NAME")]
     words: Vec<String>,
     /// The same, as an option

@@ -73,15 +73,16 @@ impl Words {
     fn split(
         &self,
         context: &Context,
+        find: naming::Find,
         is_meant: fn(&str) -> bool,
     ) -> Result<(Sandbox, &[String]), Problem> {
         if let Some(name) = &self.sandbox {
-            return Ok((naming::named_or_newest(context, Some(name))?, &self.words));
+            return Ok((find(context, name)?, &self.words));
         }
         let Some((first, rest)) = self.words.split_first() else {
             return Ok((naming::named_or_newest(context, None)?, &[]));
         };
-        match context.api()?.find(first) {
+        match find(context, first) {
             Ok(sandbox) if rest.is_empty() => Err(nothing_after(&sandbox, first)),
             Ok(sandbox) => Ok((sandbox, rest)),
             Err(problem) if is_not_found(&problem) && is_meant(first) => {
@@ -165,7 +166,7 @@ enum Direction {
 }
 
 fn change(context: &Context, words: &Words, direction: Direction) -> Outcome {
-    let (sandbox, rules) = words.split(context, looks_like_a_host)?;
+    let (sandbox, rules) = words.split(context, naming::whole, looks_like_a_host)?;
     let change = match direction {
         Direction::Allow => EgressChange { allow: rules.to_vec(), deny: Vec::new() },
         Direction::Deny => EgressChange { allow: Vec::new(), deny: rules.to_vec() },
@@ -193,7 +194,7 @@ fn apply(context: &Context, sandbox: &Sandbox, change: &EgressChange, json: Json
 }
 
 fn test(context: &Context, words: &Words) -> Outcome {
-    let (sandbox, hosts) = words.split(context, looks_like_a_host)?;
+    let (sandbox, hosts) = words.split(context, naming::named, looks_like_a_host)?;
     let target = |text: &String| {
         let (host, port) = Host::parse_authority(text)
             .map_err(|error| Problem::new(Code::Usage, format!("`{text}` is no host: {error}")))?;
@@ -226,7 +227,10 @@ struct Proposal<'a> {
 }
 
 fn learn(context: &Context, name: Option<&str>, apply_now: bool, json: Json) -> Outcome {
-    let sandbox = naming::named_or_newest(context, name)?;
+    let sandbox = match apply_now {
+        true => naming::whole_or_newest(context, name)?,
+        false => naming::named_or_newest(context, name)?,
+    };
     let view = context.api()?.egress(&sandbox.id)?;
     let tried = egress::denied(&view);
     let add: Vec<&str> = tried.iter().filter_map(|denied| denied.rule.as_deref()).collect();
@@ -274,7 +278,7 @@ fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> Result
 }
 
 fn revoke(context: &Context, words: &Words) -> Outcome {
-    let (sandbox, names) = words.split(context, any_word)?;
+    let (sandbox, names) = words.split(context, naming::whole, any_word)?;
     for name in names {
         let cut = context.api()?.revoke_secret(&sandbox.id, name)?;
         context.output.say(&format!("secret {name} is forgotten; connections cut: {cut}"));

@@ -30,7 +30,7 @@ pub(crate) struct Reject {
 
 impl Run for Reject {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let (sandbox, typed) = naming::whole_and_paths(context, &self.target, after)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let everything = typed.is_empty() && self.hunk.is_empty();
         let asks = everything && !self.json.json && asking::somebody(context);

@@ -24,7 +24,7 @@ pub(crate) struct Restore {
 impl Run for Restore {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let (name, label) = naming::name_and_last(&self.words, self.sandbox.as_deref())?;
-        let sandbox = naming::named_or_newest(context, name)?;
+        let sandbox = naming::whole_or_newest(context, name)?;
         let sandbox = context.api()?.restore(&sandbox.id, label)?;
         answer_with_sandbox(context, &sandbox, self.json.json)
     }

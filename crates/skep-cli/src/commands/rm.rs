@@ -8,11 +8,12 @@ use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
+use skep_types::{Code, Problem};
 
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Rm {
-    /// Sandboxes: names, ids, or beginnings of ids (default: the project's newest)
+    /// Sandboxes: whole names or ids (default: the project's newest, but not with --discard)
     #[arg(value_name = "NAME", conflicts_with = "sandbox")]
     names: Vec<String>,
     /// The same, as an option
@@ -35,9 +36,16 @@ impl Run for Rm {
         let api = context.api()?;
         // All are found before the first one is deleted: a mistyped name changes nothing.
         let sandboxes = if self.names.is_empty() {
-            vec![naming::named_or_newest(context, self.sandbox.as_deref())?]
+            let sandbox = naming::whole_or_newest(context, self.sandbox.as_deref())?;
+            // In a script, the newest is an earlier one as soon as a step before has failed.
+            if self.discard && self.sandbox.is_none() {
+                let message = "`--discard` wants the name of what is thrown away";
+                let hint = format!("if you mean it: skep rm --discard {}", sandbox.name);
+                return Err(Problem::new(Code::Usage, message).hint(hint).into());
+            }
+            vec![sandbox]
         } else {
-            self.names.iter().map(|name| api.find(name)).collect::<Result<_, _>>()?
+            self.names.iter().map(|name| naming::whole(context, name)).collect::<Result<_, _>>()?
         };
         let mut removed = Vec::new();
         for sandbox in sandboxes {

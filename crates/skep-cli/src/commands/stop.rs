@@ -20,7 +20,7 @@ pub(crate) struct Stop {
 
 impl Run for Stop {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
-        let sandbox = naming::sandbox(context, &self.name)?;
+        let sandbox = naming::whole_or_newest(context, self.name.typed())?;
         let sandbox = context.api()?.stop(&sandbox.id)?;
         answer_with_sandbox(context, &sandbox, self.json.json)
     }

@@ -139,8 +139,36 @@ fn the_beginning_of_an_id_is_a_name_but_a_very_short_one_is_a_path() {
     let id = fake::sandbox("older").id;
     let line = format!("skep diff {} --name-only", &id.as_str()[..6]);
     assert_eq!(skep(FakeApi::default(), &line).asked.lines(), ["diff older"]);
-    let line = format!("skep diff {}", &id.as_str()[..1]);
+    let line = format!("skep diff {}", &id.as_str()[..5]);
     assert_eq!(skep(FakeApi::default(), &line).code, 3);
+}
+
+#[test]
+fn what_destroys_or_widens_wants_a_whole_name() {
+    let id = fake::sandbox("older").id;
+    let start = &id.as_str()[..8];
+    for line in [
+        "skep rm ID",
+        "skep rm --discard ID",
+        "skep rm -s ID",
+        "skep stop ID",
+        "skep restore ID label",
+        "skep net allow ID example.org",
+        "skep net allow -s ID example.org",
+        "skep net learn ID --apply",
+        "skep reject -s ID",
+    ] {
+        let done = skep(FakeApi::default(), &line.replace("ID", start));
+        assert_eq!(done.code, 3, "{line}: {}", done.stderr);
+        assert!(done.asked.lines().is_empty(), "{line}: {:?}", done.asked.lines());
+        assert!(done.stderr.contains("begins the id of `older`"), "{line}: {}", done.stderr);
+        let done = skep(FakeApi::default(), &line.replace("ID", id.as_str()));
+        assert_ne!(done.code, 3, "{line}: {}", done.stderr);
+    }
+    let done = skep(FakeApi::default(), "skep rm --discard");
+    assert_eq!(done.code, 2);
+    assert!(done.asked.lines().is_empty());
+    assert!(done.stderr.contains("skep rm --discard bar1"), "{}", done.stderr);
 }
 
 #[test]

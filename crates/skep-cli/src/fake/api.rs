@@ -149,7 +149,7 @@ impl Api for FakeApi {
     fn find(&self, name: &str) -> Answer<Sandbox> {
         let is = |sandbox: &&Sandbox| {
             sandbox.name.as_str() == name
-                || (!name.is_empty() && sandbox.id.as_str().starts_with(name))
+                || (name.len() >= 6 && sandbox.id.as_str().starts_with(name))
         };
         let found = self.sandboxes.iter().find(is).cloned();
         found.ok_or_else(|| Problem::new(Code::NotFound, format!("no sandbox `{name}`")))

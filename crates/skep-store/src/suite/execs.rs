@@ -10,30 +10,31 @@ pub(super) fn life(store: &dyn Store) {
         store.insert_sandbox(row, ScopeMode::Shared, &[]).unwrap();
     }
     let (mut first, mut second) = (exec(1, &home.id), exec(2, &home.id));
-    first.id = "cc00000000000000".parse().unwrap();
-    second.id = "cd00000000000000".parse().unwrap();
+    first.id = "cccccccc00000000".parse().unwrap();
+    second.id = "ccccccdd00000000".parse().unwrap();
     let third = exec(3, &other.id);
     for row in [&first, &second, &third] {
         store.insert_exec(row, &[]).unwrap();
     }
     let again = store.insert_exec(&first, &[]);
     assert!(matches!(again, Err(StoreError::AlreadyExists { what: "exec", .. })), "{again:?}");
-    assert_eq!(store.find_exec("cc").unwrap(), first);
+    assert_eq!(store.find_exec("ccccccc").unwrap(), first);
     assert_eq!(store.find_exec(second.id.as_str()).unwrap(), second);
-    assert!(matches!(store.find_exec("c"), Err(StoreError::Ambiguous { .. })));
-    assert!(matches!(store.find_exec("zzzz"), Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.find_exec("cccccc"), Err(StoreError::Ambiguous { .. })));
+    assert!(matches!(store.find_exec("ccccc"), Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.find_exec("zzzzzz"), Err(StoreError::NotFound { .. })));
     assert_eq!(store.list_execs(&home.id).unwrap(), [first.clone(), second.clone()]);
 
     assert_eq!(store.finish_exec(&first.id, &end(3), &[]).unwrap(), Finish::Recorded);
     assert_eq!(store.running_execs(None).unwrap(), [second.clone(), third]);
     assert_eq!(store.running_execs(Some(&home.id)).unwrap(), [second]);
-    assert_eq!(store.find_exec("cc").unwrap().end, Some(end(3)));
+    assert_eq!(store.find_exec("ccccccc").unwrap().end, Some(end(3)));
 
     // Only what has ended, and only of this sandbox, is forgotten.
-    let wanted = [first.id.clone(), "cd00000000000000".parse().unwrap()];
+    let wanted = [first.id.clone(), "ccccccdd00000000".parse().unwrap()];
     assert_eq!(store.forget_execs(&other.id, &wanted).unwrap(), 0);
     assert_eq!(store.forget_execs(&home.id, &wanted).unwrap(), 1);
-    assert!(matches!(store.find_exec("cc"), Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.find_exec("ccccccc"), Err(StoreError::NotFound { .. })));
     assert_eq!(store.list_execs(&home.id).unwrap().len(), 1);
 
     // Nothing starts in a sandbox that is gone.

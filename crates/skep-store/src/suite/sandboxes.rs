@@ -47,33 +47,37 @@ pub(super) fn unique_names(store: &dyn Store) {
 
 pub(super) fn find(store: &dyn Store) {
     let mut first = sandbox(1, "one");
-    first.id = "aaaa000000000000".parse().unwrap();
+    first.id = "aaaaaaaa00000000".parse().unwrap();
     let mut second = sandbox(2, "two");
-    second.id = "aabb000000000000".parse().unwrap();
+    second.id = "aaaaaabb00000000".parse().unwrap();
     // A name may look like the id of another: the name wins.
-    let mut third = sandbox(3, "aabb000000000000");
-    third.id = "zz00000000000000".parse().unwrap();
+    let mut third = sandbox(3, "aaaaaabb00000000");
+    third.id = "zzzzzz0000000000".parse().unwrap();
     for one in [&first, &second, &third] {
         insert(store, one);
     }
     let found = |text: &str| store.find_sandbox(text).map(|row| row.id);
     assert_eq!(found("one").unwrap(), first.id);
-    assert_eq!(found("aaaa000000000000").unwrap(), first.id);
-    assert_eq!(found("aabb000000000000").unwrap(), third.id);
-    assert_eq!(found("aab").unwrap(), second.id);
-    assert_eq!(found("z").unwrap(), third.id);
-    match found("aa") {
+    assert_eq!(found("aaaaaaaa00000000").unwrap(), first.id);
+    assert_eq!(found("aaaaaabb00000000").unwrap(), third.id);
+    assert_eq!(found("aaaaaab").unwrap(), second.id);
+    assert_eq!(found("zzzzzz").unwrap(), third.id);
+    match found("aaaaaa") {
         Err(StoreError::Ambiguous { candidates, .. }) => {
             assert_eq!(candidates, [first.id.as_str(), second.id.as_str()]);
         }
         other => panic!("{other:?}"),
     }
-    for missing in ["", "on", "aaaa0000000000000", "%", "aa%", "_", "A", "é", "'", "\0"] {
+    // Five characters are no beginning, however few ids there are.
+    for missing in ["", "on", "z", "zzzzz", "aaaaaaaa000000000", "aaaaaaa%", "aaaaaa_", "%"] {
+        assert!(matches!(found(missing), Err(StoreError::NotFound { .. })), "{missing}");
+    }
+    for missing in ["A", "AAAAAAAA", "ééé", "'", "\0", "aaaaaa\0"] {
         assert!(matches!(found(missing), Err(StoreError::NotFound { .. })), "{missing}");
     }
     go(store, &second.id, SandboxState::Deleted);
-    assert_eq!(found("aa").unwrap(), first.id);
-    assert!(found("aabb").is_err());
+    assert_eq!(found("aaaaaa").unwrap(), first.id);
+    assert!(found("aaaaaabb").is_err());
     assert_eq!(store.sandbox(&second.id).unwrap().state, SandboxState::Deleted);
 }
 
