@@ -1,5 +1,6 @@
 //! The review: what is shown is what is taken over, and nothing of anybody's is lost on the way.
 
+mod apart;
 mod carried;
 mod copy;
 mod cost;

@@ -92,7 +92,9 @@ pub(crate) fn check(project: &Path, home: &Path, state: &Path) -> Result<(), Pro
     } else if project.starts_with(&state) {
         refuse("it is skep's state directory, or in it")
     } else if state.starts_with(project) {
-        refuse("skep's state directory is in it")
+        refuse("skep's state directory is in it").map_err(|problem: Problem| {
+            problem.hint("set SKEP_HOME (or --home) to a directory outside of it")
+        })
     } else {
         Ok(())
     }

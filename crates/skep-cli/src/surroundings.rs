@@ -41,6 +41,13 @@ impl Surroundings {
             Problem::new(Code::Io, format!("cannot find the current directory: {error}"))
                 .hint("it may have been removed; change to one that exists")
         })?;
+        // From another directory it would be another state, and here it would lie in the project.
+        let state = variables.get(&OsString::from("SKEP_HOME")).filter(|path| !path.is_empty());
+        if let Some(path) = state.filter(|path| !Path::new(path).is_absolute()) {
+            let shown = skep_types::escape::visible(path.as_bytes());
+            return Err(Problem::new(Code::Usage, format!("SKEP_HOME is not absolute: `{shown}`"))
+                .hint("set it to an absolute path outside of your projects"));
+        }
         let user = rustix::process::geteuid().as_raw();
         let home = home_directory(variables.get(&OsString::from("HOME")), user)?;
         let terminals = Terminals {
@@ -70,7 +77,7 @@ impl Surroundings {
             return self.directory.join(path);
         }
         if let Some(path) = self.variable("SKEP_HOME") {
-            return self.directory.join(path);
+            return path.into();
         }
         self.base_directory("XDG_STATE_HOME", ".local/state").join("skep")
     }
@@ -161,9 +168,9 @@ mod tests {
 
     #[test]
     fn the_state_directory_by_precedence() {
-        let all = with(&[("SKEP_HOME", "here"), ("XDG_STATE_HOME", "/xdg")]);
+        let all = with(&[("SKEP_HOME", "/here"), ("XDG_STATE_HOME", "/xdg")]);
         assert_eq!(all.state_directory(Some(Path::new("/typed"))), Path::new("/typed"));
-        assert_eq!(all.state_directory(None), Path::new("/work/here"));
+        assert_eq!(all.state_directory(None), Path::new("/here"));
         let xdg = with(&[("SKEP_HOME", ""), ("XDG_STATE_HOME", "/xdg")]);
         assert_eq!(xdg.state_directory(None), Path::new("/xdg/skep"));
         let relative = with(&[("XDG_STATE_HOME", "xdg")]);

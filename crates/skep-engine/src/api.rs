@@ -601,6 +601,9 @@ pub trait Api {
     fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
 }
 
+/// The label of a sandbox that is kept although nothing was changed in it (`run --keep`).
+pub const KEPT_LABEL: &str = crate::gc::KEPT;
+
 /// Whether a word is the whole name or the whole id of a sandbox. What destroys or widens wants that:
 /// the beginning of an id may belong to a sandbox that nobody was thinking of.
 pub fn is_called(sandbox: &Sandbox, word: &str) -> bool {

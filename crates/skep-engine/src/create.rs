@@ -149,7 +149,9 @@ impl Desk {
     pub(crate) fn decide(&self, request: &CreateRequest) -> Result<Decided, Problem> {
         let began = skep_workspace::beginning()
             .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
-        crate::patch::refuse_own_labels(request.labels.keys())?;
+        // What `--keep` asks for is a wish of the caller's, kept as a label.
+        let labels = request.labels.keys().filter(|key| *key != crate::gc::KEPT);
+        crate::patch::refuse_own_labels(labels)?;
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;

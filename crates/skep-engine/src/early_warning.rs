@@ -5,6 +5,7 @@
 
 use crate::Engine;
 use crate::problems::OrProblem;
+use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
 use skep_types::{LayerId, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
 use skep_workspace::tree::TreeRoot;
@@ -94,6 +95,10 @@ fn common(one: &TreeRoot, other: &TreeRoot, budget: &mut usize, found: &mut Vec<
             else {
                 continue;
             };
+            // Git's own: whoever looks around writes there, and it is never applied as files.
+            if GitBooks::default().have(&path) {
+                continue;
+            }
             if kind.is_dir() && *directory_there {
                 pending.push(path);
             } else {

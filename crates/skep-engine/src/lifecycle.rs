@@ -4,6 +4,7 @@ use crate::api::{Disposal, SettledRun};
 use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden};
 use crate::problems::{OrProblem, io_problem};
+use crate::review::Left;
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash, ways};
 use serde_json::{Value, json};
@@ -124,7 +125,7 @@ impl Engine {
         let may_go = |changes: &ChangeSet| match disposal.discard {
             true => Ok(()),
             // Work that nobody reviewed goes only when somebody says so, as with every removal.
-            false => refuse_loss(&sandbox, changes.changes.len() as u64, &last.snapshots),
+            false => refuse_loss(&sandbox, &Left::of(&sandbox, &changes.changes), &last.snapshots),
         };
         let goes = looked.as_ref().ok().filter(|changes| disposal.goes(changes));
         let removal = match goes.map(may_go) {
@@ -220,7 +221,7 @@ impl Engine {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !discard {
             let snapshots = self.store.list_snapshots(Some(id)).or_problem()?;
-            refuse_loss(&sandbox, self.unreviewed(&sandbox)?, &snapshots)?;
+            refuse_loss(&sandbox, &self.left(&sandbox)?, &snapshots)?;
         }
         failpoint::hit("remove.judged")
             .map_err(|error| io_problem("remove", self.layout().root(), &error))?;
@@ -228,9 +229,9 @@ impl Engine {
         let last = self.spending(|| self.still(&sandbox, unread))?;
         let judged = match discard {
             true => Ok(()),
-            false => self
-                .derive(&sandbox)
-                .and_then(|left| refuse_loss(&sandbox, left.changes.len() as u64, &last.snapshots)),
+            false => self.derive(&sandbox).and_then(|found| {
+                refuse_loss(&sandbox, &Left::of(&sandbox, &found.changes), &last.snapshots)
+            }),
         };
         if let Err(problem) = judged {
             self.end_processes(&sandbox)?;
@@ -309,23 +310,17 @@ struct Last {
 }
 
 /// Unreviewed work goes only when somebody says so, that in snapshots too.
-fn refuse_loss(sandbox: &Sandbox, unreviewed: u64, snapshots: &[Snapshot]) -> Result<(), Problem> {
+fn refuse_loss(sandbox: &Sandbox, left: &Left, snapshots: &[Snapshot]) -> Result<(), Problem> {
     let name = &sandbox.name;
-    let (what, how) = match (unreviewed, holding_work(snapshots)) {
+    let (what, how) = match (left.unreviewed(), holding_work(snapshots)) {
         (0, 0) => return Ok(()),
+        (1.., _) => return Err(left.refusal(sandbox)),
         (0, held) => (
             format!("{held} snapshot(s) that may hold unreviewed work"),
             format!(
                 "go back to one with `skep restore {name} {0}` and review it, keep it with `skep \
                  create --from {name}:{0}`, or drop them with `skep rm --discard {name}`",
                 last_label(snapshots)
-            ),
-        ),
-        (count, _) => (
-            format!("{count} unreviewed change(s)"),
-            format!(
-                "see `skep diff {name}`, take over with `skep approve {name}`, or drop them with \
-                 `skep rm --discard {name}`"
             ),
         ),
     };

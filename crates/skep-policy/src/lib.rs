@@ -49,6 +49,7 @@
 
 mod acceptance;
 mod bare;
+mod books;
 mod config;
 mod dotgit;
 mod draft;
@@ -71,6 +72,7 @@ mod system_secrets;
 
 pub use acceptance::{AcceptanceRules, RulesApart, keep_rules};
 pub use bare::{bare_repositories, in_bare_repository};
+pub use books::{GitBooks, moves_reference};
 pub use config::{
     ChangesSection, ConfigDocument, ConfigError, EgressSection, GcSection, KEYS, LimitsSection,
     MAX_CONFIG_BYTES, MemoryShare, Mentioned, MicrovmSection, MountError, PoolSection,

@@ -71,8 +71,8 @@ pub use error::{DeriveError, PlanError};
 pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
-    Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, rebase, reject,
-    settle, three_sides, unsettle,
+    Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, plan_leaving,
+    rebase, reject, settle, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use view::View;

@@ -8,14 +8,16 @@ use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
 use crate::naming;
 use crate::paths;
-use crate::render::diff::{self, Folded, counted};
-use crate::render::summary;
+use crate::render::diff::{Folded, counted};
+use crate::render::summary::{self, About};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest};
+use skep_policy::{GitBooks, PathSelector};
 use skep_types::{
-    ByteString, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, Sandbox, Selection, escape,
+    Change, ChangeKind, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, RelPath, Sandbox,
+    Selection, escape,
 };
 use std::ffi::OsString;
 
@@ -58,12 +60,12 @@ pub(crate) struct Approve {
 impl Run for Approve {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
-        let request = self.request(context, &sandbox, &typed)?;
+        let (request, set) = self.request(context, &sandbox, &typed)?;
         let report = context.api()?.approve(&sandbox.id, &request)?;
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
         } else {
-            say_report(context, &sandbox, &report);
+            self.say_report(context, &sandbox, &report, set.as_ref());
         }
         match &report.approval {
             // The apply stands, but not all that was asked for was done.
@@ -87,7 +89,7 @@ impl Approve {
         context: &Context,
         sandbox: &Sandbox,
         typed: &[OsString],
-    ) -> Result<ApproveRequest, Problem> {
+    ) -> Result<(ApproveRequest, Option<ChangeSet>), Problem> {
         let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
@@ -98,13 +100,9 @@ impl Approve {
             None
         };
         let words = paths::select(typed, start, project, set.as_ref())?;
-        let digest = match (reviewed, &set) {
-            (None, Some(set)) => Some(self.look(context, sandbox, set, typed, &words)?),
-            (reviewed, _) => reviewed,
-        };
-        Ok(ApproveRequest {
+        let mut request = ApproveRequest {
             selection: Selection { paths: words, hunks: self.hunk.clone(), ignored: self.ignored },
-            digest,
+            digest: reviewed,
             dry_run: self.dry_run,
             allow_risky: paths::select(&self.allow_risky, start, project, set.as_ref())?,
             commit: self
@@ -112,39 +110,131 @@ impl Approve {
                 .clone()
                 .map(|message| CommitRequest { message, or_undo: self.or_undo }),
             check: self.check.clone(),
-        })
+        };
+        if let (None, Some(set)) = (reviewed, &set) {
+            request.digest = Some(set.digest);
+            self.look(context, sandbox, set, typed, &request)?;
+        }
+        Ok((request, set))
     }
 
-    /// Shows what is there, asks where there is somebody to ask, and returns the digest of what
-    /// was shown: an approval is of that and of nothing newer.
+    /// Shows exactly what will be applied, and asks where there is somebody to ask. The approval is
+    /// bound to the digest of what was shown, and to nothing newer.
     fn look(
         &self,
         context: &Context,
         sandbox: &Sandbox,
         set: &ChangeSet,
         typed: &[OsString],
-        words: &[ByteString],
-    ) -> Result<ChangeSetDigest, Problem> {
+        request: &ApproveRequest,
+    ) -> Result<(), Problem> {
         let ignored = if self.ignored { Ignored::Shown } else { Ignored::Apart };
-        let selected = selection::changes(set, words, ignored)?;
+        let selected = selection::changes(set, &request.selection.paths, ignored)?;
         if !typed.is_empty() && selected.is_empty() {
             return Err(naming::nothing_selected(sandbox, typed));
         }
-        if !self.json.json {
-            let listed =
-                if typed.is_empty() { diff::fold(&selected) } else { Folded::nothing(&selected) };
-            let text = summary::before_approval(context.output.error_style, set, &listed);
-            context.output.say(text.trim_end());
+        if self.json.json {
+            return Ok(());
         }
-        let everything = typed.is_empty() && self.hunk.is_empty();
-        if everything && !self.json.json && !self.dry_run && !selected.is_empty() {
-            let count = counted(selected.len() as u64, "change", "changes");
+        let style = context.output.error_style;
+        let taken = match request.selection.is_everything() {
+            true => everything(set, &selected, request),
+            false => {
+                let trial = ApproveRequest { dry_run: true, ..request.clone() };
+                match context.api()?.approve(&sandbox.id, &trial) {
+                    Ok(report) => taken_over(set, &report),
+                    Err(problem) => {
+                        let shown = Folded::nothing(&selected);
+                        let risks = summary::risks(style, set, &shown, About::Taken);
+                        context.output.say(risks.trim_end());
+                        return Err(problem);
+                    }
+                }
+            }
+        };
+        let about = match request.selection.is_everything() {
+            true => About::All,
+            false => About::Taken,
+        };
+        let text = summary::before_approval(style, set, about, &taken, &self.hunk);
+        context.output.say(text.trim_end());
+        if request.selection.is_everything() && !self.dry_run && !taken.is_empty() {
+            let count = counted(taken.len() as u64, "change", "changes");
             let project = show_path(sandbox.project.as_path());
             let question = format!("apply {count} of {} to {project}?", set.sandbox);
             asking::ask(context, &question, "not approved; nothing was changed")?;
         }
-        Ok(set.digest)
+        Ok(())
     }
+
+    /// What an approval did, counted as it was shown before.
+    fn say_report(
+        &self,
+        context: &Context,
+        sandbox: &Sandbox,
+        report: &ApproveReport,
+        set: Option<&ChangeSet>,
+    ) {
+        let output = &context.output;
+        let count = match set {
+            Some(set) => counted(taken_over(set, report).len() as u64, "change", "changes"),
+            None => counted(report.applied.len() as u64, "path", "paths"),
+        };
+        match &report.approval {
+            Some(id) => output.say(&format!("applied {count} (approval {id})")),
+            None if self.dry_run => {
+                output.say(&format!("{count} would be applied; nothing was changed"));
+            }
+            None => output.say("there was nothing to apply; nothing was changed"),
+        }
+        for note in &report.notes {
+            output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
+        }
+        if let Some(commit) = &report.commit {
+            output.say(&format!("commit {commit}"));
+        }
+        let parts = [
+            (report.remaining, counted(report.remaining, "change", "changes")),
+            (
+                report.remaining_ignored,
+                counted(report.remaining_ignored, "ignored path", "ignored paths"),
+            ),
+        ];
+        let left: Vec<String> =
+            parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+        if !left.is_empty() {
+            output.say(&format!("left in {}: {}", sandbox.name, left.join(", ")));
+        }
+        if let Some(id) = &report.approval {
+            output.say(&format!("undo with: skep undo {id}"));
+        }
+    }
+}
+
+/// Everything that an approval without words takes over.
+fn everything<'a>(
+    set: &ChangeSet,
+    selected: &[&'a Change],
+    request: &ApproveRequest,
+) -> Vec<&'a Change> {
+    let books = GitBooks::of(&set.changes);
+    let meant = |change: &Change| {
+        !request.allow_risky.is_empty()
+            && PathSelector::parse(&request.allow_risky)
+                .is_ok_and(|selector| selector.matches(&change.path))
+    };
+    let applied = |change: &&&Change| {
+        change.kind != ChangeKind::Special && (!books.hold(change) || meant(change))
+    };
+    selected.iter().filter(applied).copied().collect()
+}
+
+/// The changes that were applied, or would be: directories made for them are not counted.
+fn taken_over<'a>(set: &'a ChangeSet, report: &ApproveReport) -> Vec<&'a Change> {
+    let hit = |path: &RelPath| report.applied.binary_search(path).is_ok();
+    let taken =
+        |change: &&Change| hit(&change.path) || change.renamed_from.as_ref().is_some_and(hit);
+    set.changes.iter().filter(taken).collect()
 }
 
 /// A digest that is none cannot be that of the change set: the answer is the one for another
@@ -159,30 +249,4 @@ fn parse_digest(text: &str, sandbox: &Sandbox) -> Result<ChangeSetDigest, Proble
         Problem::new(Code::DigestMismatch, message)
             .hint(format!("look again: skep diff {}", sandbox.name))
     })
-}
-
-/// What an approval, or an undo, did.
-pub(crate) fn say_report(context: &Context, sandbox: &Sandbox, report: &ApproveReport) {
-    let output = &context.output;
-    let count = counted(report.applied.len() as u64, "path", "paths");
-    match &report.approval {
-        Some(id) => output.say(&format!("applied {count} (approval {id})")),
-        None => output.say(&format!("{count} would be applied; nothing was changed")),
-    }
-    for note in &report.notes {
-        output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
-    }
-    if let Some(commit) = &report.commit {
-        output.say(&format!("commit {commit}"));
-    }
-    if report.remaining > 0 {
-        let left = counted(report.remaining, "change is", "changes are");
-        output.say(&format!(
-            "{left} left in {} ({} ignored)",
-            sandbox.name, report.remaining_ignored
-        ));
-    }
-    if let Some(id) = &report.approval {
-        output.say(&format!("undo with: skep undo {id}"));
-    }
 }

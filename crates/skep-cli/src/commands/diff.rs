@@ -67,12 +67,15 @@ impl Diff {
             output.text(&names)?;
         } else {
             let style = output.style;
-            let folded = if whole { diff::fold(shown) } else { Folded::nothing(shown) };
+            let folded = if whole { diff::fold(set, shown) } else { Folded::nothing(shown) };
             let rest = &folded.rest;
             let body = if self.stat { diff::stat(style, rest) } else { diff::unified(style, rest) };
             output.text(&format!("{}{body}", diff::heading(style, set, &folded)))?;
         }
-        output.say(&diff::totals(set));
+        match whole {
+            true => output.say(&diff::totals(set)),
+            false => output.say(&diff::totals_of(set, shown)),
+        }
         Ok(())
     }
 }

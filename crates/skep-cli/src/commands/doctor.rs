@@ -50,10 +50,40 @@ impl Run for Doctor {
             context.output.document(&views)?;
         } else {
             let all = findings.iter().map(|finding| (finding.name.as_str(), finding));
-            context.output.text(&text(context.output.style, all))?;
+            let verdict = verdict(&findings);
+            context.output.text(&format!("{verdict}\n\n{}", text(context.output.style, all)))?;
         }
         Ok(0)
     }
+}
+
+/// Whether skep can be used here at all, and with what: the rest is for those who look for it.
+fn verdict(findings: &[Finding]) -> String {
+    let ok = |name: &str| findings.iter().any(|finding| finding.name == name && finding.ok);
+    let provider =
+        ["namespace", "bubblewrap"].into_iter().find(|name| ok(&format!("provider {name}")));
+    let Some(provider) = provider else {
+        return "skep does not work here yet: see `provider namespace` below, its reason and remedy"
+            .to_owned();
+    };
+    let parts = [
+        ("overlay", "overlay (nothing is copied)"),
+        ("nft-redirect", "network by rule"),
+        ("cgroup memory", "limits of memory"),
+        ("cgroup cpu", "limits of processors"),
+        ("cgroup pids", "limits of processes"),
+    ];
+    let (has, lacks): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(name, _)| ok(name));
+    let list =
+        |parts: &[(&str, &str)]| parts.iter().map(|(_, what)| *what).collect::<Vec<_>>().join(", ");
+    let mut line = format!("skep works here ({provider})");
+    if !has.is_empty() {
+        let _ = write!(line, ": {}", list(&has));
+    }
+    if !lacks.is_empty() {
+        let _ = write!(line, "; not enforced here: {}", list(&lacks));
+    }
+    line + ". What else is missing below is optional."
 }
 
 /// A line per finding, its reason and remedy below it.
@@ -76,4 +106,26 @@ pub(crate) fn text<'a>(
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_answers_whether_it_can_be_used() {
+        let finding = |name: &str, ok| Finding {
+            name: name.into(),
+            ok,
+            how: String::new(),
+            reason: None,
+            remedy: None,
+        };
+        let mut findings = vec![finding("provider namespace", true), finding("overlay", true)];
+        let line = verdict(&findings);
+        assert!(line.starts_with("skep works here (namespace): overlay"), "{line}");
+        assert!(line.contains("not enforced here: network by rule, limits of memory"), "{line}");
+        findings[0].ok = false;
+        assert!(verdict(&findings).starts_with("skep does not work here"));
+    }
 }

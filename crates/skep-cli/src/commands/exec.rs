@@ -8,12 +8,14 @@ use crate::attach::capture::Capture;
 use crate::attach::{self, Input, Screen, Sink, terminal};
 use crate::commands::create::read_environment;
 use crate::context::Context;
+use crate::environment::Environment;
 use crate::exit::{self, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
 use crate::naming;
 use crate::output::Output;
 use crate::render::summary;
 use crate::resolve::{self, Command, Place};
+use crate::surroundings::Surroundings;
 use crate::tree::Run;
 use crate::wiring::{self, Shortcut};
 use clap::Args;
@@ -83,7 +85,10 @@ impl Run for Exec {
         let tty = self.connect.tty || (both && !self.json.json && !self.detach);
         let input = if self.connect.interactive || tty { Input::Passed } else { Input::Closed };
         // Read once, because it may come from a pipe. That the sandbox is not there is said first.
-        let env = read_environment(context, &self.environment);
+        let mut env = read_environment(context, &self.environment);
+        if let (Ok(env), true) = (&mut env, tty) {
+            add_terminal(env, around);
+        }
         let limits = Limits {
             memory: self.own.memory,
             cpus: self.own.cpus,
@@ -166,6 +171,13 @@ fn split<'a>(
             };
             Err(Problem::new(Code::Usage, message).hint("write: skep exec NAME -- COMMAND…"))
         }
+    }
+}
+
+/// What kind of terminal it is belongs to the terminal, not to whoever made the sandbox.
+pub(crate) fn add_terminal(env: &mut Environment, around: &Surroundings) {
+    if let Some(kind) = around.variable("TERM") {
+        env.entry("TERM".into()).or_insert_with(|| kind.as_os_str().into());
     }
 }
 

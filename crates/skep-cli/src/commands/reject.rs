@@ -56,7 +56,8 @@ impl Run for Reject {
         } else {
             let count = counted(report.rejected.len() as u64, "change was", "changes were");
             let left = report.remaining;
-            context.output.say(&format!("{count} dropped from {}; {left} left", sandbox.name));
+            let all = if left > 0 { ", ignored ones included" } else { "" };
+            context.output.say(&format!("{count} dropped from {}; {left} left{all}", sandbox.name));
         }
         Ok(0)
     }

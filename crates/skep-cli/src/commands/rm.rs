@@ -8,7 +8,7 @@ use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
-use skep_types::{Code, Problem};
+use skep_types::{Code, Problem, SandboxState};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -52,12 +52,27 @@ impl Run for Rm {
             // Removing is what was asked for; that the count is not to be had does not stop it.
             let execs = api.execs(&sandbox.id).unwrap_or_default();
             let running = execs.iter().filter(|exec| exec.end.is_none()).count() as u64;
+            // What was set apart in the review goes too, and not without a word.
+            let apart = match sandbox.state {
+                SandboxState::Approved if !self.discard => {
+                    api.diff(&sandbox.id).map_or(0, |set| set.changes.len() as u64)
+                }
+                _ => 0,
+            };
             api.remove(&sandbox.id, self.discard)?;
             if running > 0 {
                 let count = counted(running, "running exec", "running execs");
                 context.output.say(&format!("ended {count}"));
             }
-            context.output.say(&format!("sandbox {} was removed", sandbox.name));
+            let with = match apart {
+                0 => String::new(),
+                _ => format!(
+                    " with {} that {} set apart (ignored, or git's own)",
+                    counted(apart, "path", "paths"),
+                    if apart == 1 { "was" } else { "were" }
+                ),
+            };
+            context.output.say(&format!("sandbox {} was removed{with}", sandbox.name));
             removed.push(sandbox.name.to_string());
         }
         if self.json.json {

@@ -15,7 +15,9 @@ use crate::render::egress;
 use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command, Place};
 use clap::Args;
-use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
+use skep_engine::api::{
+    Api, CreateRequest, Disposal, KEPT_LABEL, SettledRun, StartedExec, StartedRun,
+};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
 
@@ -85,7 +87,10 @@ impl Run {
         // Where the sandbox shall start is what was typed for this command too.
         let place = Place { here: &around.directory, project: &project, own: &None };
         let spec = resolve::exec(command, &place)?;
-        let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        let mut request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
+        if self.keep {
+            request.labels.insert(KEPT_LABEL.into(), "true".into());
+        }
         super::image::engine::ensure(context, &request)?;
         Ok((request, spec))
     }
@@ -150,7 +155,11 @@ impl Run {
             Ok(settled) => settled,
             Err(problem) => {
                 context.output.problem(&problem);
-                context.output.always(&format!("sandbox {} is kept", sandbox.name));
+                let fate = match api.find(sandbox.id.as_str()) {
+                    Err(missing) if missing.code == Code::NotFound => "was removed meanwhile",
+                    _ => "is kept",
+                };
+                context.output.always(&format!("sandbox {} {fate}", sandbox.name));
                 return None;
             }
         };
@@ -158,11 +167,11 @@ impl Run {
             Some(Ok(())) => return Some((set, Fate::Removed)),
             Some(Err(problem)) => context.output.problem(&problem),
             None if self.rm => {
-                let message = format!("sandbox `{}` has changes and was not removed", sandbox.name);
-                context.output.problem(
-                    &Problem::new(Code::UnreviewedChanges, message)
-                        .hint("--rm --discard removes it with its changes"),
-                );
+                context.output.always(&format!(
+                    "skep: sandbox `{}` has changes and was not removed; `--rm --discard` removes \
+                     it with its changes",
+                    sandbox.name
+                ));
             }
             None => {}
         }

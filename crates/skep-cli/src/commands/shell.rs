@@ -5,7 +5,7 @@ use crate::arguments::exec::{EnvironmentArguments, WorkdirArguments};
 use crate::arguments::target::Name;
 use crate::attach::{Input, terminal};
 use crate::commands::create::read_environment;
-use crate::commands::exec::plain;
+use crate::commands::exec::{add_terminal, plain};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::naming;
@@ -31,10 +31,12 @@ pub(crate) struct Shell {
 impl Run for Shell {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let sandbox = naming::sandbox(context, &self.name)?;
+        let mut env = read_environment(context, &self.environment)?;
+        add_terminal(&mut env, &context.surroundings);
         let command = Command {
             words: ["/bin/sh", "-c", SHELL].map(Into::into).to_vec(),
             workdir: self.workdir.workdir.as_deref(),
-            env: read_environment(context, &self.environment)?,
+            env,
             limits: Limits::default(),
             tty: Some(terminal::size_for_new()),
         };

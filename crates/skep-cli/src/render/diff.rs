@@ -2,9 +2,10 @@
 
 use super::style::Style;
 use super::table::table;
+use skep_policy::GitBooks;
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
-    ByteSize, Change, ChangeKind, ChangeSet, EntryState, Hunk, HunkLine, RelPath, Risk,
+    ByteSize, Change, ChangeKind, ChangeSet, Conflict, EntryState, Hunk, HunkLine, RelPath, Risk,
 };
 use std::fmt::Write as _;
 
@@ -15,12 +16,13 @@ pub(crate) struct Folded<'a> {
     pub(crate) rest: Vec<&'a Change>,
     /// How many are only counted.
     pub(crate) inside_git: usize,
+    books: GitBooks,
 }
 
 impl<'a> Folded<'a> {
     /// Every change is shown.
     pub(crate) fn nothing(changes: &[&'a Change]) -> Self {
-        Self { rest: changes.to_vec(), inside_git: 0 }
+        Self { rest: changes.to_vec(), inside_git: 0, books: GitBooks::default() }
     }
 
     /// The line for those that are only counted; empty if there are none.
@@ -30,46 +32,29 @@ impl<'a> Folded<'a> {
         }
         let count = counted(self.inside_git as u64, "change", "changes");
         let name = &set.sandbox;
+        let what = match self.books.new_repository {
+            true => format!("a repository made inside; `git init` here, then `skep pull {name}`"),
+            false => format!("commits made inside: `skep pull {name}`"),
+        };
         let line = format!(
-            "! block     {count} inside .git (commits made inside: `skep pull {name}`; one by one: \
-             `skep diff {name} .git`)"
+            "! block     {count} inside .git ({what}; one by one: `skep diff {name} .git`)"
         );
         format!("{}\n", style.red(&line))
+    }
+
+    /// Conflicts of what is shown: one in git's own files is nobody's to solve.
+    pub(crate) fn conflicts<'s>(&self, set: &'s ChangeSet) -> Vec<&'s Conflict> {
+        let counted = |path: &RelPath| self.inside_git > 0 && self.books.have(path);
+        set.conflicts.iter().filter(|conflict| !counted(&conflict.path)).collect()
     }
 }
 
 /// Sets apart what git itself writes when somebody commits or looks around inside.
-pub(crate) fn fold<'a>(changes: &[&'a Change]) -> Folded<'a> {
+pub(crate) fn fold<'a>(set: &ChangeSet, changes: &[&'a Change]) -> Folded<'a> {
+    let books = GitBooks::of(&set.changes);
     let (inside_git, rest): (Vec<_>, _) =
-        changes.iter().copied().partition(|change| is_book_keeping(change));
-    Folded { rest, inside_git: inside_git.len() }
-}
-
-/// Objects, references and the index, as plain files. Hooks, settings, attributes, alternates,
-/// modules and whatever else can make git run something are never among them.
-fn is_book_keeping(change: &Change) -> bool {
-    const FILES: [&[u8]; 8] = [
-        b"COMMIT_EDITMSG",
-        b"FETCH_HEAD",
-        b"HEAD",
-        b"ORIG_HEAD",
-        b"index",
-        b"logs",
-        b"packed-refs",
-        b"refs",
-    ];
-    let plain = |state: &EntryState| {
-        matches!(state, EntryState::File { .. } | EntryState::Dir { .. } | EntryState::Absent)
-    };
-    let mut parts = change.path.components();
-    let (first, second, third) = (parts.next(), parts.next(), parts.next());
-    let own = match second {
-        Some(b"objects") => third != Some(b"info"),
-        Some(name) => FILES.contains(&name),
-        None => false,
-    };
-    let denied = change.verdict.as_ref().is_some_and(|verdict| !verdict.allowed);
-    first == Some(b".git") && own && !denied && plain(&change.old) && plain(&change.new)
+        changes.iter().copied().partition(|change| books.hold(change));
+    Folded { rest, inside_git: inside_git.len(), books }
 }
 
 /// What is said above the changes: whose, the digest, risks, conflicts, drift, warnings.
@@ -80,7 +65,7 @@ pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &Folded<'_>) -> Stri
     let _ = writeln!(text, "digest {}", set.digest);
     text.push_str(&shown.line(style, set));
     text.push_str(&risks(style, &shown.rest));
-    for conflict in &set.conflicts {
+    for conflict in shown.conflicts(set) {
         let line =
             format!("! conflict  {}: {}", conflict.path, visible_text(conflict.reason.as_bytes()));
         let _ = writeln!(text, "{}", style.red(&line));
@@ -157,12 +142,19 @@ pub(crate) fn stat(style: Style, changes: &[&Change]) -> String {
 /// The line under everything: what there is in all.
 pub(crate) fn totals(set: &ChangeSet) -> String {
     let totals = set.totals;
+    let books = GitBooks::of(&set.changes);
+    let git: Vec<&Change> =
+        set.changes.iter().filter(|change| !change.ignored && books.hold(change)).collect();
+    let in_git = |count: fn(&Change) -> u64| git.iter().map(|change| count(change)).sum::<u64>();
     let mut text = format!(
         "{} changed, +{} -{}",
-        counted(totals.files, "file", "files"),
-        totals.added,
-        totals.removed
+        counted(totals.files.saturating_sub(git.len() as u64), "file", "files"),
+        totals.added.saturating_sub(in_git(|change| change.added)),
+        totals.removed.saturating_sub(in_git(|change| change.removed))
     );
+    if !git.is_empty() {
+        let _ = write!(text, "; {} inside .git, left out", git.len());
+    }
     if totals.ignored > 0 {
         let _ = write!(
             text,
@@ -171,6 +163,18 @@ pub(crate) fn totals(set: &ChangeSet) -> String {
         );
     }
     text
+}
+
+/// The same where only some of it is shown.
+pub(crate) fn totals_of(set: &ChangeSet, shown: &[&Change]) -> String {
+    let sum = |count: fn(&Change) -> u64| shown.iter().map(|change| count(change)).sum::<u64>();
+    format!(
+        "{} shown, +{} -{}; in all {}",
+        counted(shown.len() as u64, "change", "changes"),
+        sum(|change| change.added),
+        sum(|change| change.removed),
+        totals(set)
+    )
 }
 
 /// `1 file`, `2 files`.
@@ -365,7 +369,7 @@ mod tests {
             ordered(&all(&set)).iter().map(|change| change.path.to_string()).collect();
         assert_eq!(names.first().unwrap(), ".git/hooks/post-commit");
         assert_eq!(names.last().unwrap(), "target/out.o");
-        let heading = heading(Style::PLAIN, &set, &fold(&all(&set)));
+        let heading = heading(Style::PLAIN, &set, &fold(&set, &all(&set)));
         assert!(
             heading.contains("! block     .git/hooks/post-commit: runs on the host"),
             "{heading}"

@@ -5,7 +5,8 @@ use super::style::Style;
 use crate::commands::SUBPROCESS;
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
-    ByteSize, Change, ChangeSet, EndReason, ExecEnd, ExecSpec, RefusedCall, show_duration,
+    ByteSize, Change, ChangeSet, EndReason, ExecEnd, ExecSpec, HunkId, HunkLine, RefusedCall,
+    RelPath, show_duration,
 };
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -108,7 +109,7 @@ pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate
         text.push_str(&unreached(style, end));
         return text;
     }
-    text.push_str(&risks(style, set));
+    text.push_str(&risks(style, set, &diff::fold(set, &changes), About::All));
     let _ = writeln!(text, "{} {} ({used})", style.bold("skep:"), diff::totals(set));
     text.push_str(&unreached(style, end));
     if fate == Fate::Removed {
@@ -163,40 +164,75 @@ fn refused(end: &ExecEnd) -> String {
     text
 }
 
-/// What an approval is about to apply: risks, then each path, then the totals and the digest.
-pub(crate) fn before_approval(style: Style, set: &ChangeSet, selected: &Folded<'_>) -> String {
-    let mut text = risks(style, set);
-    let (selected, inside_git) = (&selected.rest, selected.inside_git);
-    for change in selected.iter().take(LISTED) {
-        let counts = if change.added + change.removed > 0 {
-            format!("  +{} -{}", change.added, change.removed)
-        } else {
-            String::new()
-        };
-        let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), change.path);
+/// What an approval is about to apply: risks of it, then each path, then how many, and the digest.
+pub(crate) fn before_approval(
+    style: Style,
+    set: &ChangeSet,
+    about: About,
+    taken: &[&Change],
+    hunks: &[HunkId],
+) -> String {
+    let all: Vec<&Change> = set.changes.iter().collect();
+    let folded = diff::fold(set, if about == About::All { &all } else { taken });
+    let mut text = risks(style, set, &folded, about);
+    let (mut added, mut removed) = (0, 0);
+    for (index, change) in taken.iter().enumerate() {
+        let (plus, minus) = lines_taken(change, hunks);
+        (added, removed) = (added + plus, removed + minus);
+        if index < LISTED {
+            let counts =
+                if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
+            let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), change.path);
+        }
     }
-    if selected.len() > LISTED {
-        let _ = writeln!(text, "  … and {} more", selected.len() - LISTED);
+    if taken.len() > LISTED {
+        let _ = writeln!(text, "  … and {} more", taken.len() - LISTED);
     }
-    if inside_git > 0 {
-        let _ = writeln!(text, "  … and {inside_git} inside .git");
-    }
-    let _ = writeln!(text, "{} {}", style.bold("skep:"), diff::totals(set));
+    let count = diff::counted(taken.len() as u64, "change", "changes");
+    let _ = writeln!(text, "{} {count} to apply, +{added} -{removed}", style.bold("skep:"));
     let _ = writeln!(text, "digest {}", set.digest);
     text
 }
 
+/// The lines of a change that are taken over: all, or those of the hunks that were named.
+fn lines_taken(change: &Change, hunks: &[HunkId]) -> (u64, u64) {
+    let named: Vec<_> = change.hunks.iter().filter(|hunk| hunks.contains(&hunk.id)).collect();
+    if named.is_empty() {
+        return (change.added, change.removed);
+    }
+    let lines = || named.iter().flat_map(|hunk| &hunk.lines);
+    let count = |wanted: fn(&HunkLine) -> bool| lines().filter(|line| wanted(line)).count() as u64;
+    (
+        count(|line| matches!(line, HunkLine::Added(_))),
+        count(|line| matches!(line, HunkLine::Removed(_))),
+    )
+}
+
+/// What is warned of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum About {
+    /// The whole change set.
+    All,
+    /// Only what is shown.
+    Taken,
+}
+
 /// Risks, conflicts and warnings, cut to a screen.
-fn risks(style: Style, set: &ChangeSet) -> String {
-    let changes: Vec<&Change> = set.changes.iter().collect();
-    let folded = diff::fold(&changes);
+pub(crate) fn risks(style: Style, set: &ChangeSet, folded: &Folded<'_>, about: About) -> String {
+    let named = |path: &RelPath| folded.rest.iter().any(|change| change.path == *path);
     let said = folded.line(style, set) + &diff::risks(style, &folded.rest);
     let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
-    for conflict in &set.conflicts {
+    let conflicts = folded.conflicts(set);
+    for conflict in conflicts.iter().filter(|at| about == About::All || named(&at.path)) {
         let reason = visible_text(conflict.reason.as_bytes());
         lines.push(style.red(&format!("! conflict  {}: {reason}", conflict.path)));
     }
-    for warning in &set.warnings {
+    // A warning names the paths it is about.
+    let meant = |warning: &&String| {
+        about == About::All
+            || folded.rest.iter().any(|change| warning.contains(&format!("`{}`", change.path)))
+    };
+    for warning in set.warnings.iter().filter(meant) {
         lines.push(style.yellow(&format!("! warning   {}", visible_text(warning.as_bytes()))));
     }
     let more = lines.len().saturating_sub(LISTED);

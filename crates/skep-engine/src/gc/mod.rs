@@ -8,7 +8,7 @@
 mod leftovers;
 mod sandboxes;
 
-pub(crate) use sandboxes::{EXPIRED, TTL, end_of_life};
+pub(crate) use sandboxes::{EXPIRED, KEPT, TTL, end_of_life};
 
 use crate::Engine;
 use crate::api::{GcDecision, GcPart, GcRequest};

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(crate) const TTL: &str = "skep.ttl";
 /// The label of one whose time is over and whose work is kept: when that was decided.
 pub(crate) const EXPIRED: &str = "skep.expired";
+/// The label of one that is kept although nothing was changed in it.
+pub(crate) const KEPT: &str = "skep.keep";
 
 /// What is known of a sandbox when it is decided about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,12 @@ struct Facts {
     running: bool,
     /// Changes nobody has decided on.
     unreviewed: u64,
+    /// Whether those are only ignored paths and git's own.
+    only_apart: bool,
+    /// Ignored paths and changes of git's own that hold nobody up any more.
+    apart: u64,
+    /// Whether somebody wants it without changes too.
+    kept: bool,
     /// States kept under a label, which nobody may have reviewed.
     snapshots: usize,
     /// Since its row last changed.
@@ -242,10 +250,16 @@ impl Engine {
         let snapshots = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
         // A running one stays in any case: no need to pause it for a look.
         let look = sandbox.state != SandboxState::Creating && (!running || expired);
+        let left = if look { Some(self.left(sandbox)?) } else { None };
+        let unreviewed = left.map_or(0, |left| left.unreviewed());
+        let all = left.map_or(0, |left| left.changes + left.ignored + left.git);
         Ok(Facts {
             state: sandbox.state,
             running,
-            unreviewed: if look { self.unreviewed(sandbox)? } else { 0 },
+            unreviewed,
+            only_apart: left.is_some_and(|left| left.changes == 0),
+            apart: all - unreviewed,
+            kept: sandbox.labels.contains_key(KEPT),
             snapshots: holding_work(&snapshots),
             idle: self.age(&sandbox.updated_at)?,
             expired,
@@ -279,7 +293,10 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
         return decided;
     }
     if facts.unreviewed > 0 {
-        let mut reason = format!("{} unreviewed change(s)", facts.unreviewed);
+        let mut reason = match facts.only_apart {
+            true => format!("{} path(s) that are ignored or git's own are left", facts.unreviewed),
+            false => format!("{} unreviewed change(s)", facts.unreviewed),
+        };
         if facts.expired {
             reason.push_str("; its time to live is over");
         }
@@ -297,7 +314,11 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
         decided.push((Action::Keep, reason));
         return decided;
     }
-    decided.push(reviewed(facts, ages, room, &idle));
+    let (action, mut reason) = reviewed(facts, ages, room, &idle);
+    if facts.apart > 0 {
+        reason.push_str(&format!("; {} path(s) left that are ignored or git's own", facts.apart));
+    }
+    decided.push((action, reason));
     decided
 }
 
@@ -309,6 +330,9 @@ fn reviewed(facts: &Facts, ages: &Ages, room: Option<ByteSize>, idle: &str) -> (
     let (age, word) = match facts.state {
         SandboxState::Approved => (ages.approved, "approved"),
         SandboxState::Rejected => (ages.rejected, "rejected"),
+        _ if facts.kept && ages.idle.is_none_or(|age| facts.idle < age) && room.is_none() => {
+            return (Action::Keep, "it has no changes and was kept by `--keep`".into());
+        }
         _ if ages.keep_empty => return (Action::Keep, "it has no changes; `gc.keep_empty`".into()),
         _ => return (Action::Remove, "it has no changes and does not run".into()),
     };
@@ -334,6 +358,9 @@ mod tests {
             state,
             running: false,
             unreviewed: 0,
+            only_apart: false,
+            apart: 0,
+            kept: false,
             snapshots: 0,
             idle,
             expired: false,
@@ -393,6 +420,10 @@ mod tests {
     fn what_was_decided_goes_with_age_or_for_room() {
         use SandboxState::{Approved, Rejected, Stopped};
         assert_eq!(actions(&facts(Stopped), None, None), [Action::Remove]);
+        let kept = Facts { kept: true, ..facts(Stopped) };
+        assert_eq!(actions(&kept, None, None), [Action::Keep]);
+        assert_eq!(actions(&kept, Some(2 * HOUR), None), [Action::Keep]);
+        assert_eq!(actions(&kept, Some(HOUR), None), [Action::Remove]);
         assert_eq!(actions(&facts(Approved), None, None), [Action::Keep]);
         let day = |state, days: u32| Facts { idle: 24 * days * HOUR, ..facts(state) };
         assert_eq!(actions(&day(Approved, 1), None, None), [Action::Remove]);

@@ -22,12 +22,13 @@ mod publish;
 use crate::Engine;
 use crate::api::{PullReport, PulledRef};
 use crate::problems::{OrProblem, io_problem};
+use crate::review::{PULLED, all_pulled, references};
 use gix::bstr::ByteSlice;
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::git::ConnectMode;
 use gix::protocol::transport::client::git::blocking_io::Connection;
 use pipe::Pipe;
-use serde_json::json;
+use serde_json::{Value, json};
 use skep_provider::Attach;
 use skep_types::{ByteSize, Code, ExecId, ExecSpec, Limits, Problem, Sandbox, SandboxId};
 use std::path::Path;
@@ -67,6 +68,8 @@ impl Engine {
         let project = open_project(sandbox.project.as_path())?;
         let was_running = self.is_running(&sandbox);
         let sandbox = self.ensure_running(sandbox)?;
+        // Before the fetch: what is committed while it runs counts as not pulled.
+        let before = self.while_still(&sandbox, || self.derive(&sandbox))?.changes;
         let receiver = self.layout().sandbox(id).join("pull");
         let clear = || {
             crate::trash::discard(&receiver, &self.layout().trash())
@@ -88,6 +91,11 @@ impl Engine {
         let moved: Vec<&PulledRef> = report.refs.iter().filter(|entry| entry.changed).collect();
         let event = self.event("commits.pulled", id, None, json!({ "refs": moved }));
         self.store.append_events(&[event]).or_problem()?;
+        if let Some(references) = references(&before).filter(|_| all_pulled(&before)) {
+            self.update(id, "sandbox.pulled", Value::Null, &mut |row| {
+                row.labels.insert(PULLED.into(), references.clone());
+            })?;
+        }
         Ok(report)
     }
 

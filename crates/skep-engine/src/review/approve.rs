@@ -1,16 +1,18 @@
 //! Taking a selection over.
 
 use super::journal::{Direction, Note};
+use super::left::{Commits, Left};
 use crate::Engine;
 use crate::api::{ApproveReport, ApproveRequest, CommitRequest};
 use crate::problems::OrProblem;
 use serde_json::json;
-use skep_policy::PathSelector;
+use skep_policy::{GitBooks, PathSelector};
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Change, ChangeSetDigest, Code,
     Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
 };
 use skep_workspace::{Derived, Plan};
+use std::collections::BTreeSet;
 
 impl Engine {
     pub(crate) fn approve_selection(
@@ -50,12 +52,23 @@ impl Engine {
         let mut derived = self.derive(sandbox)?;
         check_digest(request.digest, derived.digest)?;
         self.judge(sandbox, &mut derived.changes)?;
-        let plan = skep_workspace::plan(&self.workspace(sandbox), &derived, &request.selection)
-            .or_problem()?;
+        let meant = selector(&request.allow_risky)?;
+        let books = GitBooks::of(&derived.changes);
+        let held: BTreeSet<&RelPath> =
+            derived.changes.iter().filter(|change| books.hold(change)).map(|c| &c.path).collect();
+        let apart = |path: &RelPath| held.contains(path) && !meant(path);
+        let plan = skep_workspace::plan_leaving(
+            &self.workspace(sandbox),
+            &derived,
+            &request.selection,
+            &apart,
+        )
+        .or_problem()?;
         let taken = taken(&derived.changes, &plan);
-        check_risk(sandbox, &taken, &request.allow_risky)?;
+        check_risk(sandbox, &taken, &meant)?;
         check_rules(&taken)?;
-        let notes = merge_notes(&derived, &plan);
+        let mut notes = merge_notes(&derived, &plan);
+        notes.extend(left_in_git(sandbox, books, plan.apart, &request.selection));
         let remaining_ignored = remaining_ignored(&derived, &plan);
         let mut report = ApproveReport {
             approval: None,
@@ -66,7 +79,16 @@ impl Engine {
             commit: None,
             notes,
         };
-        if request.dry_run || plan.targets.is_empty() {
+        if request.dry_run {
+            return Ok(report);
+        }
+        // Ignored paths and git's own are set apart and said; they are no work that waits.
+        let nothing_waits = plan.remaining == plan.apart
+            && Left::of(sandbox, &derived.changes).commits != Commits::Waiting;
+        if plan.targets.is_empty() {
+            if nothing_waits && request.selection.is_everything() && !derived.changes.is_empty() {
+                self.all_reviewed(sandbox, SandboxState::Approved)?;
+            }
             return Ok(report);
         }
         if let Some(command) = &request.check {
@@ -86,7 +108,7 @@ impl Engine {
         report.notes.extend(applied.late_writes.iter().map(|path| {
             format!("`{path}`: a program wrote to the old file while it was replaced; the write is in the backup")
         }));
-        if report.remaining == 0 && report.remaining_ignored == 0 {
+        if nothing_waits {
             self.all_reviewed(sandbox, SandboxState::Approved)?;
         }
         Ok(report)
@@ -171,14 +193,42 @@ fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
     changes.iter().filter(hit).collect()
 }
 
+/// Whether a path was said to be meant although it is risky.
+fn selector(allowed: &[skep_types::ByteString]) -> Result<impl Fn(&RelPath) -> bool, Problem> {
+    let selector =
+        PathSelector::parse(allowed).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    let some = !allowed.is_empty();
+    Ok(move |path: &RelPath| some && selector.matches(path))
+}
+
+/// What is said of git's own changes that an approval of everything left where they are.
+fn left_in_git(
+    sandbox: &Sandbox,
+    books: GitBooks,
+    count: usize,
+    selection: &Selection,
+) -> Option<String> {
+    if count == 0 || !selection.is_everything() {
+        return None;
+    }
+    let name = &sandbox.name;
+    Some(match books.new_repository {
+        true => format!(
+            "the repository made inside ({count} paths in `.git`) is left out: to have its commits, \
+             `git init` here, then `skep pull {name}`"
+        ),
+        false => format!(
+            "{count} of git's own changes in `.git` are left out; `skep pull {name}` brings commits \
+             made inside"
+        ),
+    })
+}
+
 fn check_risk(
     sandbox: &Sandbox,
     taken: &[&Change],
-    allowed: &[skep_types::ByteString],
+    covered: &dyn Fn(&RelPath) -> bool,
 ) -> Result<(), Problem> {
-    let selector =
-        PathSelector::parse(allowed).map_err(|error| Problem::from_error(Code::Usage, &error))?;
-    let covered = |path: &RelPath| !allowed.is_empty() && selector.matches(path);
     let risky: Vec<_> =
         taken.iter().filter(|change| change.risk >= Risk::Ask && !covered(&change.path)).collect();
     if risky.is_empty() {
@@ -198,10 +248,14 @@ fn check_risk(
     let hint = if risky.iter().all(inside_git) {
         format!(
             "`.git` does not come back as files: `skep pull {name}` brings the commits made inside, \
-             `skep approve {name} PATH…` applies other paths, `--allow-risky PATH` what is meant"
+             `skep approve {name} PATH…` applies other paths, `--allow-risky PATH` what is meant; \
+             `skep reject {name} PATH` drops it, and everything else can be approved"
         )
     } else {
-        "approve other paths by name, or say `--allow-risky PATH` for each that is meant".to_owned()
+        format!(
+            "`skep approve {name} PATH…` applies other paths; `--allow-risky PATH`, for each, what is \
+             meant; `skep reject {name} PATH` drops it, and everything else can be approved"
+        )
     };
     Err(Problem::new(Code::Risky, format!("risky changes need a word of their own: {first}{more}"))
         .hint(hint)

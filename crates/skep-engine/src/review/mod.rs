@@ -3,10 +3,12 @@
 mod approve;
 mod journal;
 mod judge;
+mod left;
 mod reject;
 mod siblings;
 mod undo;
 
+pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::write_all;
 
 use crate::problems::OrProblem;
@@ -103,10 +105,10 @@ impl Engine {
         }
     }
 
-    /// How many changes nobody has decided on, ignored ones included.
-    pub(crate) fn unreviewed(&self, sandbox: &Sandbox) -> Result<u64, Problem> {
+    /// What nobody has decided on.
+    pub(crate) fn left(&self, sandbox: &Sandbox) -> Result<Left, Problem> {
         let derived = self.while_still(sandbox, || self.derive(sandbox))?;
-        Ok(derived.changes.len() as u64)
+        Ok(Left::of(sandbox, &derived.changes))
     }
 
     pub(crate) fn change_set(&self, id: &SandboxId) -> Result<ChangeSet, Problem> {

@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::problems::OrProblem;
+use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
 use skep_types::{Change, Problem, Sandbox, SandboxState, WorkspaceDriver};
 
@@ -36,8 +37,13 @@ impl Engine {
             return None;
         }
         let levels = self.own_levels(sibling, &sandbox.layers);
+        // Whoever commits or looks around writes there, and nothing of it is ever applied as files.
+        let books = GitBooks::of(changes);
         let touched = |change: &&Change| {
-            levels.iter().any(|level| level.stat(&change.path).is_ok_and(|stat| stat.is_some()))
+            !books.hold(change)
+                && levels
+                    .iter()
+                    .any(|level| level.stat(&change.path).is_ok_and(|stat| stat.is_some()))
         };
         let paths: Vec<_> =
             changes.iter().filter(touched).map(|change| change.path.to_string()).collect();

@@ -61,8 +61,8 @@ impl Engine {
         };
         let (undo, applied) = self.apply(undo, identity, targets, &note)?;
         // The undo stands, whether or not the rest can be counted.
-        let remaining =
-            locked.and_then(|(sandbox, _lock)| self.unreviewed(&sandbox).ok()).unwrap_or(0);
+        let remaining = locked.and_then(|(sandbox, _lock)| self.left(&sandbox).ok());
+        let remaining = remaining.map_or(0, |left| left.changes + left.ignored + left.git);
         let commit_stays = approval.commit.iter().map(|commit| {
             format!(
                 "the commit {commit} stays: if it is the newest, `git reset {commit}^` takes it back; \

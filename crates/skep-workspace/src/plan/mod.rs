@@ -30,6 +30,8 @@ pub struct Plan {
     pub settlement: Settlement,
     /// Changes (ignored ones not counted) that are still to be reviewed afterwards.
     pub remaining: usize,
+    /// Those among them that were set apart.
+    pub apart: usize,
 }
 
 /// Plans the approval of a selection. The project is not touched; base bytes that an undo or a later
@@ -39,9 +41,20 @@ pub fn plan(
     derived: &Derived,
     selection: &Selection,
 ) -> Result<Plan, PlanError> {
-    let mut picked = select::select(derived, selection, Purpose::Approve)?;
+    plan_leaving(spec, derived, selection, &|_| false)
+}
+
+/// The same, leaving out what is set apart unless it is named: by its own path, or by a directory or
+/// glob that begins with the same name.
+pub fn plan_leaving(
+    spec: &WorkspaceSpec,
+    derived: &Derived,
+    selection: &Selection,
+    apart: &dyn Fn(&RelPath) -> bool,
+) -> Result<Plan, PlanError> {
+    let mut picked = select::select(derived, selection, Purpose::Approve, apart)?;
     pull_in(derived, &mut picked)?;
-    let conflicts = select::conflicts_of(derived, selection, &picked)?;
+    let conflicts = select::conflicts_of(derived, selection, &picked, apart)?;
     if !conflicts.is_empty() {
         return Err(PlanError::Conflicts(conflicts));
     }
@@ -67,14 +80,16 @@ pub fn plan(
     planner.make_parents()?;
     planner.remove_directories()?;
     planner.check_replaced()?;
-    let remaining = derived
+    let remaining: Vec<&Change> = derived
         .changes
         .iter()
         .filter(|change| !change.ignored && picked.get(&change.path) != Some(&Pick::Whole))
-        .count();
+        .collect();
+    let apart = remaining.iter().filter(|change| apart(&change.path)).count();
+    let remaining = remaining.len();
     let Planner { targets, settled, .. } = planner;
     let settlement = Settlement { paths: settled.into_values().collect() };
-    Ok(Plan { targets: targets.into_values().collect(), settlement, remaining })
+    Ok(Plan { targets: targets.into_values().collect(), settlement, remaining, apart })
 }
 
 /// Adds what the picked changes cannot be without: a directory that takes the place of a file above

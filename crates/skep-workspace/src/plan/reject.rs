@@ -44,7 +44,7 @@ pub fn reject(
     derived: &Derived,
     selection: &Selection,
 ) -> Result<Rejected, PlanError> {
-    let mut picked = select::select(derived, selection, Purpose::Reject)?;
+    let mut picked = select::select(derived, selection, Purpose::Reject, &|_| false)?;
     pull_in(derived, &mut picked);
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;

@@ -47,19 +47,21 @@ pub(crate) fn select(
     derived: &Derived,
     selection: &Selection,
     purpose: Purpose,
+    apart: &dyn Fn(&RelPath) -> bool,
 ) -> Result<Picked, PlanError> {
     let special = Specials::of(derived);
     let mut picked = Picked::new();
     if selection.is_everything() {
         for change in &derived.changes {
-            let left_out = purpose == Purpose::Approve && special.leaves_out(change);
+            let left_out =
+                apart(&change.path) || (purpose == Purpose::Approve && special.leaves_out(change));
             if !left_out && (!change.ignored || selection.ignored) {
                 picked.insert(change.path.clone(), Pick::Whole);
             }
         }
     }
     for text in &selection.paths {
-        pick_pattern(derived, selection, purpose, &special, text, &mut picked)?;
+        pick_pattern(derived, selection, (purpose, apart), &special, text, &mut picked)?;
     }
     for id in &selection.hunks {
         pick_hunk(derived, id, &mut picked)?;
@@ -98,7 +100,7 @@ impl<'a> Specials<'a> {
 fn pick_pattern(
     derived: &Derived,
     selection: &Selection,
-    purpose: Purpose,
+    (purpose, apart): (Purpose, &dyn Fn(&RelPath) -> bool),
     special: &Specials<'_>,
     text: &ByteString,
     picked: &mut Picked,
@@ -114,6 +116,10 @@ fn pick_pattern(
             return Err(PlanError::Special(change.path.clone()));
         }
         if purpose == Purpose::Approve && named == Named::Among && special.leaves_out(change) {
+            continue;
+        }
+        if apart(&change.path) && !pattern.enters(&change.path) {
+            found = true;
             continue;
         }
         let asked = selection.ignored || !change.ignored || named == Named::Exactly;
@@ -165,6 +171,18 @@ impl Pattern {
         Some(if exact { Named::Exactly } else { Named::Among })
     }
 
+    /// Whether it names the topmost directory under which `path` lies, and not only everything.
+    fn enters(&self, path: &RelPath) -> bool {
+        let Some(top) = path.components().next() else { return false };
+        match self {
+            Self::Path(named) => named.components().next() == Some(top),
+            Self::Glob(glob) => {
+                let text = glob.glob().glob().as_bytes();
+                text.strip_prefix(top).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'))
+            }
+        }
+    }
+
     /// Whether it names the ignored directory (or something in it) under which `path` lies.
     fn names_ignored(&self, derived: &Derived, path: &RelPath) -> bool {
         let Self::Path(named) = self else { return false };
@@ -202,6 +220,7 @@ pub(crate) fn conflicts_of(
     derived: &Derived,
     selection: &Selection,
     picked: &Picked,
+    apart: &dyn Fn(&RelPath) -> bool,
 ) -> Result<Vec<Conflict>, PlanError> {
     let mut paths: BTreeSet<&RelPath> = picked.keys().collect();
     for change in &derived.changes {
@@ -219,6 +238,7 @@ pub(crate) fn conflicts_of(
     for entry in derived.detail.entries.values() {
         let Standing::Conflict(reason) = &entry.standing else { continue };
         let bare = !changed.contains(&entry.path)
+            && !apart(&entry.path)
             && (selection.is_everything()
                 || patterns.iter().any(|pattern| pattern.matches(&entry.path)));
         if bare || paths.contains(&entry.path) {
