@@ -40,7 +40,8 @@ fn a_review_does_not_walk_the_project() {
                 &["undo"],
                 &["snapshot", "s", "label"],
                 &["approve", "s"],
-                &["rm", "s"],
+                // The snapshot holds what was never approved as it was then.
+                &["rm", "--discard", "s"],
                 &["create", "t"],
                 &["fork", "t", "--name", "u"],
                 &["rm", "--discard", "t", "u"],

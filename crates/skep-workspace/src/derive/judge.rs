@@ -85,6 +85,9 @@ struct Subject {
 /// The sandbox worked on what lies under a filesystem that is mounted in the project.
 const MOUNTED_OVER: &str = "another filesystem is mounted there in the project, and is not crossed";
 
+/// The sandbox wrote where it was shown nothing.
+const HIDDEN: &str = "the project has something here that is hidden from the sandbox";
+
 /// See [`Spelling`].
 const FOLDED: &str = "the project's filesystem takes this name for another one that is there";
 
@@ -283,15 +286,12 @@ impl Judge<'_> {
         if sandbox.is_absent() {
             return Ok(());
         }
-        let standing = self
-            .trees
-            .project
-            .stat(&path)
-            .map_err(|source| DeriveError::read("project", &path, source))?
-            .map_or(Standing::Clean, |_| {
-                let reason = "the project has something here that is hidden from the sandbox";
-                Standing::Conflict(reason.to_owned())
-            });
+        let standing = match self.trees.project.stat(&path) {
+            Ok(None) => Standing::Clean,
+            Ok(Some(_)) => Standing::Conflict(HIDDEN.to_owned()),
+            Err(source) if is_mounted_over(&source) => Standing::Conflict(MOUNTED_OVER.to_owned()),
+            Err(source) => return Err(DeriveError::read("project", &path, source)),
+        };
         let base = Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None };
         let project = EntryState::Absent;
         let entry = Entry { path: path.clone(), base, project, sandbox, level, standing };
