@@ -251,7 +251,11 @@ fn a_review_over_http_is_the_command_lines() {
         let mut sandbox = server.get("/v1/sandboxes/s").is(200).json();
         sandbox["snapshots"] = shown["snapshots"].clone();
         // Told as part of the policy.
-        sandbox["network"] = shown["network"].clone();
+        assert_eq!(sandbox["policy"]["allow_changes"], shown["changes"]["allow"]);
+        assert_eq!(sandbox["policy"]["workdir"], shown["workdir"]);
+        for key in ["network", "changes", "workdir"] {
+            sandbox[key] = shown[key].clone();
+        }
         // Asked of the provider by `show` only.
         sandbox["provider_facts"] = shown["provider_facts"].clone();
         assert_contains(&sandbox, &shown, "sandbox");
