@@ -97,9 +97,10 @@ fn a_full_disk_is_said_and_survived() {
     });
 }
 
-/// Filled by somebody else, with nothing kept back and something to settle: looking works.
+/// Filled by somebody else, with nothing kept back and something to settle: looking works, and so does
+/// removing what takes room.
 #[test]
-fn on_a_full_disk_sandboxes_are_listed() {
+fn on_a_full_disk_sandboxes_are_listed_and_removed() {
     for_each([Who::root()], |lab| {
         lab.write("a", "a\n");
         let (skep, state) = (lab.binary.display(), lab.state.display());
@@ -113,9 +114,9 @@ fn on_a_full_disk_sandboxes_are_listed() {
                  if [ \"$(readlink $process/exe)\" = {skep} ]; then kill -9 ${{process#/proc/}}; fi
              done
              {skep} ls --json > /dev/null; echo listed $?
-             rm {state}/filler
              {skep} rm --discard s 2>&1; echo first $?
              {skep} rm --discard t 2>&1; echo second $?
+             rm {state}/filler
              {skep} create u > /dev/null && {skep} exec u -- true; echo works $?
              {skep} rm --discard u 2>&1
              {skep} ls --all; echo end $?; ls -A {state}/sandboxes {state}/trash"

@@ -226,7 +226,11 @@ impl Engine {
         failpoint::hit("remove.judged")
             .map_err(|error| io_problem("remove", self.layout().root(), &error))?;
         let unread = if discard { Unread::IsLost } else { Unread::Fails };
-        let last = self.spending(|| self.still(&sandbox, unread))?;
+        let still = || self.still(&sandbox, unread);
+        let last = match discard {
+            true => self.giving_way(&sandbox, still)?,
+            false => self.spending(still)?,
+        };
         let judged = match discard {
             true => Ok(()),
             false => self.derive(&sandbox).and_then(|found| {
@@ -238,13 +242,33 @@ impl Engine {
             self.note_stopped(sandbox, &last.ended)?;
             return Err(problem);
         }
-        self.spending(|| self.delete_stilled(&sandbox, &last))
+        self.giving_way(&sandbox, || self.delete_stilled(&sandbox, &last))
     }
 
     /// On a full disk not even a row can be written: what removing needs is kept back, and spent.
     fn spending<T>(&self, remove: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
         match remove() {
             Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
+                remove()
+            }
+            other => other,
+        }
+    }
+
+    /// The same where it is decided that the sandbox goes with its changes. If not even that was kept
+    /// back, they go first: they make room for the row that says so.
+    fn giving_way<T>(
+        &self,
+        sandbox: &Sandbox,
+        remove: impl Fn() -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let changes = || self.layout().sandbox(&sandbox.id).join("upper");
+        match self.spending(&remove) {
+            Err(problem)
+                if problem.code == Code::NoSpace
+                    && self.end_processes(sandbox).is_ok()
+                    && trash::remove(&changes()).is_ok() =>
+            {
                 remove()
             }
             other => other,
