@@ -123,3 +123,20 @@ fn an_exec_past_the_time_to_live_is_refused() {
         wait_for("its end", 20, || (lab.exec_script("t", "true").run().code() != 0).then_some(()));
     });
 }
+
+/// Whoever looked was killed: a command that waited for the end of the look begins all the same.
+#[test]
+fn a_command_does_not_wait_for_a_look_whose_looker_died() {
+    for_both(|lab| {
+        lab.create("d");
+        lab.skep(["exec", "-d", "d", "--", "sleep", "600"]).run().ok();
+        let mut looking = standing(lab.skep(["diff", "d"]), "look.still");
+        let waits = lab.exec_script("d", "echo 1 > one").spawn();
+        let execs = || lab.skep(["ps", "d", "--json"]).run().ok().json().as_array().unwrap().len();
+        wait_for("the command to be asked for", 20, || (execs() >= 2).then_some(()));
+        looking.kill().unwrap();
+        looking.wait().unwrap();
+        let ended = waits.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+    });
+}

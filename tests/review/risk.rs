@@ -276,18 +276,37 @@ fn a_file_behind_a_link_of_the_projects_is_judged_by_the_links_name() {
         lab.write("editor/tasks.json", "{}\n");
         lab.write("env.sh", "x\n");
         lab.write("sub/hk/plain", "x\n");
-        for (link, target) in [(".vscode", "editor"), (".envrc", "env.sh"), ("sub/.husky", "hk")] {
+        lab.write("githooks/readme", "x\n");
+        lab.write("ci/readme", "x\n");
+        lab.directory(".git");
+        lab.directory(".github");
+        let absolute = lab.project.join("editor").display().to_string();
+        for (link, target) in [
+            (".vscode", absolute.as_str()),
+            (".envrc", "middle"),
+            ("middle", "env.sh"),
+            ("sub/.husky", "hk"),
+            (".git/hooks", "../githooks"),
+            (".github/workflows", "../ci"),
+        ] {
             std::os::unix::fs::symlink(target, lab.project.join(link)).unwrap();
         }
         lab.own_below(&lab.project);
         lab.worked(
             "s",
-            "echo evil > .vscode/tasks.json; echo evil >> .envrc; echo evil > sub/.husky/pre-commit",
+            "echo evil > .vscode/tasks.json; echo evil >> .envrc; echo evil > sub/.husky/pre-commit
+             echo evil > githooks/pre-commit; echo evil > ci/x.yml",
         );
         let diff = lab.diff("s");
-        for path in ["editor/tasks.json", "env.sh", "sub/hk/pre-commit"] {
+        for (path, risk) in [
+            ("editor/tasks.json", "ask"),
+            ("env.sh", "ask"),
+            ("sub/hk/pre-commit", "ask"),
+            ("githooks/pre-commit", "block"),
+            ("ci/x.yml", "note"),
+        ] {
             let found = change(&diff, path);
-            assert_eq!(found["risk"], "ask", "{found}");
+            assert_eq!(found["risk"], risk, "{found}");
             assert!(found["risk_reasons"].to_string().contains("through a link"), "{found}");
         }
         lab.skep(["approve", "s"]).run().exits(5);

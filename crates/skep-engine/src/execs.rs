@@ -38,6 +38,12 @@ impl Engine {
                 row.state = SandboxState::Ready;
             })?;
         }
+        if self.layout().stilled(&sandbox.id).exists() {
+            // Somebody looks at it, and it goes on when their lock is free; or they died over it, and
+            // it goes on when somebody sees to it. Should this take too long, the keeper waits instead.
+            drop(self.lock_sandbox(&sandbox.id));
+            self.wake_forgotten(&sandbox)?;
+        }
         let started =
             self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
         // It may have waited for an approval that had the sandbox paused.

@@ -151,8 +151,9 @@ impl RiskTable {
 
     /// Whether something is read under this name, or below it.
     pub fn names(&self, path: &RelPath) -> bool {
-        let folded = folded_path(path.as_bytes());
-        !self.patterns.entry(&folded).is_empty() || !self.leading.entry(&folded).is_empty()
+        let mut findings = Findings::default();
+        self.judge_path(path, &EntryState::Absent, &mut findings);
+        !findings.0.is_empty() || !self.leading.entry(&folded_path(path.as_bytes())).is_empty()
     }
 
     fn judge_path(&self, path: &RelPath, state: &EntryState, findings: &mut Findings) {

@@ -8,22 +8,48 @@ use std::path::Path;
 pub(crate) fn as_meant(project: &Path, hide: &[String]) -> Vec<String> {
     let mut meant = Vec::with_capacity(hide.len());
     for text in hide {
-        let path = Path::new(text);
-        let below = path.strip_prefix(project).unwrap_or(path.strip_prefix("/").unwrap_or(path));
-        meant.push(match path.starts_with(project) {
-            true => format!("/{}", below.display()),
-            false => text.clone(),
-        });
-        let Ok(place) = project.join(below).canonicalize() else { continue };
+        let below = below(project, text);
+        match &below {
+            Some(below) => meant.push(format!("/{below}")),
+            None => meant.push(text.clone()),
+        }
+        let text = below.as_deref().unwrap_or(text).trim_start_matches('/');
+        // A link may stand anywhere before the first name that means several.
+        let (path, rest) = literal_part(text);
+        let Ok(place) = project.join(path).canonicalize() else { continue };
         let Ok(place) = place.strip_prefix(project) else { continue };
-        if place != below
+        if place != Path::new(path)
             && !place.as_os_str().is_empty()
             && let Some(place) = place.to_str()
         {
-            meant.push(format!("/{}", escaped(place)));
+            meant.push(format!("/{}{rest}", escaped(place)));
         }
     }
     meant
+}
+
+/// What an absolute path of the host means in the project, if it leads there by whatever name.
+fn below(project: &Path, text: &str) -> Option<String> {
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        return None;
+    }
+    if let Ok(below) = path.strip_prefix(project) {
+        return below.to_str().map(str::to_owned);
+    }
+    let above = path.ancestors().skip(1).find(|above| above.exists())?;
+    let real = above.canonicalize().ok()?;
+    let inside = real.strip_prefix(project).ok()?.join(path.strip_prefix(above).ok()?);
+    inside.to_str().map(str::to_owned)
+}
+
+/// The names before the first that means several, and the rest with its slash.
+fn literal_part(text: &str) -> (&str, &str) {
+    let Some(wild) = text.find(['*', '?', '[', '{', '\\']) else { return (text, "") };
+    match text[..wild].rfind('/') {
+        Some(slash) => text.split_at(slash),
+        None => ("", text),
+    }
 }
 
 /// A path as a pattern that means just it.
@@ -57,8 +83,13 @@ mod tests {
         assert_eq!(meant(&project.join("real/secret").display().to_string()), ["/real/secret"]);
         let through = project.join("conf/secret").display().to_string();
         assert_eq!(meant(&through), ["/conf/secret", "/real/secret"]);
-        for same in ["*.pem", "out/passwd", "missing/x", "/real"] {
+        for same in ["*.pem", "out/passwd", "missing/x", "/real", "/etc/passwd"] {
             assert_eq!(meant(same), [same]);
         }
+        assert_eq!(meant("conf/*.txt"), ["conf/*.txt", "/real/*.txt"]);
+        let other = scratch.path().join("other");
+        std::os::unix::fs::symlink(&project, &other).unwrap();
+        let named = other.join("real/secret").display().to_string();
+        assert_eq!(meant(&named), ["/real/secret"]);
     }
 }

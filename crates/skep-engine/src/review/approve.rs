@@ -83,8 +83,10 @@ impl Engine {
             return Ok(report);
         }
         // Ignored paths and git's own are set apart and said; they are no work that waits.
+        // What still runs may add to them when nobody looks any more.
         let nothing_waits = plan.remaining == plan.apart
-            && Left::of(sandbox, &derived.changes).commits != Commits::Waiting;
+            && Left::of(sandbox, &derived.changes).commits != Commits::Waiting
+            && (plan.apart == 0 || !self.anything_runs(sandbox)?);
         if plan.targets.is_empty() {
             if nothing_waits && request.selection.is_everything() && !derived.changes.is_empty() {
                 self.all_reviewed(sandbox, SandboxState::Approved)?;
@@ -112,6 +114,12 @@ impl Engine {
             self.all_reviewed(sandbox, SandboxState::Approved)?;
         }
         Ok(report)
+    }
+
+    /// Whether a command has not ended.
+    fn anything_runs(&self, sandbox: &Sandbox) -> Result<bool, Problem> {
+        let execs = self.execs_of(&sandbox.id)?;
+        Ok(execs.iter().any(|exec| exec.end.is_none()))
     }
 
     /// Nothing is left to review.

@@ -3,15 +3,14 @@
 use crate::Engine;
 
 use rustix::fs::{FileType, Stat};
-use skep_policy::{
-    AcceptanceRules, ChangeFacts, LinkTarget, RiskTable, bare_repositories, in_bare_repository,
-    link_target,
-};
+use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Problem, RelPath, Sandbox};
 use skep_workspace::WorkspaceSpec;
 use skep_workspace::tree::TreeRoot;
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// As much of a text as is looked at for deceptive characters.
 const TEXT: u64 = 1 << 20;
@@ -29,7 +28,7 @@ impl Engine {
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
         let bare = bare(changes, &levels, project.as_ref());
         let execs = self.execs_of(&sandbox.id)?;
-        let links = links(changes, table, project.as_ref());
+        let links = links(changes, table, sandbox.project.as_path(), project.as_ref());
         for change in changes {
             let text = new_text(change, &levels);
             let aliases = aliases(&change.path, &links);
@@ -79,13 +78,22 @@ struct Alias {
     target: RelPath,
 }
 
-/// The links beside what was changed and above it; further ones are not looked for, which would be a
-/// walk through the project.
-fn links(changes: &[Change], table: &RiskTable, project: Option<&TreeRoot>) -> Vec<Alias> {
+/// Where links lie that others set up for a whole project.
+const WELL_KNOWN: [&[u8]; 3] = [b".git", b".github", b".config"];
+
+/// The links beside what was changed and above it, and those in the places that every project has;
+/// further ones are not looked for, which would be a walk through the project.
+fn links(
+    changes: &[Change],
+    table: &RiskTable,
+    path: &Path,
+    project: Option<&TreeRoot>,
+) -> Vec<Alias> {
     let Some(project) = project else { return Vec::new() };
     let above = |change: &Change| change.path.ancestors().collect::<Vec<_>>();
+    let known = WELL_KNOWN.into_iter().filter_map(|name| RelPath::parse(name).ok());
     let directories: BTreeSet<RelPath> =
-        changes.iter().flat_map(above).chain([RelPath::root()]).collect();
+        changes.iter().flat_map(above).chain(known).chain([RelPath::root()]).collect();
     let mut found = Vec::new();
     for directory in directories {
         // What is new inside has no links of the project's.
@@ -98,11 +106,11 @@ fn links(changes: &[Change], table: &RiskTable, project: Option<&TreeRoot>) -> V
             if !table.names(&link) {
                 continue;
             }
-            let target =
-                project.read_link(&link).ok().map(|text| link_target(&link, text.as_bytes()));
-            if let Some(LinkTarget::Inside(target)) = target {
-                found.push(Alias { link, target });
-            }
+            // Links behind the link are followed, wherever they lead; only the name counts.
+            let Ok(place) = path.join(link.as_path()).canonicalize() else { continue };
+            let target = place.strip_prefix(path).ok();
+            let target = target.and_then(|path| RelPath::parse(path.as_os_str().as_bytes()).ok());
+            found.extend(target.map(|target| Alias { link, target }));
         }
     }
     found

@@ -6,7 +6,7 @@
 
 use serde_json::json;
 use skep_policy::{GitBooks, moves_reference};
-use skep_types::{Change, Code, Problem, Sandbox, SandboxState};
+use skep_types::{Change, Code, HunkLine, Problem, Sandbox, SandboxState};
 
 /// The label that says which references were pulled last.
 pub(crate) const PULLED: &str = "skep.pulled";
@@ -135,8 +135,27 @@ pub(crate) fn all_pulled(changes: &[Change]) -> bool {
             .any(|start| path.starts_with(start))
             || path == b".git/refs"
     };
-    changes
-        .iter()
-        .filter(|change| moves_reference(&change.path))
-        .all(|change| brought(change.path.as_bytes()))
+    changes.iter().filter(|change| moves_reference(&change.path)).all(|change| {
+        brought(change.path.as_bytes())
+            && (!change.path.as_bytes().starts_with(b".git/packed-refs")
+                || packs_only_brought(change))
+    })
+}
+
+/// Whether all that was packed is brought by a pull. A stash can be packed, too.
+fn packs_only_brought(change: &Change) -> bool {
+    let lines = || change.hunks.iter().flat_map(|hunk| &hunk.lines);
+    let brought = |line: &HunkLine| match line {
+        HunkLine::Added(line) => {
+            let name = line.as_bytes().splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
+            // A comment, or what a tag leads to.
+            line.as_bytes().starts_with(b"#")
+                || line.as_bytes().starts_with(b"^")
+                || name.starts_with(b"refs/heads/")
+                || name.starts_with(b"refs/tags/")
+        }
+        HunkLine::Context(_) | HunkLine::Removed(_) => true,
+    };
+    // What cannot be looked at is not brought.
+    change.new.is_absent() || (lines().next().is_some() && lines().all(brought))
 }

@@ -94,6 +94,8 @@ pub struct Target {
     pub after: EntryState,
     /// Where the bytes come from.
     pub source: Source,
+    /// What it was renamed from, which the project still has: its owner and attributes come along.
+    pub like: Option<RelPath>,
 }
 
 /// Everything an apply needs.

@@ -279,11 +279,14 @@ impl<'a> Work<'a> {
                 Some(self.source_tree(root)?.open_beneath(path, pinned)?)
             }
             _ if same_kind => Some(self.root.open_beneath(&target.path, pinned)?),
-            _ => None,
+            _ => match &target.like {
+                Some(like) => Some(self.root.open_beneath(like, pinned)?),
+                None => None,
+            },
         };
-        let owner = match (&target.source, &model) {
-            (Source::Backup { .. }, Some(model)) => owner_of(&rustix::fs::fstat(model)?),
-            _ => self.owner_for(&target.path, found)?,
+        let owner = match &model {
+            Some(model) => owner_of(&rustix::fs::fstat(model)?),
+            None => self.owner_for(&target.path, found)?,
         };
         own_by(&entry, owner)?;
         if let Some(model) = model {

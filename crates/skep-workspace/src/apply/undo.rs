@@ -41,7 +41,7 @@ pub fn undo_targets(journal_dir: &Path) -> Result<Vec<Target>, ApplyError> {
             _ => Source::None,
         };
         let (path, before) = (record.path.clone(), record.after.clone());
-        Ok(Target { path, before, after, source })
+        Ok(Target { path, before, after, source, like: None })
     };
     journal.records.iter().map(reverse).collect()
 }

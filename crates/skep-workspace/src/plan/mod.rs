@@ -158,12 +158,15 @@ impl Planner<'_> {
                 content::partial(&self.contents, self.memory, &entry, from.as_ref(), change, ids)?
             }
         };
+        self.target(&entry, outcome.state, outcome.source);
         if let Some(from) = from {
             self.target(&from, EntryState::Absent, Source::None);
             let absent = Settled { state: EntryState::Absent, partial: None };
             self.settle(&from, absent);
+            if let Some(target) = self.targets.get_mut(&entry.path) {
+                target.like = Some(from.path);
+            }
         }
-        self.target(&entry, outcome.state, outcome.source);
         self.settle(&entry, outcome.settled);
         Ok(())
     }
@@ -186,7 +189,7 @@ impl Planner<'_> {
     fn target(&mut self, entry: &Entry, after: EntryState, source: Source) {
         if entry.project != after {
             let (path, before) = (entry.path.clone(), entry.project.clone());
-            let target = Target { path: path.clone(), before, after, source };
+            let target = Target { path: path.clone(), before, after, source, like: None };
             self.targets.insert(path, target);
         }
     }
@@ -244,6 +247,7 @@ impl Planner<'_> {
             before: EntryState::Absent,
             after: after.clone(),
             source: Source::None,
+            like: None,
         };
         self.targets.insert(path.clone(), target);
         self.settle_directory(path, EntryState::Absent, after);
@@ -264,6 +268,7 @@ impl Planner<'_> {
                     before: before.clone(),
                     after: EntryState::Absent,
                     source: Source::None,
+                    like: None,
                 };
                 self.targets.insert(path.clone(), target);
                 self.settle_directory(path, before, EntryState::Absent);

@@ -277,6 +277,7 @@ fn a_vanished_parent_is_a_conflict() {
         before: EntryState::Absent,
         after: state_of(Some(&file("x"))),
         source: Source::Bytes(b"x".to_vec()),
+        like: None,
     };
     let error = fixture.stage(1, vec![target]).unwrap_err();
     assert!(

@@ -58,7 +58,13 @@ pub(super) fn targets_between(before: &Model, after: &Model) -> Vec<Target> {
             Some(Node::File(bytes, _)) => Source::Bytes(bytes.clone()),
             _ => Source::None,
         };
-        (old != new).then(|| Target { path, before: state_of(old), after: state_of(new), source })
+        (old != new).then(|| Target {
+            path,
+            before: state_of(old),
+            after: state_of(new),
+            source,
+            like: None,
+        })
     };
     paths.into_iter().filter_map(target).collect()
 }

@@ -15,7 +15,13 @@ fn replace(at: &str, old: &Node, new: &Node) -> Target {
         Node::File(bytes, _) => Source::Bytes(bytes.clone()),
         _ => Source::None,
     };
-    Target { path: path(at), before: state_of(Some(old)), after: state_of(Some(new)), source }
+    Target {
+        path: path(at),
+        before: state_of(Some(old)),
+        after: state_of(Some(new)),
+        source,
+        like: None,
+    }
 }
 
 fn refused(targets: Vec<Target>) -> ApplyError {
@@ -42,6 +48,7 @@ fn targets_that_contradict_each_other() {
         before: EntryState::Dir { mode: 0o755 },
         after: EntryState::Absent,
         source: Source::None,
+        like: None,
     };
     let change = replace("d/x", &file("x"), &file("y"));
     let error = refused(vec![remove.clone(), change]);
@@ -54,8 +61,13 @@ fn targets_that_contradict_each_other() {
 #[test]
 fn special_files_and_the_root() {
     let fifo = EntryState::Special { what: skep_types::SpecialKind::Fifo };
-    let target =
-        |path, after| Target { path, before: EntryState::Absent, after, source: Source::None };
+    let target = |path, after| Target {
+        path,
+        before: EntryState::Absent,
+        after,
+        source: Source::None,
+        like: None,
+    };
     assert!(matches!(refused(vec![target(path("f"), fifo)]), ApplyError::Refused { .. }));
     let file = state_of(Some(&file("x")));
     assert!(matches!(refused(vec![target(RelPath::root(), file)]), ApplyError::Refused { .. }));

@@ -101,6 +101,7 @@ fn files_come_from_other_trees_and_keep_their_holes() {
         before: EntryState::Absent,
         after,
         source: Source::File { root: source.path().to_owned(), path: path("sparse") },
+        like: None,
     };
     fixture.apply(1, vec![target]).unwrap();
     use std::os::unix::fs::MetadataExt;
