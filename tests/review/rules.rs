@@ -190,3 +190,20 @@ fn rules_of_a_sandbox_change_through_a_server_and_only_by_an_approver() {
         server.stop();
     });
 }
+
+/// What was denied is, by whatever name it was written.
+#[test]
+fn rules_hold_for_absolute_paths_and_through_links() {
+    for_both(|lab| {
+        lab.write("d/keep", "x\n");
+        lab.write("src/s", "x\n");
+        lab.write("free", "x\n");
+        std::os::unix::fs::symlink("src", lab.project.join("lnk")).unwrap();
+        lab.own_below(&lab.project);
+        let keep = lab.project.join("d/keep").display().to_string();
+        lab.skep(["create", "s", "--deny-changes", &keep, "--deny-changes", "lnk/**"]).run().ok();
+        lab.exec_script("s", "echo y >> d/keep; echo y >> lnk/s; echo y >> free").run().ok();
+        assert_eq!(verdicts(lab, "s", &["d/keep", "src/s", "free"]), [false, false, true]);
+        refused(lab, &["s", "d/keep"], "d/keep");
+    });
+}

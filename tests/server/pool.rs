@@ -120,6 +120,17 @@ fn who_asks_for_another_gets_another() {
             let made = create(lab, &server, other.clone());
             assert!(!ahead.contains(made["id"].as_str().unwrap()), "{other}");
         }
+        // What shows pieces of the home is never made ahead.
+        lab.directory(lab.home.join(".tools"));
+        pool(lab, &of_project(lab, 1, "[sandbox]\nhome = [\".tools\"]\n"));
+        wait_for("the pool to be emptied", 60, || (figures(lab)["waiting"] == 0).then_some(()));
+        wait_for("the reason", 60, || {
+            lab.server_log().contains("pieces of the home").then_some(())
+        });
+        fs::remove_dir(lab.home.join(".tools")).unwrap();
+        pool(lab, &of_project(lab, 1, ""));
+        waiting(lab, 1);
+        let ahead = directories(lab);
         // A secret that came into the project since is hidden from whoever comes now.
         lab.write("sub/.env", "SECRET");
         let late = create(lab, &server, json!({ "name": "late" }));

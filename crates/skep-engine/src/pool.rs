@@ -21,7 +21,7 @@ use skep_provider::Started;
 use skep_store::{Expect, SandboxFilter, ScopeMode, StoreError};
 use skep_types::{
     ByteString, Code, ContentHash, Exec, ExecSpec, KeeperIdentity, Policy, Problem, RelPath,
-    Sandbox, SandboxState, WorkspaceDriver,
+    Sandbox, SandboxState, SystemView, WorkspaceDriver,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -85,6 +85,11 @@ fn likeness(planned: &Planned) -> Option<ContentHash> {
         || !egress.publish.is_empty()
         || !sandbox.layers.is_empty()
         || !planned.asked.is_empty()
+        // What is shown of these was looked through for secrets when it started, and may have been
+        // replaced since.
+        || !sandbox.policy.home.is_empty()
+        || !sandbox.policy.mounts.is_empty()
+        || sandbox.policy.system == SystemView::Cow
         || planned.memory.is_some()
         || planned.scope == ScopeMode::Exclusive;
     if own {
@@ -374,7 +379,8 @@ impl Engine {
 
 fn label_of(name: &str, planned: &Planned) -> Result<String, Problem> {
     let likeness = likeness(planned).ok_or_else(|| {
-        let message = "a sandbox with secrets or published ports of its own cannot be made ahead";
+        let message = "a sandbox that shows pieces of the home, mounts or a system to change, or has \
+                       secrets or published ports of its own, cannot be made ahead";
         Problem::new(Code::Usage, message)
     })?;
     Ok(format!("{name} {likeness}"))

@@ -1,10 +1,11 @@
 //! Risk, acceptance and attribution of each change.
 
 use crate::Engine;
+use crate::hidden::as_meant;
 
 use rustix::fs::{FileType, Stat};
 use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
-use skep_types::{Change, Code, EntryState, Exec, ExecId, Problem, RelPath, Sandbox};
+use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Sandbox};
 use skep_workspace::WorkspaceSpec;
 use skep_workspace::tree::TreeRoot;
 use std::collections::BTreeSet;
@@ -22,7 +23,10 @@ impl Engine {
             return Ok(());
         }
         let table = RiskTable::builtin();
-        let rules = AcceptanceRules::of(&sandbox.policy)
+        // A path is denied by whatever name it was written.
+        let deny_changes = as_meant(sandbox.project.as_path(), &sandbox.policy.deny_changes);
+        let policy = Policy { deny_changes, ..sandbox.policy.clone() };
+        let rules = AcceptanceRules::of(&policy)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let levels = Levels::open(&self.workspace(sandbox));
         let project = TreeRoot::open(sandbox.project.as_path()).ok();

@@ -171,7 +171,7 @@ pub fn example_file() -> String {
         "\n# A profile of your own: limits, sandbox and changes as above.\n\
          #[profiles.mine]\n#description = \"small\"\n#from = \"agent\"\n#limits.pids = 100\n\
          \n# Sandboxes that `skep serve` has ready for whoever asks for one like them.\n\
-         #[pools.mine]\n#project = \"/home/me/project\"\n#profile = \"agent\"\n#provider = \"microvm\"\n#size = 2\n",
+         #[pools.mine]\n#project = \"/home/me/project\"\n#provider = \"microvm\"\n#size = 2\n",
     );
     file
 }
