@@ -140,3 +140,24 @@ fn a_command_does_not_wait_for_a_look_whose_looker_died() {
         assert!(ended.status.success(), "{ended:?}");
     });
 }
+
+/// A command that waits for the end of a look can be killed, and then does not begin.
+#[test]
+fn a_command_that_waits_can_be_killed() {
+    for_both(|lab| {
+        lab.create("k");
+        lab.skep(["exec", "-d", "k", "--", "sleep", "600"]).run().ok();
+        let looking = standing(lab.skep(["diff", "k"]), "look.still");
+        let waits = lab.exec_script("k", "echo 1 > one").spawn();
+        let execs = || lab.skep(["ps", "k", "--json"]).run().ok().json();
+        let asked = wait_for("the command to be asked for", 20, || {
+            let all = execs();
+            let new = all.as_array().unwrap().iter().find(|one| one["command"][0] == "sh")?;
+            new["exec"].as_str().map(str::to_owned)
+        });
+        lab.skep(["kill", &asked]).run().ok();
+        goes_on(looking);
+        assert!(!waits.wait_with_output().unwrap().status.success());
+        assert_eq!(lab.diff("k")["changes"].as_array().unwrap().len(), 0);
+    });
+}

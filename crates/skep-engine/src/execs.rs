@@ -43,6 +43,9 @@ impl Engine {
             // it goes on when somebody sees to it. Should this take too long, the keeper waits instead.
             drop(self.lock_sandbox(&sandbox.id));
             self.wake_forgotten(&sandbox)?;
+            if self.store.find_exec(exec.id.as_str()).or_problem()?.end.is_some() {
+                return Err(Problem::new(Code::IllegalState, "it was killed before it began"));
+            }
         }
         let started =
             self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
@@ -215,8 +218,14 @@ impl Engine {
             return Ok(());
         }
         let sandbox = self.load(&exec.sandbox)?;
-        let provider = self.provider(&sandbox.provider)?;
-        provider.signal(&self.run_spec(&sandbox), &exec.id, signal).or_problem()
+        let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(&sandbox));
+        let waits = || provider.status(&spec).is_ok_and(|now| !now.running.contains(&exec.id));
+        if self.layout().stilled(&sandbox.id).exists() && waits() {
+            // It waits for the end of a look, and finds then that it is over.
+            let end = unseen(EndReason::Killed, 137, "it was killed before it began");
+            return self.record_end(&exec, &end);
+        }
+        provider.signal(&spec, &exec.id, signal).or_problem()
     }
 
     pub(crate) fn exec_logs(
