@@ -309,10 +309,10 @@ impl Engine {
         let directory = self.layout().sandbox(&sandbox.id);
         // Before, or a crash would leave the way; and after, because whoever has just run a command in
         // it may write the way down once more, as long as there is a directory.
-        ways::forget(self.layout(), &sandbox.name);
+        ways::forget(self.layout(), sandbox);
         trash::discard(&directory, &self.layout().trash())
             .map_err(|error| io_problem("remove", &directory, &error))?;
-        ways::forget(self.layout(), &sandbox.name);
+        ways::forget(self.layout(), sandbox);
         Ok(())
     }
 }

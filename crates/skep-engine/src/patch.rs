@@ -165,7 +165,7 @@ impl Engine {
             row.updated_at.clone_from(&now);
         };
         // It says when the time to live is over.
-        crate::ways::forget(self.layout(), &sandbox.name);
+        crate::ways::forget(self.layout(), &sandbox);
         self.store.update_sandbox(id, expect, &[event], change).or_problem()
     }
 }

@@ -59,7 +59,7 @@ impl Way {
         let _ = way.write(&layout.way(&sandbox.name));
         // Whoever removes the sandbox forgets the way when its directory is gone, and may have done so.
         if !layout.sandbox(&sandbox.id).exists() {
-            forget(layout, &sandbox.name);
+            forget(layout, sandbox);
         }
     }
 
@@ -130,7 +130,9 @@ pub struct Wish<'a> {
     pub no_input: bool,
 }
 
-/// Forgets the way to a sandbox.
-pub(crate) fn forget(layout: &Layout, name: &SandboxName) {
-    let _ = std::fs::remove_file(layout.way(name));
+/// Forgets the way to a sandbox, and what is left of one that somebody died over while writing it.
+pub(crate) fn forget(layout: &Layout, sandbox: &Sandbox) {
+    let way = layout.way(&sandbox.name);
+    let _ = std::fs::remove_file(way.with_extension(sandbox.id.as_str()));
+    let _ = std::fs::remove_file(way);
 }
