@@ -1,23 +1,13 @@
 //! What others may do with a sandbox while somebody makes it, or looks at it: nothing that would show.
 
-use crate::harness::{Call, for_both, outside, wait_for};
-use rustix::process::Signal;
-use std::process::Child;
+use crate::harness::{Held, for_both, wait_for};
 use std::time::{Duration, Instant};
 
-/// Starts a command that stands still at a failpoint, and waits until it does.
-fn standing(call: Call, point: &str) -> Child {
-    let child = call.env("SKEP_FAILPOINT", format!("{point}=stop")).spawn();
-    wait_for("a command that stands still", 30, || {
-        (outside::state_of(child.id())? == 'T').then_some(())
-    });
-    child
-}
-
 /// Lets it go on, and waits for its end.
-fn goes_on(mut child: Child) {
-    outside::signal(child.id() as i32, Signal::CONT);
-    assert!(child.wait().unwrap().success());
+#[track_caller]
+fn goes_on(held: Held) {
+    let ended = held.go_on();
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 /// The row is there before the directories are, and before what hides the secrets is.
@@ -27,7 +17,7 @@ fn a_sandbox_that_is_being_created_is_its_makers_alone() {
         lab.write("a.txt", "one");
         lab.write("sub/key.pem", "SECRET");
         for point in ["create.row", "create.directories"] {
-            let making = standing(lab.skep(["create", "x"]), point);
+            let making = Held::at(lab.skep(["create", "x"]), &[point]);
             for line in [
                 &["exec", "x", "--", "cat", "sub/key.pem"][..],
                 &["start", "x"],
@@ -58,7 +48,7 @@ fn nothing_begins_while_somebody_looks() {
         lab.exec_script("z", "echo 1 > one").run().ok();
         let upper = lab.state.join("sandboxes").join(lab.sandbox("z")["id"].as_str().unwrap());
         let during = upper.join("upper/during");
-        let looking = standing(lab.skep(["diff", "z"]), "look.still");
+        let looking = Held::at(lab.skep(["diff", "z"]), &["look.still"]);
         let mut early = lab.exec_script("z", "echo 2 > during").spawn();
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
@@ -72,7 +62,7 @@ fn nothing_begins_while_somebody_looks() {
         assert!(early.wait().unwrap().success());
         assert!(during.exists());
         // One that was asked for by somebody who gave up does not begin.
-        let looking = standing(lab.skep(["diff", "z"]), "look.still");
+        let looking = Held::at(lab.skep(["diff", "z"]), &["look.still"]);
         let mut impatient = lab.exec_script("z", "echo 3 > impatient").spawn();
         let execs = || lab.skep(["ps", "z", "--json"]).run().ok().json().as_array().unwrap().len();
         wait_for("the impatient one", 20, || (execs() >= 3).then_some(()));
@@ -130,12 +120,11 @@ fn a_command_does_not_wait_for_a_look_whose_looker_died() {
     for_both(|lab| {
         lab.create("d");
         lab.skep(["exec", "-d", "d", "--", "sleep", "600"]).run().ok();
-        let mut looking = standing(lab.skep(["diff", "d"]), "look.still");
+        let looking = Held::at(lab.skep(["diff", "d"]), &["look.still"]);
         let waits = lab.exec_script("d", "echo 1 > one").spawn();
         let execs = || lab.skep(["ps", "d", "--json"]).run().ok().json().as_array().unwrap().len();
         wait_for("the command to be asked for", 20, || (execs() >= 2).then_some(()));
-        looking.kill().unwrap();
-        looking.wait().unwrap();
+        drop(looking);
         let ended = waits.wait_with_output().unwrap();
         assert!(ended.status.success(), "{ended:?}");
     });
@@ -147,7 +136,7 @@ fn a_command_that_waits_can_be_killed() {
     for_both(|lab| {
         lab.create("k");
         lab.skep(["exec", "-d", "k", "--", "sleep", "600"]).run().ok();
-        let looking = standing(lab.skep(["diff", "k"]), "look.still");
+        let looking = Held::at(lab.skep(["diff", "k"]), &["look.still"]);
         let waits = lab.exec_script("k", "echo 1 > one").spawn();
         let execs = || lab.skep(["ps", "k", "--json"]).run().ok().json();
         let asked = wait_for("the command to be asked for", 20, || {

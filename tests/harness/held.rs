@@ -1,6 +1,7 @@
 //! A call that stands still at a failpoint, while the test does something beside it.
 
 use super::call::Call;
+use super::outside::state_of;
 use super::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
@@ -64,9 +65,4 @@ impl Drop for Held {
             let _ = child.wait();
         }
     }
-}
-
-fn state_of(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }

@@ -1,19 +1,8 @@
 //! What is set apart in a review, ignored paths and git's own changes, never stands in the way of the
 //! rest, is never applied unasked, and never goes without a word.
 
+use super::desk::{git, repository};
 use crate::harness::{Lab, for_both};
-
-#[track_caller]
-fn git(lab: &Lab, line: &[&str]) -> String {
-    let who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"];
-    lab.program("git").args(who).args(line).run().ok().text()
-}
-
-fn repository(lab: &Lab) {
-    git(lab, &["init", "-q", "-b", "main", "."]);
-    git(lab, &["add", "-A"]);
-    git(lab, &["commit", "-qm", "first"]);
-}
 
 fn state(lab: &Lab, name: &str) -> String {
     let shown = lab.skep(["show", name, "--json"]).run().ok().json();
@@ -195,5 +184,39 @@ fn a_state_directory_that_depends_on_where_one_stands_is_refused() {
     for_both(|lab| {
         lab.skep(["ls"]).env("SKEP_HOME", "state").run().exits(2).says("SKEP_HOME is not absolute");
         assert!(!lab.project.join("state").exists());
+    });
+}
+
+/// A stash is no commit that a pull brings, however git keeps it.
+#[test]
+fn a_stash_that_was_packed_waits_like_any_other() {
+    for_both(|lab| {
+        lab.write("a", "one\n");
+        repository(lab);
+        lab.worked(
+            "p",
+            "git config user.name B; git config user.email b@x.org; git checkout -q -b w
+             echo x > n; git add n; git commit -qm w; echo stashed >> a; git stash -q
+             git pack-refs --all; git config --unset user.name; git config --unset user.email",
+        );
+        lab.skep(["pull", "p"]).run().ok();
+        lab.skep(["approve", "p"]).run();
+        assert_ne!(lab.skep(["rm", "p"]).run().code(), 0, "the stash was removed");
+    });
+}
+
+/// What a command that still runs adds to the ignored paths, nobody has seen.
+#[test]
+fn ignored_work_written_after_the_approval_is_kept() {
+    for_both(|lab| {
+        lab.write(".gitignore", "*.o\n");
+        lab.write("a", "one\n");
+        repository(lab);
+        lab.create("i");
+        lab.exec_script("i", "echo two >> a; echo early > early.o").run().ok();
+        lab.skep(["exec", "-d", "i", "--", "sleep", "600"]).run().ok();
+        lab.skep(["approve", "i"]).run().ok();
+        assert_ne!(state(lab, "i"), "approved");
+        assert_ne!(lab.skep(["rm", "i"]).run().code(), 0);
     });
 }

@@ -88,6 +88,20 @@ pub(super) fn change<'a>(diff: &'a Value, path: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no change of `{path}`: {:?}", paths(diff)))
 }
 
+/// Git in the project, as somebody with a name.
+#[track_caller]
+pub(super) fn git(lab: &Lab, line: &[&str]) -> String {
+    let who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"];
+    lab.program("git").args(who).args(line).run().ok().text()
+}
+
+/// Makes the project a repository with one commit.
+pub(super) fn repository(lab: &Lab) {
+    git(lab, &["init", "-q", "-b", "main", "."]);
+    git(lab, &["add", "-A"]);
+    git(lab, &["commit", "-qm", "first"]);
+}
+
 /// The paths with drift, and whether each merges.
 pub(super) fn drift(diff: &Value) -> Vec<(String, bool)> {
     let list = diff["drift"].as_array().unwrap();

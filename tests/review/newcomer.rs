@@ -1,20 +1,9 @@
 //! What somebody meets who has only read the README: each refusal says what to do next, what was
 //! shown can be typed, and nothing goes without a word.
 
-use crate::harness::{Lab, Ran, Terminal, for_both};
+use super::desk::{git, repository};
+use crate::harness::{Ran, Terminal, for_both};
 use std::fs;
-
-#[track_caller]
-fn git(lab: &Lab, line: &[&str]) -> String {
-    let who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"];
-    lab.program("git").args(who).args(line).run().ok().text()
-}
-
-fn repository(lab: &Lab) {
-    git(lab, &["init", "-q", "-b", "main", "."]);
-    git(lab, &["add", "-A"]);
-    git(lab, &["commit", "-qm", "first"]);
-}
 
 #[track_caller]
 fn said(ran: &Ran, text: &str) {

@@ -4,6 +4,7 @@ use crate::api::{CreateRequest, StartedRun, first_spec};
 use crate::archive::Scratch;
 use crate::execs::{check_spec, check_workdir};
 use crate::hidden::{SearchError, Searched};
+use crate::meant::as_meant;
 use crate::problems::{OrProblem, io_problem};
 use crate::{Desk, Engine, git_head, hidden, naming, settings, submounts};
 use skep_policy::{HideRules, InsideFacts, Settings, inside_environment};
@@ -284,7 +285,7 @@ pub(crate) fn find_hidden(
     memories: &Path,
 ) -> Result<(Vec<RelPath>, Searched), Problem> {
     let failed = |error| io_problem("search for secrets in", project, &error);
-    let hide = hidden::as_meant(project, &policy.hide);
+    let hide = as_meant(project, &policy.hide);
     let rules = HideRules::new(&hide, &policy.show)
         .map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let root = TreeRoot::open(project).map_err(failed)?;

@@ -38,15 +38,7 @@ impl Engine {
                 row.state = SandboxState::Ready;
             })?;
         }
-        if self.layout().stilled(&sandbox.id).exists() {
-            // Somebody looks at it, and it goes on when their lock is free; or they died over it, and
-            // it goes on when somebody sees to it. Should this take too long, the keeper waits instead.
-            drop(self.lock_sandbox(&sandbox.id));
-            self.wake_forgotten(&sandbox)?;
-            if self.store.find_exec(exec.id.as_str()).or_problem()?.end.is_some() {
-                return Err(Problem::new(Code::IllegalState, "it was killed before it began"));
-            }
-        }
+        self.wait_for_a_look(&sandbox, &exec)?;
         let started =
             self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
         // It may have waited for an approval that had the sandbox paused.
@@ -55,6 +47,24 @@ impl Engine {
             self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)?;
         }
         Ok(started)
+    }
+
+    /// Nothing begins while somebody looks at a sandbox. It goes on when their lock is free; or they
+    /// died over it, and it goes on when somebody sees to it. Should this take too long, the keeper
+    /// waits instead. Who waits can be killed.
+    fn wait_for_a_look(&self, sandbox: &Sandbox, exec: &Exec) -> Result<(), Problem> {
+        if !self.layout().stilled(&sandbox.id).exists() {
+            return Ok(());
+        }
+        drop(self.lock_sandbox(&sandbox.id));
+        self.wake_forgotten(sandbox)?;
+        match self.store.find_exec(exec.id.as_str()).or_problem()?.end {
+            None => Ok(()),
+            Some(_) => {
+                let message = format!("exec `{}` was killed before it began", exec.id);
+                Err(Problem::new(Code::IllegalState, message))
+            }
+        }
     }
 
     /// A new exec, as it is remembered.
@@ -148,11 +158,12 @@ impl Engine {
     }
 
     /// Whoever starts an exec writes its row first, and may die before the keeper hears of it. Such an
-    /// exec has no log; the provider is asked, once it is too old to be on its way. In a sandbox that
-    /// was removed nothing runs.
+    /// exec has no log; the provider is asked, once it is too old to be on its way and no look keeps it
+    /// waiting. In a sandbox that was removed nothing runs.
     fn doubt(&self, mut exec: Exec) -> Result<Exec, Problem> {
         let directory = self.layout().sandbox(&exec.sandbox).join("execs");
-        if directory.join(format!("{}.head", exec.id)).exists() {
+        let waits = self.layout().stilled(&exec.sandbox).exists();
+        if waits || directory.join(format!("{}.head", exec.id)).exists() {
             return Ok(exec);
         }
         let sandbox = self.store.sandbox(&exec.sandbox).or_problem()?;

@@ -47,6 +47,7 @@ mod layers;
 mod layout;
 mod lifecycle;
 mod lock;
+mod meant;
 mod naming;
 mod patch;
 mod pool;

@@ -5,11 +5,9 @@
 //! report says so. Where the caller typed names or globs, it is refused then.
 
 mod mask;
-mod meant;
 mod search;
 
 pub use mask::make_mask;
-pub(crate) use meant::as_meant;
 pub(crate) use search::{SearchError, Searched, search, topmost};
 
 use skep_types::{EnforcementReport, Layer, LayerReport};

@@ -84,9 +84,10 @@ impl Engine {
         }
         // Ignored paths and git's own are set apart and said; they are no work that waits.
         // What still runs may add to them when nobody looks any more.
+        let left = Left::of(sandbox, &derived.changes);
         let nothing_waits = plan.remaining == plan.apart
-            && Left::of(sandbox, &derived.changes).commits != Commits::Waiting
-            && (plan.apart == 0 || !self.anything_runs(sandbox)?);
+            && left.commits != Commits::Waiting
+            && (left.ignored + left.git == 0 || !self.anything_runs(sandbox)?);
         if plan.targets.is_empty() {
             if nothing_waits && request.selection.is_everything() && !derived.changes.is_empty() {
                 self.all_reviewed(sandbox, SandboxState::Approved)?;

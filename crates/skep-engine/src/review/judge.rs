@@ -1,7 +1,7 @@
 //! Risk, acceptance and attribution of each change.
 
 use crate::Engine;
-use crate::hidden::as_meant;
+use crate::meant::as_meant;
 
 use rustix::fs::{FileType, Stat};
 use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};

@@ -1,13 +1,14 @@
-//! What a path to hide means where it is not the path of a file: absolute, or leading over a link.
+//! What a path means that somebody typed to hide or to deny, where it is not the path of a file: absolute,
+//! or leading over a link.
 
 use std::path::Path;
 
 /// The patterns, and for each that is a path the place it leads to, if that is another one in the
 /// project. `/x` is `x` in the project's root; an absolute path of the host that leads into the project
 /// is meant as that.
-pub(crate) fn as_meant(project: &Path, hide: &[String]) -> Vec<String> {
-    let mut meant = Vec::with_capacity(hide.len());
-    for text in hide {
+pub(crate) fn as_meant(project: &Path, typed: &[String]) -> Vec<String> {
+    let mut meant = Vec::with_capacity(typed.len());
+    for text in typed {
         let below = below(project, text);
         match &below {
             Some(below) => meant.push(format!("/{below}")),
