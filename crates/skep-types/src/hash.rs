@@ -67,6 +67,13 @@ impl ContentHash {
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
+
+    /// The first half: enough to tell things apart in a large table.
+    pub fn half(&self) -> [u8; 16] {
+        let mut half = [0; 16];
+        half.copy_from_slice(&self.0[..16]);
+        half
+    }
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 32]> {

@@ -62,7 +62,7 @@ mod union;
 mod view;
 mod watch;
 
-pub use base::capture::{CaptureSummary, capture, remember_copy};
+pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
 pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past};

@@ -114,6 +114,7 @@ struct State {
     /// Whether init is gone without having been told to.
     init_ended: bool,
     capture: Option<Capture>,
+    captor: skep_workspace::Captor,
     refusals: Refusals,
     tracked: Tracking,
     egress: EgressState,
@@ -345,7 +346,8 @@ impl<'a> Keeper<'a> {
     /// Captures the base bytes of what has changed. A capture that fails is not lost work: the
     /// path will have one side less in a merge, and then be a conflict instead of a guess.
     fn capture(&mut self) {
-        let _ = skep_workspace::capture(&self.workspace());
+        let workspace = self.workspace();
+        let _ = self.state.captor.capture(&workspace);
     }
 
     /// Notes some more of the files that git had clean at create. One that cannot be noted is no lost

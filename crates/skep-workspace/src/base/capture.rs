@@ -1,7 +1,8 @@
 //! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
 //! still proves it. A later edit by the user then has a base to be merged against.
 
-use super::memory::{Capture, Durability, Memory, Record};
+use super::known::Known;
+use super::memory::{self, Capture, Durability, Memory, Record};
 use super::{Identity, Proof, is_dir};
 use crate::error::DeriveError;
 use crate::markers::Markers;
@@ -10,6 +11,7 @@ use crate::union::{self, Seen};
 use rustix::fs::{FileType, Stat};
 use skep_types::{EntryState, RelPath, WorkspaceDriver};
 use std::collections::HashSet;
+use std::path::Path;
 
 /// Files up to this size are captured with their bytes; larger ones by identity only.
 const CAPTURE_BYTES: u64 = 1 << 20;
@@ -31,39 +33,47 @@ pub struct CaptureSummary {
 /// Called while execs run and when one ends. The proof is checked before *and* after the bytes are
 /// read: else an edit that the user makes meanwhile would become the base, and be reverted.
 pub fn capture(spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
-    let trees = Trees::open(spec)?;
-    let mut memory = Memory::load(&spec.memory)?;
-    let union = union::read(&trees, Markers::of(spec.driver))?;
-    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
-    let mut run = Run {
-        trees: &trees,
-        proof,
-        records: Vec::new(),
-        anchored: memory.anchors.keys().cloned().collect(),
-        summary: CaptureSummary::default(),
-    };
-    let complete_copy = memory.subtrees.contains(&RelPath::root());
-    for (path, seen) in &union {
+    Captor::default().capture(spec)
+}
+
+/// Captures again and again for one sandbox, and remembers between two times what was captured.
+#[derive(Debug, Default)]
+pub struct Captor(Known);
+
+impl Captor {
+    /// As [`capture`].
+    pub fn capture(&mut self, spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
+        let trees = Trees::open(spec)?;
+        self.0.follow(&spec.memory)?;
+        let known = &self.0;
+        if known.is_complete_copy() {
+            return Ok(CaptureSummary::default());
+        }
+        let union = union::read(&trees, Markers::of(spec.driver))?;
+        let proof = Proof::new(&trees.project, &spec.base.instant, known.anchors().clone());
+        let mut run = Run {
+            trees: &trees,
+            proof,
+            memory: &spec.memory,
+            known,
+            records: Vec::new(),
+            anchored: known.anchors().keys().cloned().collect(),
+            summary: CaptureSummary::default(),
+        };
         // What is too deep is never applied, and so needs no base.
-        let known = complete_copy
-            || *seen == Seen::TooDeep
-            || memory.captures.contains_key(path)
-            || memory.settled.contains_key(path)
-            || spec.is_hidden(path);
-        if !known {
-            unless_mounted_over(run.path(&memory, path, *seen))?;
+        for (path, seen) in union.iter().filter(|(_, seen)| **seen != Seen::TooDeep) {
+            let needs = known.needs(path);
+            if needs.path && !spec.is_hidden(path) {
+                unless_mounted_over(run.path(path, *seen))?;
+            }
+            if needs.below && seen.cuts() {
+                unless_mounted_over(run.subtree(spec, path))?;
+            }
         }
-        let below = seen.cuts()
-            && *seen != Seen::TooDeep
-            && !memory.subtrees.contains(path)
-            && !complete_copy;
-        if below {
-            unless_mounted_over(run.subtree(spec, &memory, path))?;
-        }
+        let Run { records, summary, .. } = run;
+        memory::append(&spec.memory, &records, Durability::Process)?;
+        Ok(summary)
     }
-    let Run { records, summary, .. } = run;
-    memory.append(records, Durability::Process)?;
-    Ok(summary)
 }
 
 /// Below a mount in the project there is no base: the view does not cross it either.
@@ -97,13 +107,15 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
 struct Run<'a> {
     trees: &'a Trees,
     proof: Proof<'a>,
+    memory: &'a Path,
+    known: &'a Known,
     records: Vec<Record>,
     anchored: HashSet<RelPath>,
     summary: CaptureSummary,
 }
 
 impl Run<'_> {
-    fn path(&mut self, memory: &Memory, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
+    fn path(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let Some(stat) = self.stat(path)? else {
             return self.absent(path, seen);
         };
@@ -123,7 +135,7 @@ impl Run<'_> {
             return Ok(());
         }
         if let Some(bytes) = bytes {
-            memory.keep_blob(&bytes)?;
+            memory::keep_blob(self.memory, &bytes)?;
         }
         self.record(path, Some(Identity::of(&stat)), state)?;
         if is_dir(&stat) {
@@ -202,12 +214,7 @@ impl Run<'_> {
     }
 
     /// What the sandbox removed with a directory: identities are enough, a deletion is not merged.
-    fn subtree(
-        &mut self,
-        spec: &WorkspaceSpec,
-        memory: &Memory,
-        top: &RelPath,
-    ) -> Result<(), DeriveError> {
+    fn subtree(&mut self, spec: &WorkspaceSpec, top: &RelPath) -> Result<(), DeriveError> {
         match self.stat(top)? {
             Some(stat) if is_dir(&stat) && !spec.is_hidden(top) => {}
             _ => return Ok(()),
@@ -239,7 +246,7 @@ impl Run<'_> {
                 } else {
                     Some(self.trees.project.state(&path).map_err(error)?)
                 };
-                if !memory.captures.contains_key(&path) {
+                if !self.known.is_captured(&path) {
                     let capture = Capture { identity: Some(Identity::of(&stat)), state };
                     records.push(Record::Capture { path, capture });
                 }

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-const INDEX: &str = "index";
+pub(super) const INDEX: &str = "index";
 const BLOBS: &str = "blobs";
 /// Hexadecimal digits of the checksum of a line.
 const CHECKSUM_DIGITS: usize = 16;
@@ -117,23 +117,14 @@ impl Memory {
         records: Vec<Record>,
         durability: Durability,
     ) -> Result<(), DeriveError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let path = self.directory.join(INDEX);
-        append_lines(&path, &records, durability)
-            .map_err(|source| memory_error("append to", &path, source))?;
+        append(&self.directory, &records, durability)?;
         records.into_iter().for_each(|record| self.take(record));
         Ok(())
     }
 
     /// Keeps bytes; does nothing when they are kept already.
     pub(crate) fn keep_blob(&self, bytes: &[u8]) -> Result<ContentHash, DeriveError> {
-        let hash = ContentHash::of(bytes);
-        let blobs = self.directory.join(BLOBS);
-        let path = blobs.join(hash.to_string());
-        write_blob(&blobs, &path, bytes).map_err(|source| memory_error("write", &path, source))?;
-        Ok(hash)
+        keep_blob(&self.directory, bytes)
     }
 
     /// Bytes kept before; `None` when they are not here.
@@ -149,7 +140,30 @@ impl Memory {
     }
 }
 
-fn memory_error(operation: &'static str, path: &Path, source: io::Error) -> DeriveError {
+/// Appends records to the index in `directory`, for who has not loaded it.
+pub(super) fn append(
+    directory: &Path,
+    records: &[Record],
+    durability: Durability,
+) -> Result<(), DeriveError> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    let path = directory.join(INDEX);
+    append_lines(&path, records, durability)
+        .map_err(|source| memory_error("append to", &path, source))
+}
+
+/// Keeps bytes in `directory`; does nothing when they are kept already.
+pub(super) fn keep_blob(directory: &Path, bytes: &[u8]) -> Result<ContentHash, DeriveError> {
+    let hash = ContentHash::of(bytes);
+    let blobs = directory.join(BLOBS);
+    let path = blobs.join(hash.to_string());
+    write_blob(&blobs, &path, bytes).map_err(|source| memory_error("write", &path, source))?;
+    Ok(hash)
+}
+
+pub(super) fn memory_error(operation: &'static str, path: &Path, source: io::Error) -> DeriveError {
     DeriveError::Memory { operation, path: path.to_owned(), source }
 }
 

@@ -14,6 +14,7 @@
 //!   directory was last touched: then it was made where nothing stood.
 
 pub(crate) mod capture;
+mod known;
 pub(crate) mod memory;
 mod resolve;
 pub(crate) mod tracked;

@@ -1,0 +1,211 @@
+//! What a capture has to know of the memory: which paths need no look any more.
+//!
+//! A keeper captures at the end of every exec. Reading the whole index each time would make an exec
+//! as slow as everything that was changed before it is large; so only the lines that came since the
+//! last time are read, and of a path a few bytes are kept.
+
+use super::memory::{INDEX, Record, memory_error, parse_index};
+use crate::error::DeriveError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use skep_types::{ContentHash, EntryState, RelPath};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Stands for a path: half of its hash, which no two paths share.
+type Mark = [u8; 16];
+
+/// What stood in the project, as far as a capture cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stood {
+    Directory,
+    /// A file, a link, or nothing: there is no base below it.
+    Otherwise,
+}
+
+/// What is known of one path.
+#[derive(Debug, Clone, Copy, Default)]
+struct Standing {
+    captured: Option<Stood>,
+    settled: Option<Stood>,
+}
+
+/// What the index said up to where it was read.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Held open: as long as it is, no other file has its inode.
+    index: Option<File>,
+    bytes: u64,
+    lines: usize,
+    paths: HashMap<Mark, Standing>,
+    subtrees: HashSet<Mark>,
+    anchors: HashMap<RelPath, (u64, u64)>,
+}
+
+impl Known {
+    /// Takes in what was appended to the index in `memory` since the last time.
+    pub(crate) fn follow(&mut self, memory: &Path) -> Result<(), DeriveError> {
+        let path = memory.join(INDEX);
+        let added = self.added(&path).map_err(|source| memory_error("read", &path, source))?;
+        let whole = added.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let records = parse_index(&added[..whole])
+            .map_err(|line| DeriveError::Damaged { path, line: self.lines + line })?;
+        self.bytes += whole as u64;
+        self.lines += records.len();
+        records.into_iter().for_each(|record| self.take(record));
+        Ok(())
+    }
+
+    fn added(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut index = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(opened) => File::from(opened),
+            Err(Errno::NOENT) => {
+                *self = Self::default();
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let found = index.metadata()?;
+        let followed = match &self.index {
+            Some(held) => {
+                let held = held.metadata()?;
+                (held.dev(), held.ino()) == (found.dev(), found.ino()) && found.len() >= self.bytes
+            }
+            None => false,
+        };
+        if !followed {
+            *self = Self::default();
+        }
+        index.seek(SeekFrom::Start(self.bytes))?;
+        let mut added = Vec::new();
+        index.read_to_end(&mut added)?;
+        self.index = Some(index);
+        Ok(added)
+    }
+
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Capture { path, capture } => {
+                let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
+                self.standing(&path).captured = Some(stood);
+            }
+            Record::Settled { path, settled } => {
+                self.standing(&path).settled = Some(stood(&settled.state));
+            }
+            Record::Unsettled { path } => self.standing(&path).settled = None,
+            Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
+            Record::Anchor { path, device, inode } => {
+                self.anchors.insert(path, (device, inode));
+            }
+        }
+    }
+
+    fn standing(&mut self, path: &RelPath) -> &mut Standing {
+        self.paths.entry(mark(path)).or_default()
+    }
+
+    fn of(&self, path: &RelPath) -> Standing {
+        self.paths.get(&mark(path)).copied().unwrap_or_default()
+    }
+
+    /// Whether the path itself needs no capture, and whether nothing below it does.
+    pub(crate) fn needs(&self, path: &RelPath) -> Needs {
+        let Standing { captured, settled } = self.of(path);
+        let bare = settled.or(captured) == Some(Stood::Otherwise);
+        Needs {
+            path: captured.is_none() && settled.is_none(),
+            below: !bare && !self.subtrees.contains(&mark(path)),
+        }
+    }
+
+    pub(crate) fn is_captured(&self, path: &RelPath) -> bool {
+        self.of(path).captured.is_some()
+    }
+
+    /// Whether the whole workspace was captured when it was copied.
+    pub(crate) fn is_complete_copy(&self) -> bool {
+        self.subtrees.contains(&mark(&RelPath::root()))
+    }
+
+    pub(crate) fn anchors(&self) -> &HashMap<RelPath, (u64, u64)> {
+        &self.anchors
+    }
+}
+
+/// What a capture has still to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub path: bool,
+    pub below: bool,
+}
+
+fn stood(state: &EntryState) -> Stood {
+    match state {
+        EntryState::Dir { .. } => Stood::Directory,
+        _ => Stood::Otherwise,
+    }
+}
+
+fn mark(path: &RelPath) -> Mark {
+    ContentHash::of(path.as_bytes()).half()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::{Capture, Durability, Memory};
+    use super::*;
+
+    fn path(name: &str) -> RelPath {
+        RelPath::parse(name.as_bytes()).unwrap()
+    }
+
+    fn captured(name: &str, state: EntryState) -> Record {
+        Record::Capture {
+            path: path(name),
+            capture: Capture { identity: None, state: Some(state) },
+        }
+    }
+
+    #[test]
+    fn what_others_append_is_taken_in_and_a_new_index_is_read_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut known = Known::default();
+        known.follow(dir.path()).unwrap();
+        assert_eq!(known.needs(&path("a")), Needs { path: true, below: true });
+
+        let mut memory = Memory::load(dir.path()).unwrap();
+        let append = |memory: &mut Memory, record| {
+            memory.append(vec![record], Durability::Process).unwrap();
+        };
+        append(&mut memory, captured("a", EntryState::Absent));
+        append(&mut memory, captured("d", EntryState::Dir { mode: 0o755 }));
+        known.follow(dir.path()).unwrap();
+        assert_eq!(known.needs(&path("a")), Needs { path: false, below: false });
+        assert_eq!(known.needs(&path("d")), Needs { path: false, below: true });
+
+        append(&mut memory, Record::Subtree { path: path("d") });
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(dir.path().join(INDEX))
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"0123 torn"))
+            .unwrap();
+        known.follow(dir.path()).unwrap();
+        assert_eq!(known.needs(&path("d")), Needs { path: false, below: false });
+
+        append(&mut memory, captured("late", EntryState::Absent));
+        known.follow(dir.path()).unwrap();
+        assert!(known.is_captured(&path("late")), "behind a torn tail that was cut off");
+
+        std::fs::remove_file(dir.path().join(INDEX)).unwrap();
+        let mut memory = Memory::load(dir.path()).unwrap();
+        for name in ["b", "c", "e", "f", "g"] {
+            append(&mut memory, captured(name, EntryState::Absent));
+        }
+        known.follow(dir.path()).unwrap();
+        assert!(!known.is_captured(&path("a")) && known.is_captured(&path("g")));
+    }
+}
