@@ -229,6 +229,59 @@ fn equal_hunks_of_one_file_are_told_apart() {
     });
 }
 
+/// What a program inside does after somebody has looked: the same line, in another place.
+#[test]
+fn an_id_that_was_read_does_not_come_to_mean_another_place() {
+    for_both(|lab| {
+        let middle: String = (0..14).map(|n| format!("line {n}\n")).collect();
+        let base = format!("def is_guest():\n{middle}def is_admin():\n    pass\n");
+        lab.write("auth.py", &base);
+        lab.up("s");
+        lab.inside("s", "sed -i '1a\\    return True' auth.py");
+        let read = hunks(&lab.diff("s"), None)[0].id.clone();
+        lab.inside("s", "sed -i 2d auth.py; sed -i '/is_admin/a\\    return True' auth.py");
+        let moved = lab.without_effect(lab.skep(["approve", "s", "--hunk", &read]));
+        assert_eq!(moved.code(), 3, "{}", moved.describe());
+        let moved = lab.without_effect(lab.skep(["reject", "s", "--hunk", &read]));
+        assert_eq!(moved.code(), 3, "{}", moved.describe());
+        // And whoever takes the other one sees it.
+        let other = hunks(&lab.diff("s"), None)[0].id.clone();
+        let ran = lab.skep(["approve", "s", "--hunk", &other]).run().ok();
+        let said = ran.errors();
+        assert!(said.contains("\n def is_admin():\n+    return True\n"), "{said}");
+    });
+}
+
+#[test]
+fn ids_of_equal_hunks_stay_with_their_places() {
+    for_both(|lab| {
+        let block = |value: &str| format!("[part]\na\nb\nc\nd\n{value}\ne\nf\ng\nh\n");
+        let text = |top: &str, values: [&str; 4]| top.to_owned() + &values.map(block).concat();
+        let head = "1\n2\n3\n4\n5\n6\n7\n8\n";
+        lab.write("f", text(head, ["value"; 4]));
+        lab.up("s");
+        let set = |top: &str, values: [&str; 4]| {
+            lab.tool("new", text(top, values));
+            lab.inside("s", "cat /tools/new > f");
+            hunks(&lab.diff("s"), None)
+        };
+        let all = set(head, ["other"; 4]);
+        assert_eq!(all.len(), 4);
+        let some = set(head, ["value", "other", "value", "other"]);
+        assert_eq!([&some[0].id, &some[1].id], [&all[1].id, &all[3].id]);
+        let more = set(&format!("0\n{head}"), ["other"; 4]);
+        let ids = |list: &[HunkSeen]| list.iter().map(|hunk| hunk.id.clone()).collect::<Vec<_>>();
+        assert_eq!(ids(&more)[1..], ids(&all));
+        // The second is taken; then the sandbox goes on. Nobody gets the id of another.
+        lab.approve(&["s", "--hunk", &all[1].id]);
+        let left = set(&format!("00\n{head}"), ["other"; 4]);
+        assert_eq!(ids(&left)[1..], [&all[0], &all[2], &all[3]].map(|hunk| hunk.id.clone()));
+        lab.approve(&["s", "--hunk", &all[3].id]);
+        let expected = text(head, ["value", "other", "value", "other"]);
+        assert_eq!(lab.bytes("f"), expected.as_bytes());
+    });
+}
+
 #[test]
 fn work_goes_on_after_a_partial_approval() {
     for_both(|lab| {

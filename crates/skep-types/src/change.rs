@@ -53,8 +53,9 @@ pub struct Verdict {
 
 /// Names a hunk by its content: 16 hexadecimal digits.
 ///
-/// Derived from the path, the removed and added lines, and (for repeated equal hunks of one file)
-/// an ordinal; so the same change has the same id whatever else changed.
+/// Derived from the path, the lines of the hunk with those around them, and which of the places in
+/// the base it is that begin with these lines: so the same change has the same id whatever else
+/// changed, and the same lines elsewhere have another.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HunkId(String);

@@ -3,9 +3,9 @@
 //! Lines are bytes up to and including `\n`; nothing is decoded, so CRLF, a byte order mark, a
 //! missing final newline and invalid UTF-8 come through exactly.
 
+use crate::hunk_ids;
 use gix_imara_diff::{Algorithm, Diff, InternedInput};
 use skep_types::{ContentHash, Hunk, HunkId, HunkLine, RelPath};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// Lines of context on each side of a change.
@@ -62,18 +62,46 @@ pub(crate) fn changed_ranges(
 /// The hunks that turn `old` into `new`. `path` enters their ids.
 pub fn diff_lines(path: &RelPath, old: &[u8], new: &[u8]) -> TextDiff {
     let (before, after) = (lines_of(old), lines_of(new));
-    let ranges = changed_ranges(Algorithm::Histogram, &before, &after);
+    let mut diff = unnamed(&before, &after);
+    hunk_ids::name(path, &mut diff.hunks, &before, &|line| line);
+    diff
+}
+
+/// The same where `taken` of the hunks from `root` were taken over before, which gave `old`: the ids
+/// tell where something stands in `root`, so that what was not taken keeps its id.
+pub(crate) fn diff_lines_since(
+    path: &RelPath,
+    (root, taken): (&[u8], &[&Hunk]),
+    old: &[u8],
+    new: &[u8],
+) -> TextDiff {
+    let mut diff = unnamed(&lines_of(old), &lines_of(new));
+    let mut ends = Vec::new();
+    let mut shift = 0i64;
+    for hunk in taken {
+        let start = first_line(hunk) as i64 + shift;
+        let end = first_line(hunk) + hunk.old_lines as usize;
+        ends.push((start as usize, start as usize + hunk.new_lines as usize, end));
+        shift += i64::from(hunk.new_lines) - i64::from(hunk.old_lines);
+    }
+    let in_root = |line: usize| {
+        let before = ends.partition_point(|(start, ..)| *start <= line);
+        ends[..before].last().map_or(line, |(_, end, in_root)| in_root + line.saturating_sub(*end))
+    };
+    hunk_ids::name(path, &mut diff.hunks, &lines_of(root), &in_root);
+    diff
+}
+
+/// The hunks, without their ids.
+fn unnamed(before: &[&[u8]], after: &[&[u8]]) -> TextDiff {
+    let ranges = changed_ranges(Algorithm::Histogram, before, after);
     let mut diff = TextDiff::default();
     for (removed, added) in &ranges {
         diff.removed += u64::from(removed.end - removed.start);
         diff.added += u64::from(added.end - added.start);
     }
-    let mut ordinals = HashMap::new();
-    for group in group_ranges(&ranges) {
-        let mut hunk = build_hunk(group, &before, &after);
-        hunk.id = hunk_id(path, &hunk.lines, &mut ordinals);
-        diff.hunks.push(hunk);
-    }
+    diff.hunks =
+        group_ranges(&ranges).into_iter().map(|group| build_hunk(group, before, after)).collect();
     diff
 }
 
@@ -119,34 +147,6 @@ fn start_number(range: &Range<u32>) -> u32 {
     if range.is_empty() { range.start } else { range.start + 1 }
 }
 
-/// The id covers the lines from the first to the last changed one. The context around them is left
-/// out, so an edit elsewhere does not rename a hunk.
-fn hunk_id(path: &RelPath, lines: &[HunkLine], ordinals: &mut HashMap<ContentHash, u64>) -> HunkId {
-    let changed = |line: &HunkLine| !matches!(line, HunkLine::Context(_));
-    let first = lines.iter().position(changed).unwrap_or(0);
-    let last = lines.iter().rposition(changed).map_or(0, |index| index + 1);
-    let mut bytes = Vec::new();
-    push(&mut bytes, b'p', path.as_bytes());
-    for line in &lines[first..last] {
-        match line {
-            HunkLine::Context(text) => push(&mut bytes, b' ', text.as_bytes()),
-            HunkLine::Removed(text) => push(&mut bytes, b'-', text.as_bytes()),
-            HunkLine::Added(text) => push(&mut bytes, b'+', text.as_bytes()),
-        }
-    }
-    let content = ContentHash::of(&bytes);
-    let ordinal = ordinals.entry(content).or_insert(0);
-    push(&mut bytes, b'n', &ordinal.to_le_bytes());
-    *ordinal += 1;
-    HunkId::from_hash(&ContentHash::of(&bytes))
-}
-
-fn push(bytes: &mut Vec<u8>, mark: u8, text: &[u8]) {
-    bytes.push(mark);
-    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(text);
-}
-
 /// Applies some of the hunks of a diff to its base. None gives the base, all give the new text.
 ///
 /// Fails when a hunk's context or removed lines are not what stands in `base`.
@@ -183,7 +183,8 @@ pub fn apply_hunks(base: &[u8], hunks: &[&Hunk]) -> Result<Vec<u8>, HunkMismatch
     Ok(out)
 }
 
-fn first_line(hunk: &Hunk) -> usize {
+/// Its first line in the base, counted from 0.
+pub(crate) fn first_line(hunk: &Hunk) -> usize {
     if hunk.old_lines == 0 { hunk.old_start as usize } else { hunk.old_start as usize - 1 }
 }
 

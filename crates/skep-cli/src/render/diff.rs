@@ -220,7 +220,8 @@ fn title(change: &Change) -> String {
     title
 }
 
-fn name(change: &Change) -> String {
+/// Its path; of a rename, both.
+pub(crate) fn name(change: &Change) -> String {
     match &change.renamed_from {
         Some(from) => format!("{from} -> {}", change.path),
         None => change.path.to_string(),
@@ -277,7 +278,8 @@ fn side(prefix: &str, path: &RelPath, state: &EntryState) -> String {
     if state.is_absent() { "/dev/null".to_owned() } else { format!("{prefix}/{path}") }
 }
 
-fn push_hunk(text: &mut String, style: Style, hunk: &Hunk) {
+/// One hunk with its id.
+pub(crate) fn push_hunk(text: &mut String, style: Style, hunk: &Hunk) {
     let range = |start: u32, lines: u32| {
         if lines == 1 { start.to_string() } else { format!("{start},{lines}") }
     };

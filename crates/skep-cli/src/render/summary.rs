@@ -164,7 +164,8 @@ fn refused(end: &ExecEnd) -> String {
     text
 }
 
-/// What an approval is about to apply: risks of it, then each path, then how many, and the digest.
+/// What an approval is about to apply: risks of it, then each path with the hunks that were
+/// named, then how many, and the digest.
 pub(crate) fn before_approval(
     style: Style,
     set: &ChangeSet,
@@ -182,7 +183,12 @@ pub(crate) fn before_approval(
         if index < LISTED {
             let counts =
                 if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
-            let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), change.path);
+            let _ =
+                writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), diff::name(change));
+        }
+        // Whoever names hunks by their ids sees what these are.
+        for hunk in change.hunks.iter().filter(|hunk| hunks.contains(&hunk.id)) {
+            diff::push_hunk(&mut text, style, hunk);
         }
     }
     if taken.len() > LISTED {

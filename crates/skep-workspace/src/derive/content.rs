@@ -4,7 +4,7 @@ use super::judge::Entry;
 use crate::base::BaseBytes;
 use crate::base::memory::Memory;
 use crate::error::DeriveError;
-use crate::hunks::{TextDiff, apply_hunks, diff_lines, is_binary, without_taken};
+use crate::hunks::{TextDiff, apply_hunks, diff_lines, diff_lines_since, is_binary, without_taken};
 use crate::spec::Trees;
 use crate::tree::TreeRoot;
 use skep_types::{Change, ContentHash, EntryState, RelPath};
@@ -152,15 +152,26 @@ impl Contents<'_> {
         old: &[u8],
         new: &[u8],
     ) -> Result<TextDiff, DeriveError> {
-        if let Some(partial) = &entry.base.partial
-            && partial.new == ContentHash::of(new)
-            && let Some(root) = self.memory.blob(&partial.root)?
-        {
+        let Some(partial) = &entry.base.partial else {
+            return Ok(diff_lines(&entry.path, old, new));
+        };
+        let Some(root) = self.memory.blob(&partial.root)? else {
+            return Ok(diff_lines(&entry.path, old, new));
+        };
+        if partial.new == ContentHash::of(new) {
             let left = without_taken(diff_lines(&entry.path, &root, new), &partial.taken);
             let fits = apply_hunks(old, &left.hunks.iter().collect::<Vec<_>>());
             if fits.as_deref() == Ok(new) {
                 return Ok(left);
             }
+        }
+        // The sandbox went on since: what was not taken keeps its id all the same.
+        let reviewed = self.memory.blob(&partial.new)?.unwrap_or_default();
+        let reviewed = diff_lines(&entry.path, &root, &reviewed);
+        let taken: Vec<_> =
+            reviewed.hunks.iter().filter(|hunk| partial.taken.contains(&hunk.id)).collect();
+        if apply_hunks(&root, &taken).as_deref() == Ok(old) {
+            return Ok(diff_lines_since(&entry.path, (&root, &taken), old, new));
         }
         Ok(diff_lines(&entry.path, old, new))
     }
