@@ -3,6 +3,7 @@
 //! Each test boots at least one guest in software, so they run one at a time.
 
 use crate::egress::everywhere::the_way_out;
+use crate::foundation::another;
 use crate::harness::{Call, Lab, Who, for_both, for_each, wait_for};
 use serde_json::Value;
 
@@ -248,4 +249,17 @@ fn heavy_the_way_out_of_a_guest_is_that_of_every_sandbox() {
     if std::env::var_os("SKEP_TEST_LONG").is_some() {
         for_each([Who::root()], the_way_out_of_a_guest);
     }
+}
+
+#[test]
+fn heavy_root_works_in_anothers_project_in_a_guest() {
+    let Ok(user) = Who::user() else { return crate::harness::skip("no ordinary user") };
+    for_each([Who::root()], |lab| {
+        crate::harness::plant_every_kind(lab);
+        another::give(&lab.project, user.ids());
+        another::work_is_the_owners(lab, "s", |script| {
+            let words = ["run", "--name", "s", "--provider", "microvm", "--", "sh", "-c", script];
+            lab.skep(words).env("SKEP_MICROVM_EMULATION", "1").within(240)
+        });
+    });
 }

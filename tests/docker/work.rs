@@ -1,7 +1,8 @@
 //! The same work has the same review as on the host.
 
-use super::{for_both, run};
-use crate::harness::{EVERY_KIND, plant_every_kind};
+use super::{for_both, lab, run};
+use crate::foundation::another;
+use crate::harness::{Docker, EVERY_KIND, Who, plant_every_kind, skip};
 
 #[test]
 fn diff_1_the_same_work_has_the_same_digest_in_a_container() {
@@ -87,4 +88,16 @@ fn hidden_files_stay_hidden_and_layers_are_seen() {
         lab.skep(["restore", "s", "first"]).run().ok();
         assert_eq!(lab.exec_script("s", "cat file").run().ok().text(), "one\ntwo");
     });
+}
+
+#[test]
+fn root_works_in_anothers_project_in_a_container() {
+    let Ok(user) = Who::user() else { return skip("no ordinary user can be had") };
+    let Some(engine) = Docker::start() else { return };
+    let lab = lab(Who::root().unwrap(), &engine);
+    plant_every_kind(&lab);
+    another::give(&lab.project, user.ids());
+    another::work_is_the_owners(&lab, "s", |script| run(&lab, &["--name", "s"], script));
+    lab.audit();
+    engine.assert_empty();
 }

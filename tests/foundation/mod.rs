@@ -1,6 +1,7 @@
 //! From nothing to a reviewed change: sandboxes, execs, the change set, and what is left behind.
 
 mod ahead;
+pub(crate) mod another;
 mod bad_input;
 mod beside;
 pub(crate) mod change_matrix;

@@ -145,6 +145,84 @@ fn a_state_directory_inside_the_project_is_refused() {
     });
 }
 
+/// Whatever the command: where there is none yet, none is made in a project. One that is there can
+/// still be looked at, from wherever one stands.
+#[test]
+fn no_command_makes_a_state_directory_in_a_project() {
+    for_both(|lab| {
+        lab.write("a", "a");
+        lab.directory("sub");
+        let before = lab.tree();
+        let inside = |line: &[&str]| lab.skep(line).env("SKEP_HOME", lab.project.join("x/y"));
+        for line in [&["ls"][..], &["gc"], &["stats"], &["token", "ls"], &["image", "kernel"]] {
+            let from_below = inside(line).directory(lab.project.join("sub"));
+            // Below a directory without a marker, the project is where one stands.
+            from_below.env("SKEP_HOME", lab.project.join("sub/x")).run().exits(5).says("hint");
+            inside(line).run().exits(5).says("it would lie in the project");
+        }
+        lab.tree().assert_equals(&before, "something was made");
+        // From elsewhere: known by its marker.
+        lab.write("skep.toml", "");
+        let before = lab.tree();
+        inside(&["ls"]).directory(&lab.home).run().exits(5).says("it would lie in the project");
+        lab.tree().assert_equals(&before, "something was made");
+        fs::remove_file(lab.project.join("skep.toml")).unwrap();
+        // The control, and what is there already.
+        inside(&["ls"]).directory(&lab.home).run().ok();
+        inside(&["ls"]).run().ok();
+        inside(&["run", "--", "true"]).run().exits(5);
+        fs::remove_dir_all(lab.project.join("x")).unwrap();
+    });
+}
+
+#[test]
+fn a_project_inside_any_state_directory_is_refused() {
+    for_both(|lab| {
+        lab.write("a", "a");
+        let other = lab.root.join("other");
+        let elsewhere = |line: &[&str]| lab.skep(line).env("SKEP_HOME", &other);
+        elsewhere(&["run", "--name", "s", "--", "sh", "-c", "mkdir d; echo n > d/n"]).run().ok();
+        let mut sandboxes = fs::read_dir(other.join("sandboxes")).unwrap();
+        let upper = sandboxes.next().unwrap().unwrap().path().join("upper");
+        let before = Tree::read(&upper);
+        for project in [&upper.join("d"), &upper, &other.join("layers"), &other] {
+            for line in [&["create", "--json"][..], &["run", "--json", "--", "true"]] {
+                let ran = lab.without_effect(lab.skep(line).directory(project));
+                assert_eq!(ran.code(), 5, "{project:?}: {}", ran.describe());
+                let problem = ran.problem();
+                assert!(problem["message"].to_string().contains("skep's state"), "{problem}");
+                assert!(!problem["hint"].is_null(), "{problem}");
+            }
+        }
+        Tree::read(&upper).assert_equals(&before, "the other's work");
+        elsewhere(&["rm", "--discard", "s"]).run().ok();
+    });
+}
+
+/// This machine's kernel has no network filesystem. So the answer of `statfs` is exchanged on its way,
+/// all else is real. That FUSE is refused is tried on a real one.
+#[test]
+fn a_state_directory_on_a_network_filesystem_is_refused_before_anything_is_made() {
+    let kinds =
+        [("NFS", 0x6969_u64), ("SMB", 0xfe53_4d42), ("CIFS", 0xff53_4d42), ("9p", 0x0102_1997)];
+    for_both(|lab| {
+        let state = lab.root.join("far/state");
+        for (name, number) in kinds {
+            let bytes: String = number.to_le_bytes().iter().map(|b| format!("{b:02x}")).collect();
+            let inject = format!("inject=statfs:poke_exit=@arg2={bytes}");
+            let line = ["-f", "-o", "/dev/null", "-e", "trace=statfs", "-e", &inject];
+            let call = lab.program("strace").args(line).arg(&lab.binary).arg("ls");
+            let ran = call.env("SKEP_HOME", &state).run().exits(5);
+            ran.says(&format!("it lies on {name}; a local filesystem is needed")).says("hint");
+            assert!(!lab.root.join("far").exists(), "{name}: something was made");
+        }
+        let plain = ["-f", "-o", "/dev/null", "-e", "trace=statfs"];
+        let control = lab.program("strace").args(plain).arg(&lab.binary).arg("ls");
+        control.env("SKEP_HOME", &state).run().ok();
+        assert!(state.join("skep.db").exists());
+    });
+}
+
 #[test]
 fn fs_12_a_mount_inside_the_project_is_not_crossed_and_is_said() {
     for_each([Who::root()], |lab| {

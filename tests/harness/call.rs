@@ -213,6 +213,13 @@ impl Ran {
         self
     }
 
+    /// Asserts that standard error does not say something.
+    #[track_caller]
+    pub(crate) fn says_not(self, text: &str) -> Self {
+        assert!(!self.errors().contains(text), "says `{text}`: {}", self.describe());
+        self
+    }
+
     /// The call with all it gave.
     pub(crate) fn describe(&self) -> String {
         let start =

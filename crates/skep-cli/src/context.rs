@@ -27,6 +27,8 @@ pub(crate) struct Global {
     pub(crate) store: Option<String>,
     /// The caller's home directory.
     pub(crate) home: PathBuf,
+    /// The current directory.
+    pub(crate) directory: PathBuf,
     /// The caller's user id.
     pub(crate) user: u32,
     /// The server to ask instead of an engine in this process.
@@ -102,6 +104,7 @@ impl Context {
             variables: surroundings.own_variables(),
             store: typed.store.clone(),
             home: surroundings.home.clone(),
+            directory: surroundings.directory.clone(),
             user: surroundings.user,
             host: host(typed, &surroundings),
         };

@@ -3,8 +3,9 @@
 //! The search must not be captured by a marker that somebody else planted (`/tmp/.git`) nor by a
 //! home directory under version control (`~/.git`).
 
-use crate::context::show_path;
+use crate::context::{Global, show_path};
 use skep_types::{Code, Problem};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -100,6 +101,43 @@ pub(crate) fn check(project: &Path, home: &Path, state: &Path) -> Result<(), Pro
     }
 }
 
+/// Refuses to make a state directory inside a project: the one of the current directory, or a marked
+/// one that its own place is in. Asked only where there is none yet.
+pub(crate) fn check_new_state(global: &Global) -> io::Result<()> {
+    let there = skep_engine::existing_part(&global.state_dir);
+    let rest = global.state_dir.strip_prefix(there).unwrap_or(Path::new(""));
+    let there = std::fs::canonicalize(there)?;
+    let places = Places { here: &global.directory, home: &global.home, there: &there };
+    match places.project_around(&there.join(rest), &Host { user: global.user }) {
+        Some(project) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("it would lie in the project `{}`", show_path(&project)),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Where a project is looked for.
+struct Places<'a> {
+    here: &'a Path,
+    home: &'a Path,
+    /// What exists of the state directory's path.
+    there: &'a Path,
+}
+
+impl Places<'_> {
+    /// The project that `state` would lie in. What contains the home is none.
+    fn project_around(&self, state: &Path, directories: &dyn Directories) -> Option<PathBuf> {
+        let marked = |path: &PathBuf| directories.look(path).is_some_and(|look| look.marked);
+        let of_state = Some(find(self.there, self.home, directories)).filter(marked);
+        let candidates = [Some(find(self.here, self.home, directories)), of_state];
+        candidates
+            .into_iter()
+            .flatten()
+            .find(|project| state.starts_with(project) && !self.home.starts_with(project))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +204,33 @@ mod tests {
         }
         assert!(check("/home/u/p").is_ok());
         assert!(check("/home/u/state/skep2").is_ok());
+    }
+
+    #[test]
+    fn a_new_state_directory_is_made_in_no_project() {
+        let tree = fake(&[
+            ("/home/u/p/src", MINE),
+            ("/home/u/p", MARKED),
+            ("/home/u/plain", MINE),
+            ("/home/u", MARKED),
+            ("/srv", MINE),
+        ]);
+        let project = |here: &str, there: &str, state: &str| {
+            let [here, there] = [here, there].map(Path::new);
+            let places = Places { here, home: Path::new("/home/u"), there };
+            let found = places.project_around(Path::new(state), &tree);
+            found.map(|path| path.display().to_string())
+        };
+        let p = Some("/home/u/p".to_owned());
+        assert_eq!(project("/home/u/p/src", "/home/u/p", "/home/u/p/x"), p);
+        assert_eq!(project("/srv", "/home/u/p/src", "/home/u/p/src/x/y"), p);
+        let plain = Some("/home/u/plain".to_owned());
+        assert_eq!(project("/home/u/plain", "/home/u/plain", "/home/u/plain/x"), plain);
+        assert_eq!(project("/srv", "/home/u/plain", "/home/u/plain/x"), None);
+        let usual = "/home/u/.local/state/skep";
+        for here in ["/home/u", "/home", "/", "/home/u/p", "/srv"] {
+            assert_eq!(project(here, "/home/u", usual), None, "{here}");
+        }
     }
 
     #[test]

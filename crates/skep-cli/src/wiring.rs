@@ -1,6 +1,7 @@
 //! The only file that names an engine or a provider; `storage.rs` names the stores.
 
 use crate::context::{Global, Host};
+use crate::project;
 use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::{Api, CreateRequest, StartedExec, StartedRun};
@@ -40,7 +41,8 @@ pub(crate) fn prepare(global: &Global) -> Result<PathBuf, Problem> {
 }
 
 fn layout(global: &Global) -> Result<Layout, Problem> {
-    Layout::open(&global.state_dir).map_err(|error| {
+    let may_make = || project::check_new_state(global);
+    Layout::open(&global.state_dir, may_make).map_err(|error| {
         let message =
             format!("cannot use the state directory `{}`: {error}", global.state_dir.display());
         // What the kernel said has a number; what has none is a place that is not taken.

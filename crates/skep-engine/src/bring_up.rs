@@ -7,6 +7,7 @@
 use crate::create::Planned;
 use crate::hidden::note_hidden;
 use crate::problems::{OrProblem, io_problem};
+use crate::shut::note_shut;
 use crate::{Desk, Engine, hidden, layout, naming};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
@@ -138,6 +139,8 @@ impl Engine {
         // The first exec must not start before every later edit carries a later time.
         skep_workspace::wait_past(&sandbox.base.instant);
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &planned.searched);
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        note_shut(&mut started.enforcement, sandbox, &upper);
         let event = self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));
         let first = first.map(|spec| self.exec_of(&sandbox.id, spec, &started.enforcement));
         let mut events = vec![event];

@@ -13,9 +13,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Opens the directory, making it (mode 0700) if it is not there.
-    pub fn open(root: &Path) -> io::Result<Self> {
-        make_private(root)?;
+    /// Opens the directory, making it (mode 0700) if it is not there and `may_make` does not object.
+    ///
+    /// A place that is refused is left as it was.
+    pub fn open(root: &Path, may_make: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
+        if !root.is_dir() {
+            may_make()?;
+            crate::state_place::check_filesystem(existing_part(root))?;
+            make_private(root)?;
+        }
         crate::state_place::check(root)?;
         let layout = Self { root: fs::canonicalize(root)? };
         let sandboxes = layout.sandboxes();
@@ -136,6 +142,11 @@ fn spread(path: &Path) {
     if let Ok(flags) = ioctl_getflags(&directory) {
         let _ = ioctl_setflags(&directory, flags | IFlags::TOPDIR);
     }
+}
+
+/// As much of a path as is there.
+pub fn existing_part(path: &Path) -> &Path {
+    path.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"))
 }
 
 /// Makes a directory that nobody else can look into; fine if it is there.

@@ -5,6 +5,7 @@ use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden};
 use crate::problems::{OrProblem, io_problem};
 use crate::review::Left;
+use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash, ways};
 use serde_json::{Value, json};
@@ -75,6 +76,8 @@ impl Engine {
         let provider = self.provider(&sandbox.provider)?;
         let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        note_shut(&mut started.enforcement, &sandbox, &upper);
         Ok((sandbox, started))
     }
 

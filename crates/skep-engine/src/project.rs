@@ -35,6 +35,10 @@ impl Desk {
         if real.starts_with(state) {
             return refuse("it lies in skep's state directory");
         }
+        if let Some(other) = crate::state_place::around(&real) {
+            // What lies there is some sandbox's work, or skep's own.
+            return refuse(&format!("it lies in skep's state in `{}`", other.display()));
+        }
         Ok(real)
     }
 }

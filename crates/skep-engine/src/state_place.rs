@@ -26,11 +26,7 @@ const FOREIGN: [(u64, &str); 9] = [
 /// Refuses a state directory that others can write, that is not the caller's, or that lies on a
 /// filesystem without local locks. One that others can only read is closed to them.
 pub fn check(root: &Path) -> io::Result<()> {
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    let kind = rustix::fs::statfs(root)?.f_type as u64 & 0xffff_ffff;
-    if let Some((_, name)) = FOREIGN.iter().find(|(number, _)| *number == kind) {
-        return refuse(format!("it lies on {name}; a local filesystem is needed"));
-    }
+    check_filesystem(root)?;
     let meta = fs::metadata(root)?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return refuse(format!("it belongs to another user (uid {})", meta.uid()));
@@ -42,6 +38,28 @@ pub fn check(root: &Path) -> io::Result<()> {
         fs::set_permissions(root, Permissions::from_mode(0o700))?;
     }
     Ok(())
+}
+
+/// Refuses a place on a filesystem without local locks.
+pub fn check_filesystem(place: &Path) -> io::Result<()> {
+    let kind = rustix::fs::statfs(place)?.f_type as u64 & 0xffff_ffff;
+    match FOREIGN.iter().find(|(number, _)| *number == kind) {
+        Some((_, name)) => refuse(format!("it lies on {name}; a local filesystem is needed")),
+        None => Ok(()),
+    }
+}
+
+fn refuse(why: String) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// The state directory that a path lies in, whoever's it is: one with a database or a node's name
+/// beside sandboxes.
+pub fn around(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|place| {
+        let holds = |name: &str| fs::symlink_metadata(place.join(name)).is_ok();
+        holds("sandboxes") && (holds("skep.db") || holds("node"))
+    })
 }
 
 /// Whether [`check`] would find nothing to refuse and nothing to do.
@@ -72,6 +90,19 @@ pub fn spend_reserve(layout: &Layout) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_directory_is_known_by_what_it_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let (plain, state) = (directory.path().join("plain"), directory.path().join("state"));
+        for path in [plain.join("sandboxes/x"), state.join("sandboxes/x/upper")] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(state.join("skep.db"), "").unwrap();
+        assert_eq!(around(&plain.join("sandboxes/x")), None);
+        assert_eq!(around(&state.join("sandboxes/x/upper")), Some(state.as_path()));
+        assert_eq!(around(&state), Some(state.as_path()));
+    }
 
     #[test]
     fn a_directory_that_others_can_write_is_refused_and_a_readable_one_is_closed() {

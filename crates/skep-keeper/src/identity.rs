@@ -186,7 +186,7 @@ fn covers_range(line: &str) -> bool {
 }
 
 /// One write, because the kernel takes a map only whole.
-fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+pub(crate) fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     use std::io::Write;
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }

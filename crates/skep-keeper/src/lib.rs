@@ -41,6 +41,7 @@ mod known;
 mod launch;
 mod machine;
 mod network;
+mod owner;
 mod pause;
 mod probe;
 mod protocol;

@@ -81,8 +81,8 @@ impl Docker {
         let engine = self.engine()?;
         let instance = instance::of(&self.state_dir)?;
         self.remove_orphans(&engine, &instance)?;
-        let door = prepare_door(spec)?;
-        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let ids = ids_inside(spec)?;
+        let door = prepare_door(spec, ids)?;
         let skep = (self.skep)();
         let view = match &spec.policy.image {
             None => View::of_host(&engine, &skep, ids.0)?,
@@ -200,7 +200,7 @@ impl View {
 
 /// The directory at which init knocks, with the small files that the container is given: they are
 /// skep's, whatever the host says.
-fn prepare_door(spec: &RunSpec) -> Result<PathBuf, DockerError> {
+fn prepare_door(spec: &RunSpec, (uid, gid): (u32, u32)) -> Result<PathBuf, DockerError> {
     let door = spec.directory.join(DOOR);
     let step = || format!("prepare `{}`", door.display());
     match std::fs::remove_dir_all(&door) {
@@ -225,7 +225,24 @@ fn prepare_door(spec: &RunSpec) -> Result<PathBuf, DockerError> {
     for (link, lower) in container::lower_links(spec, &door) {
         std::os::unix::fs::symlink(lower, link).at(step)?;
     }
+    // The user in the container reads these and knocks here; links are the engine's.
+    for name in ["", "nothing", "empty", "hosts", "resolv.conf"] {
+        std::os::unix::fs::lchown(door.join(name), Some(uid), Some(gid)).at(step)?;
+    }
     Ok(door)
+}
+
+/// Who the commands are. Containers have the host's ids, so that root becomes the project's owner:
+/// root without capabilities could write nothing of another's.
+fn ids_inside(spec: &RunSpec) -> Result<(u32, u32), DockerError> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !uid.is_root() {
+        return Ok((uid.as_raw(), gid.as_raw()));
+    }
+    let owner = rustix::fs::lstat(&spec.project)
+        .map_err(std::io::Error::from)
+        .at(|| format!("look at `{}`", spec.project.display()))?;
+    Ok((owner.st_uid, owner.st_gid))
 }
 
 /// What cannot be had is refused before anything is made.

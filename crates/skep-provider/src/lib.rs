@@ -423,8 +423,12 @@ pub trait Provider {
     /// Whether the process that holds a sandbox is still that process.
     fn is_alive(&self, keeper: &KeeperIdentity) -> bool;
 
-    /// Ids of sandboxes that have resources on this host (cgroups), for reconcile.
+    /// Ids of sandboxes that have resources on this host (cgroups), of every state directory.
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError>;
+
+    /// Takes away what is left of a sandbox that is gone, if nobody is in it. Succeeds if there is
+    /// nothing.
+    fn reap(&self, id: &SandboxId) -> Result<(), ProviderError>;
 }
 
 /// A command for a sandbox that was found without the store.

@@ -25,6 +25,7 @@
 mod flags;
 
 pub mod failpoint;
+pub mod file_ids;
 pub mod keyring;
 pub mod landlock;
 pub mod memory;

@@ -49,11 +49,13 @@ impl Run for Create {
     }
 }
 
-/// Secrets that were not searched for may be seen inside. In JSON the enforcement says so.
+/// Secrets that were not searched for may be seen inside; a root that is shut will be noticed there. In
+/// JSON the enforcement says so.
 pub(crate) fn say_unsearched(context: &Context, sandbox: &Sandbox) {
-    if let Some(unsearched) = skep_engine::unsearched(&sandbox.enforcement) {
+    let report = &sandbox.enforcement;
+    for said in [skep_engine::shut(report), skep_engine::unsearched(report)].into_iter().flatten() {
         let style = context.output.error_style;
-        context.output.always(&format!("{} {unsearched}", style.yellow("skep:")));
+        context.output.always(&format!("{} {said}", style.yellow("skep:")));
     }
 }
 

@@ -17,7 +17,10 @@ use crate::problems::{OrProblem, io_problem};
 use identity::Identity;
 use repository::Repository;
 use serde_json::json;
-use skep_types::{AppliedPath, Approval, ApprovalState, Code, EntryState, Problem, Sandbox};
+use skep_sys::file_ids::FileIds;
+use skep_types::{
+    AppliedPath, Approval, ApprovalState, Code, EntryState, Problem, RelPath, Sandbox,
+};
 use skep_workspace::tree::TreeRoot;
 
 /// How many files `{files}` names.
@@ -75,12 +78,18 @@ impl Engine {
         let identity = Identity::read(&repository, &self.config.home, &self.now())?;
         let root =
             TreeRoot::open(project).map_err(|error| io_problem("open project", project, &error))?;
-        let mut entries = Vec::new();
+        let mut contents = Vec::new();
         for path in &approval.paths {
             if let Some(content) = content(&root, path)? {
-                entries.push(repository.entry(&path.path, content)?);
+                contents.push((&path.path, content));
             }
         }
+        // As root, what is made in somebody's repository is theirs.
+        let _theirs = owner_of(&root)
+            .map_err(|error| io_problem("look at project", project, &error))?
+            .map(|(uid, gid)| FileIds::take_on(uid, gid));
+        let entry = |(path, content)| repository.entry(path, content);
+        let entries = contents.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         let mut notes = repository.remarks(&entries, approval)?;
         if identity.wants_signature {
             notes.push("the commit is not signed: skep runs no signing program".to_owned());
@@ -89,6 +98,12 @@ impl Engine {
         notes.extend(commit.note);
         Ok(Made { commit: commit.id, notes })
     }
+}
+
+/// Who owns the project, where that is another than root and root commits.
+fn owner_of(root: &TreeRoot) -> std::io::Result<Option<(u32, u32)>> {
+    let owner = root.stat(&RelPath::root())?.map(|stat| (stat.st_uid, stat.st_gid));
+    Ok(owner.filter(|(uid, _)| *uid != 0 && rustix::process::geteuid().is_root()))
 }
 
 /// A commit that was made, and what is worth saying about it.

@@ -112,6 +112,27 @@ impl Engine {
             .then(|| format!("it was the upper of sandbox `{}`, which is still there", owner.name))
     }
 
+    /// Cgroups of sandboxes that were deleted: whoever removed them may have died over it. One whose
+    /// sandbox is not known here belongs to another state directory.
+    pub(super) fn collect_groups(&self, request: &GcRequest, decisions: &mut Vec<GcDecision>) {
+        for provider in &self.providers {
+            let owned = provider.list_owned().unwrap_or_default();
+            let deleted = owned.into_iter().filter(|id| {
+                self.store.sandbox(id).is_ok_and(|row| {
+                    row.state == SandboxState::Deleted && provider.serves(&row.provider)
+                })
+            });
+            for id in deleted {
+                let done = if request.dry_run { Ok(()) } else { provider.reap(&id) };
+                let (action, reason) = match done {
+                    Ok(()) => (Action::Remove, "its sandbox was deleted".to_owned()),
+                    Err(error) => (Action::Keep, format!("cannot remove it: {error}")),
+                };
+                decisions.push(decision("cgroup", id.as_str(), action, reason, 0));
+            }
+        }
+    }
+
     /// Whatever could not be removed when it was thrown away.
     pub(super) fn collect_trash(&self, request: &GcRequest, decisions: &mut Vec<GcDecision>) {
         for name in names(&self.layout().trash()) {

@@ -76,6 +76,7 @@ impl Engine {
         }
         if wanted(GcPart::Trash) {
             self.collect_trash(request, &mut decisions);
+            self.collect_groups(request, &mut decisions);
         }
         if wanted(GcPart::Rows) && !request.dry_run {
             self.prune(&settings.retention, &mut decisions)?;

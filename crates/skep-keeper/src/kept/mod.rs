@@ -378,6 +378,17 @@ impl<K: Kind> Provider for Kept<K> {
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
         Ok(cgroups().map(|host| host.find_owned().into_iter().collect()).unwrap_or_default())
     }
+
+    fn reap(&self, id: &SandboxId) -> Result<(), ProviderError> {
+        let group = cgroups().and_then(|host| host.open(id));
+        // Somebody in it is somebody else's: a copy of a state directory has the same ids.
+        let Some(group) = group.filter(|group| group.pids().is_empty()) else { return Ok(()) };
+        group.remove().map_err(|error| ProviderError::Keeper {
+            operation: "reap",
+            id: id.clone(),
+            source: io::Error::other(error),
+        })
+    }
 }
 
 /// A keeper that ended between our knock and our word has done what it was to be told.
@@ -468,10 +479,15 @@ fn cgroups() -> Option<CgroupHost> {
 }
 
 /// A keeper makes its socket before its cgroup and removes it after: where there is no socket,
-/// nothing was left.
+/// nothing was left. The same order here, or whoever comes after one that died between the two would
+/// find nothing to do.
 fn clear_leftovers(id: &SandboxId, directory: &Path) -> io::Result<()> {
-    match std::fs::remove_file(directory.join("keeper.sock")) {
-        Ok(()) => remove_group(id),
+    let socket = directory.join("keeper.sock");
+    match std::fs::symlink_metadata(&socket) {
+        Ok(_) => {
+            remove_group(id)?;
+            std::fs::remove_file(socket)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

@@ -8,6 +8,7 @@ use crate::network::inside;
 use crate::network::place::Place;
 use crate::network::process::Egress;
 use crate::network::publish::{Publisher, Taken};
+use crate::owner::{Owner, OwnerMaps};
 use crate::protocol::{FromInit, ToInit};
 use crate::vessel::{self, Door, Held, Runtime, Vessel};
 use crate::view::fuse::{self, Served, Server};
@@ -103,7 +104,7 @@ pub fn begin(
             let (gate, opener) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
                 .step(|| "make a gate".into())?;
             let namespace = match plan.map {
-                IdMap::Range => Some(vessel::ranged_namespace()?),
+                IdMap::Range => Some(Owner::ROOT.namespace()?),
                 _ => None,
             };
             let order = vessel::BubblewrapOrder {
@@ -283,7 +284,7 @@ impl<'a> Arrival<'a> {
             let namespace = self.namespace(init)?;
             let there = |index: &usize| !plan.late.contains(index);
             let there: Vec<usize> = (0..plan.sources.len()).filter(there).collect();
-            pass_sources(&namespace, plan, &there, channel)?;
+            pass_sources(namespace, plan, &there, channel)?;
         }
         self.go_on()?;
         match &way.gate {
@@ -296,7 +297,7 @@ impl<'a> Arrival<'a> {
     pub fn catch_up(&self, init: &Held) -> Result<(), Failure> {
         if self.plan.map == IdMap::Range {
             let namespace = self.namespace(init)?;
-            pass_sources(&namespace, self.plan, &self.plan.late, self.channel)?;
+            pass_sources(namespace, self.plan, &self.plan.late, self.channel)?;
         }
         self.go_on()
     }
@@ -398,15 +399,15 @@ fn send_plan(plan: &InitSpec<'_>, channel: &Channel) -> Result<(), Failure> {
 }
 
 fn pass_sources(
-    namespace: &OwnedFd,
+    namespace: OwnedFd,
     plan: &InitSpec<'_>,
     which: &[usize],
     channel: &Channel,
 ) -> Result<(), Failure> {
     let chosen = which.iter().filter_map(|index| plan.sources.get(*index));
-    let mut opened: Vec<OwnedFd> = chosen
-        .map(|spec| sources::open(spec, Some(namespace.as_fd())))
-        .collect::<Result<_, _>>()?;
+    let mut owners = OwnerMaps::new(namespace);
+    let mut opened: Vec<OwnedFd> =
+        chosen.map(|spec| sources::open(spec, Some(&mut owners))).collect::<Result<_, _>>()?;
     if plan.parts.driver == WorkspaceDriver::OverlayRoot {
         let workspace = outside::overlay(&opened, &plan.parts)?;
         opened.push(workspace);

@@ -7,7 +7,6 @@
 //! Started by root, `bwrap` would map root to itself, and real user 0 reads what root may read. So
 //! it is given a user namespace with the unprivileged range, and enters it as one of its ids.
 
-use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -36,25 +35,6 @@ pub struct Order<'a> {
     pub channel: BorrowedFd<'a>,
     /// Wait for this before executing.
     pub gate: BorrowedFd<'a>,
-}
-
-/// A user namespace with the range mapped, for as long as it is held open.
-pub fn ranged_namespace() -> Result<OwnedFd, Failure> {
-    let step = || "make a user namespace for bwrap".to_owned();
-    let (gate, release) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step(step)?;
-    let child = clone_with(Namespaces::USER, || {
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-        let _ = rustix::io::read(&gate, &mut [0; 1]);
-        0
-    })
-    .step(step)?;
-    let pid = child.pid.as_raw_nonzero().get();
-    let made = IdMap::Range
-        .write_for(pid)
-        .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).step(step));
-    let _ = rustix::io::write(&release, &[1]);
-    let _ = skep_sys::process::wait_for(&child);
-    made.map(OwnedFd::from)
 }
 
 /// Starts `bwrap`, which starts init.

@@ -20,9 +20,7 @@ pub(crate) use attended::{Door, start as start_attended};
 pub(crate) use bare::{
     PATIENCE as END_PATIENCE, end_family, signal_family, workspace as bare_workspace,
 };
-pub(crate) use bubblewrap::{
-    Order as BubblewrapOrder, open_gate, ranged_namespace, said, start as start_bubblewrap,
-};
+pub(crate) use bubblewrap::{Order as BubblewrapOrder, open_gate, said, start as start_bubblewrap};
 pub(crate) use held::{Held, pid_of};
 pub(crate) use stage::run as run_stage;
 

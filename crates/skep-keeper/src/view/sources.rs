@@ -3,10 +3,13 @@
 //! An ordinary user's init opens them itself, in its own mount namespace. Started by root, init
 //! has no privilege on the host any more and could not reach a project inside somebody's private
 //! home; so the keeper, which still has, opens them and passes them in. There the project also
-//! gets an id map, so that its owner on disk appears as the unprivileged user inside.
+//! gets an id map, so that its owner on disk appears as the unprivileged user inside ([`owner`]).
+//!
+//! [`owner`]: crate::owner
 
 use super::plan::{SYSTEM_PATHS, SystemEntry};
 use crate::failure::{Failure, Step};
+use crate::owner::{Owner, OwnerMaps};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -34,7 +37,7 @@ pub struct SourceSpec {
 pub enum Owners {
     /// Seen as they are: foreign owners look like nobody.
     Plain,
-    /// The id on disk appears as that id inside.
+    /// Whoever owns it is the user inside; every other id appears as itself.
     Mapped,
 }
 
@@ -51,8 +54,8 @@ pub enum Below {
 ///
 /// # Errors
 /// When it does not exist, is not what was pinned, or cannot be cloned. Nothing is left.
-pub fn open(spec: &SourceSpec, id_map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
-    open_at(CWD, &spec.path, spec, id_map)
+pub fn open(spec: &SourceSpec, maps: Option<&mut OwnerMaps>) -> Result<OwnedFd, Failure> {
+    open_at(CWD, &spec.path, spec, maps)
 }
 
 /// The same, where the path's beginning may be covered by now: `below` leads to it from `at`.
@@ -60,7 +63,7 @@ pub fn open_at(
     at: BorrowedFd<'_>,
     below: &Path,
     spec: &SourceSpec,
-    id_map: Option<BorrowedFd<'_>>,
+    maps: Option<&mut OwnerMaps>,
 ) -> Result<OwnedFd, Failure> {
     let step = |what: &str| format!("{what} `{}`", spec.path.display());
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -71,11 +74,13 @@ pub fn open_at(
         | OpenTreeFlags::AT_EMPTY_PATH;
     // Below a user namespace's copy of the mount table, submounts are locked to their parents and
     // cannot be left behind; and what lies under them would come to light.
-    if spec.below == Below::Included || id_map.is_none() {
+    if spec.below == Below::Included || maps.is_none() {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     let tree = open_tree(&path, "", flags).step(|| step("clone the mount of"))?;
-    if let (Owners::Mapped, Some(user_namespace)) = (spec.owners, id_map) {
+    if let (Owners::Mapped, Some(maps)) = (spec.owners, maps) {
+        let stat = rustix::fs::fstat(&path).step(|| step("look at"))?;
+        let user_namespace = maps.shown(Owner::of(&stat))?;
         mount_idmap(&tree, user_namespace).map_err(|error| unmapped(spec, error))?;
     }
     Ok(tree)

@@ -7,7 +7,7 @@ use super::journal::{BACKUPS, Journal, JournalDir, Record};
 use super::publish::{applied_paths, late_writes};
 use super::staging::{Staging, remove_tree, slot_path};
 use crate::tree::{TreeRoot, permission_bits, stat_name};
-use rustix::fs::{FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use skep_sys::failpoint;
 use std::fs::File;
@@ -95,7 +95,13 @@ fn copy_backup(
         }
         FileType::Symlink => {
             let points_to = source.read_link(&path)?;
-            Ok(rustix::fs::symlinkat(points_to.as_bytes(), target, &name)?)
+            rustix::fs::symlinkat(points_to.as_bytes(), target, &name)?;
+            if rustix::process::geteuid().is_root() {
+                let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::chownat(target, &name, Some(uid), Some(gid), flags)?;
+            }
+            Ok(())
         }
         FileType::Directory if source.list(&path)?.is_empty() => {
             rustix::fs::mkdirat(target, &name, Mode::RWXU)?;

@@ -181,9 +181,9 @@ impl<'a> Work<'a> {
             matches!((&target.before, &after), (EntryState::Dir { .. }, EntryState::Dir { .. }));
         let staged = match &after {
             EntryState::File { mode, .. } => Some(self.stage_file(&name, *mode, &target, found)?),
-            EntryState::Symlink { target: points_to } => Some(
-                self.stage_link(&name, points_to.as_bytes(), &target.path, found).map_err(fail)?,
-            ),
+            EntryState::Symlink { target: points_to } => {
+                Some(self.stage_link(&name, points_to.as_bytes(), &target, found).map_err(fail)?)
+            }
             EntryState::Dir { mode } if !dir_to_dir => {
                 Some(self.stage_dir(&name, *mode, &target, found).map_err(fail)?)
             }
@@ -307,11 +307,18 @@ impl<'a> Work<'a> {
         &mut self,
         name: &str,
         points_to: &[u8],
-        path: &RelPath,
+        target: &Target,
         found: Option<&Stat>,
     ) -> io::Result<Mark> {
         rustix::fs::symlinkat(points_to, self.staging.fd(), name)?;
-        let (uid, gid) = self.owner_for(path, found)?;
+        let kept = match &target.source {
+            Source::Backup { root, path } => self.source_tree(root)?.stat(path)?,
+            _ => None,
+        };
+        let (uid, gid) = match kept {
+            Some(kept) => owner_of(&kept),
+            None => self.owner_for(&target.path, found)?,
+        };
         if rustix::process::geteuid().is_root() {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -336,7 +343,9 @@ impl<'a> Work<'a> {
         Ok(mark)
     }
 
-    /// The owner of what is replaced, else of the nearest directory above that is there (or made).
+    /// The owner of what is replaced; else whom a file would have that the project's owner makes
+    /// there: nobody else works in a project, and a directory that belongs to somebody else and
+    /// can be written by all makes nothing theirs.
     fn owner_for(&mut self, path: &RelPath, found: Option<&Stat>) -> io::Result<Owner> {
         if let Some(stat) = found {
             return Ok(owner_of(stat));
@@ -348,12 +357,18 @@ impl<'a> Work<'a> {
         let stat = self.root.stat(&parent)?;
         let is_dir = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let owner = match stat.filter(is_dir) {
-            Some(stat) => owner_of(&stat),
+            Some(stat) => owner_in(&stat, self.project_owner()?),
             None if parent.is_root() => return Err(io::ErrorKind::NotFound.into()),
             None => self.owner_for(&parent, None)?,
         };
         self.owners.insert(parent, owner);
         Ok(owner)
+    }
+
+    /// Who owns the project's root.
+    fn project_owner(&self) -> io::Result<Owner> {
+        let stat = self.root.stat(&RelPath::root())?;
+        stat.map(|stat| owner_of(&stat)).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Makes what was staged durable. An error is final: after a failed fsync the kernel may have
@@ -367,6 +382,14 @@ impl<'a> Work<'a> {
         }
         Ok(rustix::fs::fsync(self.staging.fd())?)
     }
+}
+
+/// Whom a new entry of a directory belongs to. The group is the directory's where that is the
+/// owner's own, or hands its group on.
+fn owner_in(directory: &Stat, (uid, gid): Owner) -> Owner {
+    let hands_on = Mode::from_raw_mode(directory.st_mode).contains(Mode::SGID);
+    let of_directory = directory.st_uid == uid || hands_on;
+    (uid, if of_directory { directory.st_gid } else { gid })
 }
 
 fn owner_of(stat: &Stat) -> Owner {

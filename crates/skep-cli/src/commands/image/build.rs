@@ -54,7 +54,7 @@ impl BuildArguments {
         }
         // An engine that is not there is told before anything is made.
         let engine = engine::open(context)?;
-        let images = context.state_dir().join("images");
+        let images = crate::wiring::prepare(context.global())?.join("images");
         std::fs::create_dir_all(&images).map_err(|error| {
             Problem::new(Code::Io, format!("cannot make `{}`: {error}", images.display()))
         })?;
