@@ -43,8 +43,9 @@ bench: build ## measure against peers, print tables (ARGS=--write keeps them, wi
 	benches/egress.py --skep $(SKEP)
 	benches/api.py --skep $(SKEP) --idle 1000
 
-budget: build ## count what the hot paths do and compare with benches/budget.toml
+budget: build ## count what the hot paths do against benches/budget.toml; try what only the release build can get wrong
 	ci/check-budget --skep $(SKEP)
+	ci/check-static $(SKEP)
 
 accept: build ## the acceptance checks beside the project, where they exist
 	@if [ -x $(ACCEPT)/run ]; then SKEP=$(SKEP) $(ACCEPT)/run; \

@@ -123,6 +123,11 @@ fn net_1_an_empty_list_and_a_malformed_one_let_nothing_out() {
             format!("[sandbox]\nnetwork = \"allow\"\n[egress]\nallow = [\"127.0.0.1:{port}\"]\n"),
         );
         assert_eq!(raw(lab.skep(["run"])).code(), 2);
+        let heard = origin.heard().len();
+        // Nor a rule that would be in force as soon as somebody allows anything else.
+        lab.write("skep.toml", format!("[egress]\nallow = [\"127.0.0.1:{port}\"]\n"));
+        assert_eq!(raw(lab.skep(["run", "--allow", "good.example"])).code(), 2);
+        assert_eq!(origin.heard().len(), heard, "only the control got through");
     });
 }
 

@@ -1,6 +1,6 @@
 //! What may be written: the upper is counted, however the bytes are put away.
 
-use crate::harness::{Lab, for_both, outside};
+use crate::harness::{Lab, for_both, outside, wait_for};
 use serde_json::Value;
 use std::path::Path;
 
@@ -43,6 +43,65 @@ fn res_5_many_files_are_a_sum() {
         // Control: below the limit nobody is ended.
         let end = fill(lab, "open('f', 'wb').write(bytes(8 << 20)); import time; time.sleep(0.3)");
         assert_eq!(end["reason"], "exited", "{end}");
+    });
+}
+
+/// Whoever lives on after its exec has ended is held by the same limits, and the next exec is not the
+/// one to pay for it.
+#[test]
+fn res_5_what_outlives_its_exec_is_held_by_the_limit_too() {
+    for_both(|lab| {
+        let daemon = "(setsid python3 -c 'import time
+time.sleep(0.3)
+for i in range(400):
+  open(f\"w{i}\", \"wb\").write(bytes(4 << 20)); time.sleep(0.02)
+time.sleep(4719)' >/dev/null 2>&1 &)";
+        let run = |name: &str, flags: &[&str]| {
+            lab.skep(["create", "--name", name]).args(flags).run().ok();
+            lab.exec_script(name, daemon).run().ok();
+        };
+        let alive = || !outside::processes_with("4719").is_empty();
+        run("s", &["--disk", "20M"]);
+        wait_for("the end of the daemon", 30, || (!alive()).then_some(()));
+        let written = size(&lab.state);
+        assert!(written < (20 << 20) + OVERSHOOT, "{written} bytes were written");
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        let warnings = shown["warnings"].to_string();
+        assert!(warnings.contains("disk_limit"), "{warnings}");
+        let events = lab.skep(["events", "--json"]).run().ok().text();
+        assert_eq!(events.matches("strays.ended").count(), 1, "{events}");
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        // Control: where there is room, it lives on and nothing is said.
+        run("c", &["--disk", "2G"]);
+        let upper = |name: &str| {
+            let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
+            size(&lab.state.join("sandboxes").join(id).join("upper"))
+        };
+        wait_for("more than the limit was", 30, || (upper("c") > 60 << 20).then_some(()));
+        assert!(alive(), "the daemon lives on");
+        lab.skep(["rm", "--discard", "c"]).run().ok();
+    });
+}
+
+/// Where memory is only looked at, the looks go on for whoever outlives its exec.
+#[test]
+fn res_2_what_outlives_its_exec_is_held_by_the_memory_limit_too() {
+    for_both(|lab| {
+        let daemon = "(setsid python3 -c 'import time
+time.sleep(0.3); held = bytearray(400 << 20); time.sleep(4720)' >/dev/null 2>&1 &)";
+        let create = ["create", "--name", "s", "--best-effort", "--memory", "64M"];
+        lab.skep(create).run().ok();
+        lab.exec_script("s", daemon).run().ok();
+        let alive = || !outside::processes_with("4720").is_empty();
+        wait_for("the end of the daemon", 30, || (!alive()).then_some(()));
+        // Control: with room for it, it is still there a while later.
+        lab.skep(["create", "--name", "c", "--best-effort", "--memory", "1G"]).run().ok();
+        lab.exec_script("c", daemon).run().ok();
+        let resident = || outside::processes_with("4720").len();
+        wait_for("the daemon", 10, || (resident() > 0).then_some(()));
+        lab.exec_script("c", "sleep 1").run().ok();
+        assert!(alive(), "it has room");
+        lab.skep(["rm", "--discard", "c"]).run().ok();
     });
 }
 

@@ -124,9 +124,10 @@ fn home_directory(variable: Option<&OsString>, user: u32) -> Result<PathBuf, Pro
     Ok(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
-/// The name of a user, for approvals. Not `$USER`, which anybody may set to anything.
+/// The name of a user, for approvals and for `$USER` inside; its number where it has none. Not the
+/// host's `$USER`, which anybody may set to anything.
 pub(crate) fn user_name(user: u32) -> String {
-    account(&accounts(), user).map_or_else(|| format!("uid {user}"), |account| account.name)
+    account(&accounts(), user).map_or_else(|| user.to_string(), |account| account.name)
 }
 
 #[derive(Debug, PartialEq, Eq)]

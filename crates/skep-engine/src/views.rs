@@ -4,7 +4,7 @@ use crate::api::{ListFilter, SandboxView};
 use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, usage};
 use skep_store::SandboxFilter;
-use skep_types::{ByteSize, ByteString, Problem, Sandbox};
+use skep_types::{ByteSize, ByteString, Problem, Sandbox, StraysEnded};
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
@@ -35,6 +35,7 @@ impl Engine {
         warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));
         warnings.extend(self.egress_death(sandbox)?.map(|death| death.sentence()));
+        warnings.extend(self.strays_ended(sandbox)?.map(|ended| ended.sentence()));
         // A broken settings file must not keep anybody from looking at a sandbox.
         if let Ok((settings, _)) = self.settings(Some(sandbox.project.as_path()), None)
             && bytes > settings.warn_upper_size.0
@@ -46,6 +47,20 @@ impl Engine {
             ));
         }
         Ok(warnings)
+    }
+
+    /// Whether a limit ended what no exec had left to answer for; the first who asks tells it as an event.
+    fn strays_ended(&self, sandbox: &Sandbox) -> Result<Option<StraysEnded>, Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        let Ok(bytes) = std::fs::read(directory.join(StraysEnded::FILE)) else { return Ok(None) };
+        // It may be half written; whoever looks next sees the whole.
+        let Ok(ended) = serde_json::from_slice::<StraysEnded>(&bytes) else { return Ok(None) };
+        if std::fs::File::create_new(directory.join(ended.told())).is_ok() {
+            let data = serde_json::json!({ "reason": ended.reason });
+            let event = self.event("strays.ended", &sandbox.id, None, data);
+            self.store.append_events(&[event]).or_problem()?;
+        }
+        Ok(Some(ended))
     }
 
     pub(crate) fn list_views(&self, filter: &ListFilter) -> Result<Vec<SandboxView>, Problem> {

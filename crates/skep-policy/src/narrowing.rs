@@ -111,9 +111,10 @@ fn mounts(found: &mut Vec<Widening>, outer: &[Mount], inner: &[Mount]) {
     }
 }
 
-/// Rules count where they are in force, and a rule inside another adds nothing.
+/// A rule inside another adds nothing. One that is not in force counts as well: it would be with the
+/// first `--allow` of anything, by somebody who has not read it.
 fn egress(found: &mut Vec<Widening>, outer: &Policy, inner: &Policy) {
-    if inner.network != NetworkMode::Allow || outer.network == NetworkMode::Host {
+    if (outer.network, inner.network) == (NetworkMode::Host, NetworkMode::Allow) {
         return;
     }
     let rules = |policy: &Policy| RuleSet::parse(&policy.egress.allow);

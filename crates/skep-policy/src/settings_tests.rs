@@ -249,3 +249,15 @@ fn a_project_may_take_rules_away_and_never_add_one() {
         assert!(matches!(resolve(foreign), Err(SettingsError::NotForProjects(_))), "{foreign}");
     }
 }
+
+#[test]
+fn a_rule_of_a_project_that_waits_for_a_network_widens_as_well() {
+    let project = "egress.allow = [\"127.0.0.1:9947\"]\n";
+    for user in ["", "sandbox.network = \"none\"\n", "sandbox.network = \"host\"\n"] {
+        let resolved = resolve(user, project, "");
+        assert!(matches!(resolved, Err(SettingsError::Widens(_))), "{user}: {resolved:?}");
+    }
+    // What the user would allow may be named, whether there is a network or not.
+    let user = "egress.allow = [\"127.0.0.1:9947\", \"b.test\"]\n";
+    assert!(resolve(user, project, "").is_ok());
+}

@@ -172,6 +172,7 @@ async fn send(request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
     let (mut parts, body) = request.into_parts();
     let place = parts.uri.authority().ok_or("the collector has no address")?.clone();
     let host = place.host().trim_start_matches('[').trim_end_matches(']');
+    skep_sys::names::keep_built_in();
     let stream = tokio::net::TcpStream::connect((host, place.port_u16().unwrap_or(80))).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -31,6 +31,7 @@ pub mod landlock;
 pub mod memory;
 pub mod message;
 pub mod mount;
+pub mod names;
 pub mod network;
 pub mod process;
 pub mod program;

@@ -40,6 +40,7 @@ mod problem;
 mod quantity;
 mod sandbox;
 mod state;
+mod strays;
 
 pub use approval::{AppliedPath, Approval, ApprovalKind, ApprovalState};
 pub use bytes::ByteString;
@@ -67,3 +68,4 @@ pub use problem::{Code, Problem, chain};
 pub use quantity::{ByteSize, QuantityError, parse_duration, show_duration};
 pub use sandbox::{Base, Instant, KeeperIdentity, Sandbox, WorkspaceDriver};
 pub use state::{IllegalTransition, SandboxState, TRANSITIONS};
+pub use strays::StraysEnded;

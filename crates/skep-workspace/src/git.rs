@@ -11,6 +11,13 @@ use std::path::{Path, PathBuf};
 /// Blobs above this are not merged.
 const LARGEST_BLOB: u64 = 4 << 20;
 
+/// How a repository is opened: with no configuration but its own, and without asking who we are in a
+/// way that a static program does not survive.
+pub fn isolated() -> gix::open::Options {
+    skep_sys::names::keep_built_in();
+    gix::open::Options::isolated().open_path_as_is(false)
+}
+
 /// The repository of a project, opened when first asked.
 pub(crate) struct Repository {
     project: PathBuf,
@@ -55,8 +62,7 @@ impl Repository {
 
     /// Opened anew: a blob is asked for rarely, and also where there is no commit yet.
     fn repository(&self) -> Option<gix::Repository> {
-        let options = gix::open::Options::isolated().open_path_as_is(false);
-        gix::open_opts(&self.project, options).ok()
+        gix::open_opts(&self.project, isolated()).ok()
     }
 
     fn open(&self) -> Option<Opened> {

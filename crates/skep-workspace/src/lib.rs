@@ -69,6 +69,7 @@ pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past};
 pub use derive::{Derived, derive};
 pub use error::{DeriveError, PlanError};
+pub use git::isolated;
 pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{

@@ -60,8 +60,7 @@ impl Repository {
             if std::fs::symlink_metadata(directory.join(".git")).is_err() {
                 continue;
             }
-            let options = gix::open::Options::isolated().open_path_as_is(false);
-            let inner = gix::open_opts(directory, options)
+            let inner = gix::open_opts(directory, skep_workspace::isolated())
                 .map_err(|error| failed("open the repository", &error))?;
             let below = project.strip_prefix(directory).unwrap_or(Path::new(""));
             let mut prefix = std::os::unix::ffi::OsStrExt::as_bytes(below.as_os_str()).to_vec();

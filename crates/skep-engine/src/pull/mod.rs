@@ -152,7 +152,7 @@ fn upload_pack(sandbox: &Sandbox) -> ExecSpec {
 /// Opens a repository with no configuration but its own and ours.
 fn open(path: &Path, limit: Option<u64>) -> Result<gix::Repository, Problem> {
     let limit = limit.map(|limit| format!("gitoxide.objects.allocLimit={limit}"));
-    let options = gix::open::Options::isolated().open_path_as_is(false).config_overrides(limit);
+    let options = skep_workspace::isolated().config_overrides(limit);
     gix::open_opts(path, options).map_err(|error| failed("open the repository", &error))
 }
 
@@ -177,7 +177,7 @@ fn new_receiver(path: &Path, project: &gix::Repository) -> Result<gix::Repositor
     let options =
         gix::create::Options { object_hash: Some(project.object_hash()), ..Default::default() };
     let kind = gix::create::Kind::Bare;
-    gix::ThreadSafeRepository::init_opts(path, kind, options, gix::open::Options::isolated())
+    gix::ThreadSafeRepository::init_opts(path, kind, options, skep_workspace::isolated())
         .map_err(|error| failed_to(&error))?;
     let objects = std::fs::canonicalize(project.objects.store_ref().path())
         .map_err(|error| failed_to(&error))?;

@@ -33,13 +33,15 @@ impl Keeper<'_> {
             deadlines.push(running.next_deadline());
             deadlines.push(cpu_next(running.group.as_ref(), &running.limits, now));
         }
-        if any {
+        if any || self.state.left {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
+            deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
+        }
+        if any {
             deadlines.push(self.state.capture.map(|capture| capture.at));
             let going = matches!(self.state.tracked, super::Tracking::Going(_));
             deadlines.push(going.then_some(now));
             deadlines.push(self.state.starved_look.filter(|_| self.group.is_some()));
-            deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
         deadlines.into_iter().flatten().min()
     }
@@ -70,15 +72,21 @@ impl Keeper<'_> {
         if look {
             self.look_for_starved_later(now);
         }
-        if execs.is_empty() {
+        if execs.is_empty() && !self.state.left {
             return;
         }
         self.poll_processes(now);
-        if matches!(self.state.tracked, super::Tracking::Going(_)) {
-            self.note_tracked();
-        }
         if let Some(guard) = &mut self.state.disk {
             guard.look(now);
+        }
+        if self.state.left {
+            self.look_for_left();
+        }
+        if execs.is_empty() {
+            return;
+        }
+        if matches!(self.state.tracked, super::Tracking::Going(_)) {
+            self.note_tracked();
         }
         if let Some(capture) = self.state.capture.filter(|capture| now >= capture.at) {
             self.capture();
@@ -180,7 +188,8 @@ impl Keeper<'_> {
         let Some(guard) = &mut self.state.polled else { return };
         // One that has ended and left others behind says nothing about those of today.
         let execs = self.state.execs.values().filter(|running| !running.has_ended());
-        let memory = execs.filter_map(|running| running.limits.memory).min();
+        let sandbox = self.spec.policy.limits.memory;
+        let memory = execs.filter_map(|running| running.limits.memory).chain(sandbox).min();
         let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
         if memory.is_some_and(|limit| look.memory > limit.0) {
             return self.end_all(EndReason::Oom, "memory");
@@ -208,8 +217,11 @@ impl Keeper<'_> {
         }
     }
 
-    /// Ends every exec for a limit that all of them share.
+    /// Ends every exec for a limit that all of them share, and whoever has outlived one.
     fn end_all(&mut self, reason: EndReason, felt: &str) {
+        if self.not_ended(|_| true).next().is_none() {
+            self.record_strays_ended(reason);
+        }
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();
         for exec in &execs {
             if let Some(running) = self.state.execs.get_mut(exec) {

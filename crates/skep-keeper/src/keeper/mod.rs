@@ -104,6 +104,8 @@ struct State {
     /// about to say stop.
     over_since: Option<Instant>,
     idle_since: Option<Instant>,
+    /// Whether some live on although no exec runs any more: the guards stay awake for them.
+    left: bool,
     disk: Option<DiskGuard>,
     /// Where there is no cgroup.
     polled: Option<PolledGuard>,

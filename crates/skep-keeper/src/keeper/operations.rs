@@ -93,6 +93,7 @@ impl Keeper<'_> {
         if self.state.execs.is_empty() {
             self.state.idle_since = Some(Instant::now());
         }
+        self.look_for_left();
     }
 
     /// The last command has ended, and whoever ran it is about to say stop. Nobody has to wait for

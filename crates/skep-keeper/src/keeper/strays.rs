@@ -6,8 +6,10 @@
 
 use super::Keeper;
 use crate::failure::{Failure, Step};
-use crate::protocol::{Reply, ToInit, Whom};
-use skep_confine::usage::family_of;
+use crate::protocol::{Reply, ToInit, Whom, to_json};
+use crate::vessel::Vessel;
+use skep_confine::usage::{children_of, family_of};
+use skep_types::{EndReason, StraysEnded};
 use std::collections::VecDeque;
 
 /// How often the sandbox's group is tried to be closed.
@@ -115,6 +117,23 @@ impl Keeper<'_> {
             (Ok(true), true) => self.state.strays.stopped = true,
             _ => {}
         }
+    }
+
+    /// Whether anybody lives on although no exec runs. Whom a guest has inside cannot be seen from
+    /// here, and there may always be somebody.
+    pub(super) fn look_for_left(&mut self) {
+        let running = self.state.execs.values().any(|running| !running.has_ended());
+        let hidden = matches!(self.vessel, Vessel::Machine(_));
+        self.state.left = !running && (hidden || !children_of(self.init.pid).is_empty());
+    }
+
+    /// For whoever asks later: `skep show` says it, and an event tells it.
+    pub(super) fn record_strays_ended(&self, reason: EndReason) {
+        let path = self.spec.directory.join(StraysEnded::FILE);
+        let before = std::fs::read(&path).ok();
+        let before = before.and_then(|bytes| serde_json::from_slice::<StraysEnded>(&bytes).ok());
+        let times = before.map_or(0, |before| before.times) + 1;
+        let _ = std::fs::write(path, to_json(&StraysEnded { reason, times }));
     }
 
     fn set_closed(&mut self) {

@@ -161,6 +161,7 @@ fn parse(url: &str) -> Result<(Config, PathBuf)> {
                       use a tunnel, or say `sslmode=disable`";
         return Err(bad(reason.into()));
     }
+    skep_sys::names::keep_built_in();
     resolve(&mut config).map_err(bad)?;
     config.application_name("skep");
     config.connect_timeout(Duration::from_secs(5));

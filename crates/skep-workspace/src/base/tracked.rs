@@ -68,8 +68,7 @@ impl TrackedPass {
         if target.exists() {
             return None;
         }
-        let options = gix::open::Options::isolated().open_path_as_is(false);
-        let repository = gix::open_opts(&spec.project, options).ok()?;
+        let repository = gix::open_opts(&spec.project, crate::git::isolated()).ok()?;
         if repository.workdir()? != spec.project
             || converts(&repository.common_dir().join("info/attributes"))
         {
