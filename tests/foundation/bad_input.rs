@@ -160,13 +160,63 @@ fn a_word_that_is_no_name_never_means_a_sandbox_elsewhere() {
             &["rm", "--discard", start][..],
             &["stop", start],
             &["net", "allow", start, "example.org"],
+            &["approve", "-s", start],
+            &["reject", "-s", start],
+            &["rebase", start],
         ] {
             lab.skep(line).run().exits(3).says("the whole name or id is wanted");
         }
+        // Nor does the beginning of an approval's id.
+        let approved = lab.skep(["approve", "precious", "--json"]).run().ok().json();
+        let approval = approved["approval"].as_str().unwrap();
+        let before = lab.tree();
+        lab.skep(["undo", &approval[..8]]).run().exits(3).says("the whole id is wanted");
+        lab.tree().assert_equals(&before, "it was undone");
+        lab.skep(["undo", approval]).run().ok();
         // Nor does `--discard` go to whatever is the newest.
         lab.skep(["rm", "--discard"]).run().exits(2).says("skep rm --discard precious");
         assert_eq!(lab.diff("precious")["changes"].as_array().unwrap().len(), 1);
         lab.skep(["rm", "--discard", id]).run().ok();
+    });
+}
+
+#[test]
+fn nobodys_name_stands_for_anothers_id() {
+    for_both(|lab| {
+        lab.create("first");
+        let id = lab.sandbox("first")["id"].as_str().unwrap().to_owned();
+        for line in [&["create", "--json", &id][..], &["fork", "first", "--json", "--name", &id]] {
+            let problem = lab.skep(line).run().exits(4).problem();
+            assert_eq!(problem["code"], "already_exists", "{problem}");
+            assert!(problem["hint"].is_string(), "{problem}");
+        }
+        // One that looks like an id and is nobody's is a name like any other.
+        lab.create("thenewtestbranch");
+        lab.skep(["rm", "thenewtestbranch"]).run().ok();
+        assert_eq!(lab.skep(["show", &id, "--json"]).run().ok().json()["name"], "first");
+        lab.skep(["rm", &id]).run().ok();
+        // Gone, its id can be a name.
+        lab.create(&id);
+        assert_eq!(lab.sandbox(&id)["name"], id);
+    });
+}
+
+#[test]
+fn labels_that_begin_with_skep_are_skeps_own() {
+    for_both(|lab| {
+        for label in ["skep.keep=true", "skep.ttl=1", "skep.anything=x"] {
+            for line in [
+                &["create", "--json", "--label", label][..],
+                &["run", "--json", "--label", label, "--", "true"],
+            ] {
+                let problem = lab.without_effect(lab.skep(line)).exits(2).problem();
+                assert!(problem["hint"].to_string().contains("skep."), "{problem}");
+            }
+        }
+        lab.skep(["create", "s", "--label", "skeptic=yes"]).run().ok();
+        lab.skep(["run", "--keep", "--name", "kept", "--", "true"]).run().ok();
+        let shown = lab.skep(["show", "kept", "--json"]).run().ok().json();
+        assert_eq!(shown["labels"]["skep.keep"], "true", "{shown}");
     });
 }
 

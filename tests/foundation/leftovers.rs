@@ -172,3 +172,50 @@ fn an_audit_notices_a_process_that_is_left() {
     assert!(!outside::processes_of(&lab.root).is_empty());
     lab.audit();
 }
+
+/// The keeper dies over its cgroups, and whoever clears up after it dies over them too. Whoever comes
+/// next finds them.
+#[test]
+fn cgroups_that_two_died_over_are_removed_by_the_next_command() {
+    for_each([Who::root()], |lab| {
+        lab.write("a", "a\n");
+        // Each process that is followed dies at the first directory it removes.
+        let line = ["-f", "-qq", "-o", "/dev/null", "-e", "trace=rmdir"];
+        let inject = ["-e", "inject=rmdir:signal=KILL:when=1"];
+        let strace = lab.program("strace").args(line).args(inject).arg(&lab.binary);
+        let run = ["run", "--name", "s", "--rm", "--idle-timeout", "1s", "--", "cat", "a"];
+        let ran = strace.args(run).run();
+        assert!(ran.code() != 0, "nobody died: {}", ran.describe());
+        wait_for_empty("processes", 20, || outside::processes_of(&lab.root));
+        for sandbox in lab.sandboxes() {
+            lab.skep(["rm", sandbox["name"].as_str().unwrap()]).run().ok();
+        }
+        assert_eq!(outside::cgroups_of(&lab.ids_ever()), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn gc_removes_empty_cgroups_of_deleted_sandboxes_and_no_others() {
+    for_each([Who::root()], |lab| {
+        lab.create("s");
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let places = outside::cgroups_of(&[id.clone()].into());
+        assert!(!places.is_empty(), "a sandbox of root's has a cgroup");
+        let unknown = "zzzzzzzzzzzzzzzz";
+        let strange: Vec<_> = places.iter().map(|path| path.with_file_name(unknown)).collect();
+        strange.iter().for_each(|path| fs::create_dir_all(path).unwrap());
+        lab.skep(["rm", "s"]).run().ok();
+        let left = || outside::cgroups_of(&[id.clone()].into());
+        assert!(left().is_empty());
+        places.iter().for_each(|path| fs::create_dir(path).unwrap());
+        let dry = lab.skep(["gc", "--dry-run", "--json"]).run().ok().text();
+        assert!(dry.contains(&id) && !dry.contains(unknown), "{dry}");
+        assert_eq!(left().len(), places.len(), "a dry run");
+        lab.skep(["gc"]).run().ok();
+        assert!(left().is_empty(), "{:?}", left());
+        for path in &strange {
+            assert!(path.is_dir(), "of another state directory: {path:?}");
+            fs::remove_dir(path).unwrap();
+        }
+    });
+}

@@ -66,6 +66,7 @@ pub(crate) fn create(
             .iter()
             .map(|word| environment::label(word))
             .collect::<Result<_, _>>()?,
+        keep: false,
         idempotency_key: typed.idempotency_key.clone(),
         host_env: around.environment(),
         home: around.home.clone(),

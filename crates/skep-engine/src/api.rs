@@ -122,8 +122,10 @@ pub struct CreateRequest {
     pub require: BTreeSet<Layer>,
     /// What was typed may weaken.
     pub best_effort: bool,
-    /// Free words.
+    /// Free words; those that begin with `skep.` are skep's own.
     pub labels: BTreeMap<String, String>,
+    /// It stays although nothing was changed in it.
+    pub keep: bool,
     /// Same key and body: the same sandbox.
     pub idempotency_key: Option<String>,
     /// Environment of the caller, from which the allow-list takes.
@@ -600,9 +602,6 @@ pub trait Api {
     /// The settings in force for a project: key, value, origin.
     fn config(&self, project: Option<&std::path::Path>) -> Answer<Vec<(String, Value, String)>>;
 }
-
-/// The label of a sandbox that is kept although nothing was changed in it (`run --keep`).
-pub const KEPT_LABEL: &str = crate::gc::KEPT;
 
 /// Whether a word is the whole name or the whole id of a sandbox. What destroys or widens wants that:
 /// the beginning of an id may belong to a sandbox that nobody was thinking of.

@@ -262,6 +262,18 @@ impl Engine {
         });
     }
 
+    /// A name that is another's id would never mean its own sandbox: a whole id comes first.
+    fn refuse_anothers_id(&self, name: &SandboxName) -> Result<(), Problem> {
+        let Ok(id) = name.as_str().parse() else { return Ok(()) };
+        match self.store.sandbox(&id) {
+            Ok(other) if other.state != SandboxState::Deleted => {
+                let message = format!("`{name}` is the id of sandbox `{}`", other.name);
+                Err(Problem::new(Code::AlreadyExists, message).hint("choose another name"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A name that was made up and happens to be taken is made up again.
     pub(crate) fn insert(
         &self,
@@ -269,6 +281,7 @@ impl Engine {
         made_up: bool,
         scope: ScopeMode,
     ) -> Result<Sandbox, Problem> {
+        self.refuse_anothers_id(&sandbox.name)?;
         for _ in 0..NAMES {
             let data = json!({ "name": sandbox.name, "project": sandbox.project });
             let event = self.event("sandbox.creating", &sandbox.id, None, data);

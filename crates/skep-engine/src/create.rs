@@ -150,9 +150,7 @@ impl Desk {
     pub(crate) fn decide(&self, request: &CreateRequest) -> Result<Decided, Problem> {
         let began = skep_workspace::beginning()
             .map_err(|error| Problem::new(Code::Io, format!("cannot read the clock: {error}")))?;
-        // What `--keep` asks for is a wish of the caller's, kept as a label.
-        let labels = request.labels.keys().filter(|key| *key != crate::gc::KEPT);
-        crate::patch::refuse_own_labels(labels)?;
+        crate::patch::refuse_own_labels(request.labels.keys())?;
         let project = self.check_project(&request.project)?;
         let typed = settings::typed(request, &project)?;
         let (mut settings, _) = self.settings(Some(&project), Some(&typed))?;
@@ -269,6 +267,9 @@ impl Desk {
 
 fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     let mut labels = request.labels.clone();
+    if request.keep {
+        labels.insert(crate::gc::KEPT.into(), "true".into());
+    }
     if let Some(ttl) = request.ttl {
         labels.insert(crate::gc::TTL.into(), format!("{}", ttl.as_secs()));
     }

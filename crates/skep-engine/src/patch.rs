@@ -124,7 +124,11 @@ pub(crate) fn refuse_own_labels<'a>(
 ) -> Result<(), Problem> {
     match keys.find(|key| key.starts_with("skep.")) {
         None => Ok(()),
-        Some(own) => Err(Problem::new(Code::Refused, format!("label `{own}` is skep's own"))),
+        Some(own) => {
+            let message = format!("label `{own}` is skep's own");
+            Err(Problem::new(Code::Usage, message)
+                .hint("choose one that does not begin with `skep.`"))
+        }
     }
 }
 

@@ -107,7 +107,7 @@ impl Asked<'_> {
         self.sandbox(name).map(|sandbox| sandbox.id)
     }
 
-    /// The same where the beginning of an id is not enough: it is removed, or may reach more.
+    /// The same where the beginning of an id is not enough: it is removed or reviewed, or may reach more.
     fn whole_id(&self, name: &str) -> Result<SandboxId, Problem> {
         let sandbox = self.sandbox(name)?;
         if is_called(&sandbox, name) { Ok(sandbox.id) } else { Err(no_sandbox(name)) }
@@ -124,6 +124,13 @@ impl Asked<'_> {
 
     fn approval(&self, id: &str) -> Result<Approval, Problem> {
         self.engine.find_approval(id)
+    }
+
+    /// The same where the beginning of an id is not enough: the project is written.
+    fn whole_approval(&self, id: &str) -> Result<Approval, Problem> {
+        let found = self.approval(id)?;
+        let missing = || Problem::new(Code::NotFound, format!("there is no approval `{id}`"));
+        if found.id.as_str() == id { Ok(found) } else { Err(missing()) }
     }
 
     fn lifecycle(&self) -> Option<Document> {
@@ -197,24 +204,24 @@ impl Asked<'_> {
                 .and_then(|id| engine.diff(&id))
                 .and_then(|set| documents::change_set(&set)),
             Call::Approve { sandbox, request } => self
-                .id(sandbox)
+                .whole_id(sandbox)
                 .and_then(|id| engine.approve(&id, request))
                 .and_then(|report| documents::plain(&report)),
             Call::Reject { sandbox, selection, digest, reason } => self
-                .id(sandbox)
+                .whole_id(sandbox)
                 .and_then(|id| engine.reject(&id, selection, *digest, reason.as_deref()))
                 .and_then(|report| documents::plain(&report)),
             Call::Undo { approval, project } => {
-                let id = approval.as_deref().map(|id| self.approval(id)).transpose();
+                let id = approval.as_deref().map(|id| self.whole_approval(id)).transpose();
                 id.and_then(|found| engine.undo(found.as_ref().map(|one| &one.id), project))
                     .and_then(|report| documents::plain(&report))
             }
             Call::Finish { approval } => self
-                .approval(approval)
+                .whole_approval(approval)
                 .and_then(|found| engine.finish(&found.id))
                 .and_then(|report| documents::plain(&report)),
             Call::Abandon { approval } => self
-                .approval(approval)
+                .whole_approval(approval)
                 .and_then(|found| engine.abandon(&found.id))
                 .and_then(|report| documents::plain(&report)),
             Call::Pull { sandbox, branch } => self
@@ -226,7 +233,7 @@ impl Asked<'_> {
                 .and_then(|id| engine.conflicts(&id))
                 .and_then(|drift| documents::plain(&drift)),
             Call::Rebase { sandbox } => self
-                .id(sandbox)
+                .whole_id(sandbox)
                 .and_then(|id| engine.rebase(&id))
                 .and_then(|report| documents::plain(&report)),
             Call::Sides { sandbox, path } => self.sides(sandbox, path),

@@ -199,8 +199,10 @@ pub(crate) struct CreateBody {
     require: BTreeSet<Layer>,
     /// What was asked for may weaken instead of being refused.
     best_effort: bool,
-    /// Free words.
+    /// Free words; those that begin with `skep.` are skep's own.
     labels: BTreeMap<String, String>,
+    /// Whether upkeep leaves it although nothing was changed in it.
+    keep: bool,
     /// The caller's environment, from which the allow-list takes; otherwise the server's.
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     host_env: Option<BTreeMap<String, ByteString>>,
@@ -276,6 +278,7 @@ impl CreateBody {
             require: self.require,
             best_effort: self.best_effort,
             labels: self.labels,
+            keep: self.keep,
             idempotency_key: key,
             host_env: self.host_env.unwrap_or(environment),
             home: self.home.map_or(home, PathBuf::from),

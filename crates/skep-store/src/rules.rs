@@ -120,6 +120,11 @@ pub(crate) fn id_range_end(what: &'static str, text: &str) -> Result<String> {
     if is_start { Ok(format!("{text}{{")) } else { Err(no_such_id(what, text)) }
 }
 
+/// Whether a text is a whole id.
+pub(crate) fn is_id(text: &str) -> bool {
+    text.parse::<SandboxId>().is_ok()
+}
+
 /// The one id that starts with `text`.
 pub(crate) fn only_id(what: &'static str, text: &str, found: Vec<String>) -> Result<String> {
     match <[String; 1]>::try_from(found) {

@@ -59,7 +59,7 @@ pub(crate) struct Approve {
 
 impl Run for Approve {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let (sandbox, typed) = naming::whole_and_paths(context, &self.target, after)?;
         let (request, set) = self.request(context, &sandbox, &typed)?;
         let report = context.api()?.approve(&sandbox.id, &request)?;
         if self.json.json {

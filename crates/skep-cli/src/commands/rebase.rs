@@ -22,7 +22,7 @@ pub(crate) struct Rebase {
 
 impl Run for Rebase {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
-        let sandbox = naming::sandbox(context, &self.name)?;
+        let sandbox = naming::whole_or_newest(context, self.name.typed())?;
         let report = context.api()?.rebase(&sandbox.id)?;
         if self.json.json {
             context.output.document(&RebaseDocument::new(&report))?;

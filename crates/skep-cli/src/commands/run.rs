@@ -15,9 +15,7 @@ use crate::render::egress;
 use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command, Place};
 use clap::Args;
-use skep_engine::api::{
-    Api, CreateRequest, Disposal, KEPT_LABEL, SettledRun, StartedExec, StartedRun,
-};
+use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
 
@@ -89,7 +87,7 @@ impl Run {
         let spec = resolve::exec(command, &place)?;
         let mut request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
         if self.keep {
-            request.labels.insert(KEPT_LABEL.into(), "true".into());
+            request.keep = true;
         }
         super::image::engine::ensure(context, &request)?;
         Ok((request, spec))

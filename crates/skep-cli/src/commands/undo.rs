@@ -7,12 +7,13 @@ use crate::json::approval::ApprovalDocument;
 use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::escape;
+use skep_engine::api::Api;
+use skep_types::{Approval, Code, Problem, escape};
 
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
-    /// Approval: an id, or its beginning (default: the newest of the project)
+    /// Approval, by its whole id (default: the newest of the project)
     #[arg(value_name = "APPROVAL")]
     approval: Option<String>,
     /// Finish it instead: for an approval that an outage left half done and that meets your own
@@ -27,10 +28,21 @@ pub(crate) struct Undo {
     json: Json,
 }
 
+/// The approval with that whole id: what writes into the project takes no beginning for it.
+fn whole(api: &dyn Api, id: &str) -> Result<Approval, Problem> {
+    let approval = api.find_approval(id)?;
+    if approval.id.as_str() == id {
+        return Ok(approval);
+    }
+    let message = format!("there is no approval `{}`", escape::visible(id.as_bytes()));
+    Err(Problem::new(Code::NotFound, message)
+        .hint(format!("it begins the id of `{}`; here the whole id is wanted", approval.id)))
+}
+
 impl Run for Undo {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
-        let approval = self.approval.as_deref().map(|id| api.find_approval(id)).transpose()?;
+        let approval = self.approval.as_deref().map(|id| whole(api, id)).transpose()?;
         let project = match &approval {
             Some(approval) => approval.project.as_path().to_owned(),
             None => context.project_here(),

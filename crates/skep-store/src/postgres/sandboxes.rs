@@ -5,8 +5,8 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, refuse_overlap,
-    sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, is_id,
+    refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
 use crate::{
@@ -58,7 +58,16 @@ impl SandboxStore for PostgresStore {
             return Err(StoreError::NotFound { what: "sandbox", name: text.to_owned() });
         }
         self.read("find a sandbox", |session| {
-            let found: Sandbox = match first(session, TABLE, BY_NAME, &[&text])? {
+            // Nobody's name stands for another's id.
+            let by_id = match is_id(text) {
+                true => first(session, TABLE, LIVE.exact, &[&text, &self.node])?,
+                false => None,
+            };
+            let named = match by_id {
+                Some(sandbox) => Some(sandbox),
+                None => first(session, TABLE, BY_NAME, &[&text])?,
+            };
+            let found: Sandbox = match named {
                 Some(sandbox) => sandbox,
                 None => by_id_prefix(session, TABLE, &LIVE, text, &self.node)?,
             };

@@ -4,8 +4,8 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows};
 use super::{Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, refuse_overlap,
-    sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, is_id,
+    refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
 use crate::{
@@ -60,9 +60,17 @@ impl SandboxStore for SqliteStore {
     }
 
     fn find_sandbox(&self, text: &str) -> Result<Sandbox> {
-        self.read("find a sandbox", |tx| match first(tx, TABLE, BY_NAME, params![text])? {
-            Some(sandbox) => Ok(sandbox),
-            None => by_id_prefix(tx, TABLE, &LIVE, text),
+        self.read("find a sandbox", |tx| {
+            // Nobody's name stands for another's id.
+            if is_id(text)
+                && let Some(sandbox) = first(tx, TABLE, LIVE.exact, params![text])?
+            {
+                return Ok(sandbox);
+            }
+            match first(tx, TABLE, BY_NAME, params![text])? {
+                Some(sandbox) => Ok(sandbox),
+                None => by_id_prefix(tx, TABLE, &LIVE, text),
+            }
         })
     }
 

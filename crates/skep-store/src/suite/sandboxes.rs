@@ -50,7 +50,7 @@ pub(super) fn find(store: &dyn Store) {
     first.id = "aaaaaaaa00000000".parse().unwrap();
     let mut second = sandbox(2, "two");
     second.id = "aaaaaabb00000000".parse().unwrap();
-    // A name may look like the id of another: the name wins.
+    // A name may look like the id of another: the id wins.
     let mut third = sandbox(3, "aaaaaabb00000000");
     third.id = "zzzzzz0000000000".parse().unwrap();
     for one in [&first, &second, &third] {
@@ -59,7 +59,7 @@ pub(super) fn find(store: &dyn Store) {
     let found = |text: &str| store.find_sandbox(text).map(|row| row.id);
     assert_eq!(found("one").unwrap(), first.id);
     assert_eq!(found("aaaaaaaa00000000").unwrap(), first.id);
-    assert_eq!(found("aaaaaabb00000000").unwrap(), third.id);
+    assert_eq!(found("aaaaaabb00000000").unwrap(), second.id);
     assert_eq!(found("aaaaaab").unwrap(), second.id);
     assert_eq!(found("zzzzzz").unwrap(), third.id);
     match found("aaaaaa") {
