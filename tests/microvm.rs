@@ -92,6 +92,11 @@ fn heavy_execs_in_a_guest_end_as_elsewhere() {
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
         let back = lab.skep(["exec", "-i", "s", "--", "cat"]).input(bytes.clone()).run().ok();
         assert!(back.stdout == bytes, "{} bytes came back", back.stdout.len());
+        // The end of input on a terminal: of a line that was not finished, for every reader.
+        let script = ["exec", "-t", "s", "--", "sh", "-c", "cat; read line; echo; echo OVER"];
+        let text = lab.skep(script).input("no newline").run().ok().text();
+        assert!(text.contains("no newline") && text.contains("OVER"), "{text}");
+        lab.skep(["exec", "-t", "s", "--", "cat"]).run().ok();
         let line =
             ["exec", "s", "--timeout", "3s", "--json", "--", "sh", "-c", "echo part; sleep 99"];
         let ran = lab.skep(line).run();

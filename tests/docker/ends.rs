@@ -37,6 +37,16 @@ fn a_terminal_in_a_container_has_its_size_and_its_keys() {
     });
 }
 
+#[test]
+fn input_that_has_ended_ends_on_a_terminal_in_a_container() {
+    for_both(|lab, _| {
+        run(lab, &["-t"], "exec cat").within(30).run().ok();
+        let ran = run(lab, &["-t"], "cat; read line; echo; echo OVER").input("no newline");
+        let text = ran.within(30).run().ok().text();
+        assert!(text.contains("no newline") && text.contains("OVER"), "{text}");
+    });
+}
+
 /// Asked of the engine and of the kernel, not of skep.
 #[test]
 fn the_container_is_what_the_report_says() {

@@ -1,6 +1,6 @@
 //! Programs on a real terminal: its size, its keys, and how it is left behind.
 
-use crate::harness::{Lab, Terminal, for_both};
+use crate::harness::{Lab, Terminal, for_both, wait_for_empty};
 
 fn start(lab: &Lab, script: &str) -> Terminal {
     Terminal::start(lab.skep(["run", "-t", "--", "sh", "-c", script]), 33, 101)
@@ -97,5 +97,59 @@ fn keys_and_colours_pass_unchanged() {
         terminal.wait_to_show("1b 5b 41 7f 04 00");
         terminal.wait_to_show("\x1b[31mred\x1b[0m");
         terminal.end();
+    });
+}
+
+/// The harness's calls have an empty standard input that is at its end from the start.
+#[test]
+fn input_that_has_ended_ends_on_a_terminal_too() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["run", "-t", "--", "cat"]).within(20).run().ok();
+        lab.skep(["run", "-t", "--json", "--", "cat"]).within(20).run().ok();
+        for _ in 0..5 {
+            lab.skep(["exec", "-t", "s", "--", "cat"]).within(20).run().ok();
+        }
+        // A line that was not finished, and more readers than one.
+        let exec = ["exec", "-t", "s", "--", "sh", "-c", "cat; read line; cat; echo; echo OVER"];
+        let text = lab.skep(exec).input("no newline").within(20).run().ok().text();
+        assert!(text.contains("no newline") && text.contains("OVER"), "{text}");
+        // A shell that sets the modes of its terminal, and one that starts only later.
+        let shell = "sleep 0.3; exec bash --norc -i";
+        lab.skep(["exec", "-t", "s", "--", "sh", "-c", shell]).within(20).run().ok();
+    });
+}
+
+#[test]
+fn a_shell_without_a_terminal_reads_its_commands_and_ends() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["shell", "s"]).within(20).run().ok();
+        let typed = "test -t 0 || echo PLAIN\nexit 6\n";
+        let ran = lab.skep(["shell", "s"]).input(typed).within(20).run().exits(6);
+        assert_eq!(ran.text(), "PLAIN");
+    });
+}
+
+#[test]
+fn who_ends_skep_ends_the_shell_on_its_terminal() {
+    for_both(|lab| {
+        lab.create("s");
+        let shell = |line: &[&str], command: &str| {
+            let mut terminal = Terminal::start(lab.skep(line), 24, 80);
+            terminal.type_in(command);
+            terminal.wait_to_show("READY");
+            terminal.signal(rustix::process::Signal::TERM);
+            terminal.end().code()
+        };
+        // It ignores the first signal, and not that its terminal was hung up.
+        assert_eq!(shell(&["shell", "s"], "echo RE''ADY\n"), Some(129));
+        let deaf = ["exec", "-t", "s", "--", "sh", "-c", "trap '' TERM HUP; cat; exec sleep 4781"];
+        assert_eq!(shell(&deaf, "READY\n"), Some(137));
+        wait_for_empty("processes of ended execs", 10, || {
+            let execs = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            let execs = execs.as_array().cloned().unwrap_or_default();
+            execs.into_iter().filter(|exec| exec["end"].is_null()).collect()
+        });
     });
 }

@@ -60,6 +60,12 @@ impl Terminal {
         self.master.write_all(bytes.as_ref()).unwrap();
     }
 
+    /// Signals the program: `setsid` has become it.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     /// Changes the size, as a window manager does.
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
         resize(&self.master, rows, columns);

@@ -96,6 +96,17 @@ fn a_terminal_has_its_size_and_its_keys_everywhere() {
     });
 }
 
+#[test]
+fn input_that_has_ended_ends_on_a_terminal_everywhere() {
+    for_all(|lab, provider| {
+        let with = |script| run(lab, provider, &["-t"], script).within(30);
+        with("exec cat").run().ok();
+        let ran = with("cat; read line; echo; echo OVER").input("no newline").run().ok();
+        let text = ran.text();
+        assert!(text.contains("no newline") && text.contains("OVER"), "{provider}: {text}");
+    });
+}
+
 /// Sessions of their own and double forks: what one loses sight of is what survives.
 const DAEMONS: &str = "trap '' TERM; setsid sleep 4781 & (setsid sh -c 'sleep 4781 & exit' &); \
                        setsid setsid nohup sleep 4781 >/dev/null 2>&1 & sleep 4781";

@@ -1,12 +1,14 @@
 //! A terminal whose other end cannot be sent out: a process inside copies between it and pipes.
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::termios::{Winsize, tcsetwinsize};
 use skep_sys::process::{Namespaces, clone_with};
+use skep_sys::stdio::EndOfInput;
 use skep_types::TerminalSize;
 use std::io;
+use std::time::Instant;
 
 const BUFFER: usize = 16 << 10;
 
@@ -33,24 +35,33 @@ pub fn resize(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
 
 fn copy(master: &OwnedFd, input: &OwnedFd, output: &OwnedFd) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
-    let mut typing = true;
+    let mut over: Option<EndOfInput> = None;
     loop {
         let mut watched = vec![PollFd::new(master, PollFlags::IN)];
-        if typing {
+        if over.is_none() {
             watched.push(PollFd::new(input, PollFlags::IN));
         }
-        match poll(&mut watched, None) {
+        let pause = over.as_ref().map(|end| pause_until(end.next()));
+        match poll(&mut watched, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if ready.get(1) == Some(&true) {
-            typing = pass(input.as_fd(), master.as_fd(), &mut buffer)?;
+        if let Some(end) = &mut over {
+            end.repeat(master, Instant::now());
+        }
+        if ready.get(1) == Some(&true) && !pass(input.as_fd(), master.as_fd(), &mut buffer)? {
+            over = Some(EndOfInput::say(master, Instant::now()));
         }
         if ready[0] && !pass(master.as_fd(), output.as_fd(), &mut buffer)? {
             return Ok(());
         }
     }
+}
+
+fn pause_until(when: Instant) -> Timespec {
+    let left = when.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 /// Moves one buffer; `false` at the end. A terminal that nobody has open any more says EIO.

@@ -1,12 +1,13 @@
 //! An exec as seen on the host: a process that passes its standard descriptors on to the guest.
 //!
 //! It is a fork of init with the exec's descriptors, session, limits and fences. Signals that
-//! reach it are passed on; if it is killed, the switchboard ends the exec in the guest.
+//! reach it are passed on; if it is killed, the switchboard ends the exec in the guest. A terminal it
+//! is given is raw: the guest has one of its own, which does what a terminal does.
 
 use crate::wire::{self, Inbox, Kind, NotStarted, Order, Outcome, PIECE, WINDOW};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::tcgetwinsize;
 use skep_sys::signal::SignalFd;
 use skep_types::TerminalSize;
 use std::io;
@@ -41,19 +42,8 @@ pub fn run(
         ahead: 0,
         input: true,
     };
-    if relay.terminal {
-        make_raw()?;
-    }
     wire::push_json(&mut relay.out, 0, Kind::Start, order);
     relay.serve(started)
-}
-
-/// The guest has a terminal of its own, which does what a terminal does.
-fn make_raw() -> io::Result<()> {
-    let terminal = rustix::stdio::stdin();
-    let mut modes = tcgetattr(terminal)?;
-    modes.make_raw();
-    Ok(tcsetattr(terminal, OptionalActions::Now, &modes)?)
 }
 
 struct Relay<'a> {

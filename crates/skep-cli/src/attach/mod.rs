@@ -3,7 +3,8 @@
 //! One loop over three descriptors: signals (as a descriptor, so that none is lost between two
 //! system calls), the exec's stream, and our standard input. What a terminal would do by itself
 //! with a program outside a sandbox (interrupt it, tell it the size of the window, end it with
-//! `SIGPIPE` when nobody reads) is passed on.
+//! `SIGPIPE` when nobody reads) is passed on. Who ends us ends the command: a shell on a terminal
+//! ignores `SIGTERM`, so it is told what it would be told if its terminal were closed, and then ended.
 
 pub(crate) mod capture;
 pub(crate) mod terminal;
@@ -29,6 +30,8 @@ const SIGWINCH: i32 = 28;
 
 /// A second interrupt within this time means: now.
 const IMPATIENCE: Duration = Duration::from_secs(2);
+/// How long a command on a terminal has for each signal after ours to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How often to look again whether we may read the terminal.
 const BACKGROUND_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -94,6 +97,7 @@ fn pump_from(
         raw,
         pending: Vec::new(),
         interrupted: None,
+        leaving: None,
         reader_gone: None,
         more: true,
         background: false,
@@ -116,6 +120,8 @@ struct Pump<'a> {
     /// Input that was read and is handed on once the stream has room.
     pending: Vec<u8>,
     interrupted: Option<Instant>,
+    /// We were told to end: the next signal for the command, and when it is due.
+    leaving: Option<(i32, Instant)>,
     /// Since when nobody reads our standard output.
     reader_gone: Option<Instant>,
     /// Whether the stream may have more without its descriptor being readable.
@@ -142,6 +148,7 @@ impl Pump<'_> {
                     self.signal(signal)?;
                 }
             }
+            self.insist()?;
             if (ready.stream || self.more)
                 && let Some(end) = self.output()?
             {
@@ -171,12 +178,13 @@ impl Pump<'_> {
         if reads {
             descriptors.push(PollFd::from_borrowed_fd(self.stdin, PollFlags::IN));
         }
-        let timeout = match (self.more, self.background) {
-            (true, _) => Some(&NOW),
-            (false, true) => Some(&BACKGROUND_CHECK),
-            (false, false) => None,
+        let timeout = match (self.more, self.background, self.leaving) {
+            (true, ..) => Some(NOW),
+            (false, _, Some((_, due))) => Some(until(due)),
+            (false, true, None) => Some(BACKGROUND_CHECK),
+            (false, false, None) => None,
         };
-        match poll(&mut descriptors, timeout) {
+        match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),
@@ -205,7 +213,22 @@ impl Pump<'_> {
                 self.interrupted = Some(Instant::now());
                 self.send(if impatient { SIGKILL } else { SIGINT })
             }
+            SIGTERM if self.screen == Screen::Terminal => {
+                self.leaving.get_or_insert((SIGHUP, Instant::now() + LAST_WORDS));
+                self.send(SIGTERM)
+            }
             other => self.send(other),
+        }
+    }
+
+    /// A command on a terminal that did not end when it was asked: hung up on, then killed.
+    fn insist(&mut self) -> io::Result<()> {
+        match self.leaving {
+            Some((signal, due)) if Instant::now() >= due => {
+                self.leaving = Some((SIGKILL, Instant::now() + LAST_WORDS));
+                self.send(signal)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -292,6 +315,11 @@ impl Pump<'_> {
         self.input = Input::Closed;
         unless_gone(self.stream.close_stdin())
     }
+}
+
+fn until(due: Instant) -> Timespec {
+    let left = due.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 /// A stream that is going away says so by itself when it is read next.

@@ -1,4 +1,5 @@
-//! `skep shell`: an interactive shell on a terminal of its own.
+//! `skep shell`: an interactive shell on a terminal of its own; without a terminal here, a plain one
+//! that reads its commands from standard input.
 
 use crate::arguments::AfterDashes;
 use crate::arguments::exec::{EnvironmentArguments, WorkdirArguments};
@@ -32,13 +33,16 @@ impl Run for Shell {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let sandbox = naming::sandbox(context, &self.name)?;
         let mut env = read_environment(context, &self.environment)?;
-        add_terminal(&mut env, &context.surroundings);
+        let interactive = context.surroundings.terminals.stdin;
+        if interactive {
+            add_terminal(&mut env, &context.surroundings);
+        }
         let command = Command {
             words: ["/bin/sh", "-c", SHELL].map(Into::into).to_vec(),
             workdir: self.workdir.workdir.as_deref(),
             env,
             limits: Limits::default(),
-            tty: Some(terminal::size_for_new()),
+            tty: interactive.then(terminal::size_for_new),
         };
         let place = Place {
             here: &context.surroundings.directory,

@@ -109,6 +109,7 @@ impl Keeper<'_> {
         if running.has_ended() {
             return self.forget_if_quiet(exec);
         }
+        running.repeat_end_of_input(now);
         if running.kill_at.is_some_and(|at| now >= at) {
             let reason = running.verdict.unwrap_or(EndReason::Killed);
             return self.kill(exec, reason);

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
+use skep_sys::stdio::EndOfInput;
 use skep_types::{ByteString, EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
 use std::collections::BTreeMap;
 use std::io;
@@ -50,9 +51,11 @@ pub struct Running {
     pub pending: Vec<u8>,
     /// Close the input when `pending` is empty.
     pub stdin_ending: bool,
+    /// The end of a terminal's input, once it was said.
+    pub end_of_input: Option<EndOfInput>,
     /// Its output.
     pub outputs: Vec<Output>,
-    /// Whether it has a terminal.
+    /// Whether its input is a terminal's other end; there is none until init has made it.
     pub terminal: bool,
     /// Its kept output.
     pub log: LogWriter,
@@ -124,15 +127,22 @@ impl Running {
         }
     }
 
-    /// A pipe ends by being closed; a terminal by the end-of-file character of its line.
+    /// A pipe ends by being closed; a terminal by being told so, once it is there.
     fn end_input(&mut self) {
-        self.stdin_ending = false;
-        match self.stdin.take() {
-            Some(terminal) if self.terminal => {
-                let _ = rustix::io::write(&terminal, &[4]);
-                self.stdin = Some(terminal);
+        match (&self.stdin, self.terminal) {
+            (None, true) => return,
+            (Some(terminal), true) => {
+                self.end_of_input = Some(EndOfInput::say(terminal, Instant::now()));
             }
-            _ => {}
+            (_, false) => self.stdin = None,
+        }
+        self.stdin_ending = false;
+    }
+
+    /// Whoever reads a terminal whose input has ended finds its end, the first and every later one.
+    pub fn repeat_end_of_input(&mut self, now: Instant) {
+        if let (Some(end), Some(terminal)) = (&mut self.end_of_input, &self.stdin) {
+            end.repeat(terminal, now);
         }
     }
 
@@ -260,7 +270,9 @@ impl Running {
         let timeout = self.limits.timeout.filter(|_| !ending).map(|limit| self.started + limit);
         let silence =
             self.limits.silence_timeout.filter(|_| !ending).map(|limit| self.last_output + limit);
-        [timeout, silence, self.kill_at, self.stuck_at].into_iter().flatten().min()
+        let unread = self.end_of_input.as_ref().filter(|_| self.stdin.is_some());
+        let unread = unread.map(EndOfInput::next);
+        [timeout, silence, self.kill_at, self.stuck_at, unread].into_iter().flatten().min()
     }
 
     /// Which limit has run out by now.

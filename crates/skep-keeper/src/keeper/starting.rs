@@ -144,6 +144,7 @@ impl Keeper<'_> {
             stdin: None,
             pending: Vec::new(),
             stdin_ending: client.is_none(),
+            end_of_input: None,
             outputs: Vec::new(),
             terminal: command.tty.is_some(),
             log,
@@ -173,6 +174,8 @@ impl Keeper<'_> {
             for end in [&feed, &out] {
                 rustix::io::ioctl_fionbio(end, true).step(step)?;
             }
+            // A pipe to whoever has the terminal.
+            running.terminal = false;
             running.stdin = Some(feed);
             running.outputs = vec![Output { from: Some(out), stream: Stream::Stdout }];
             running.feed();
