@@ -170,8 +170,14 @@ pub struct SandboxView {
 pub struct ProviderView {
     /// What is typed for it.
     pub name: String,
-    /// Whether it works here, tried.
+    /// Whether it works here, as far as a quick look tells.
     pub ok: bool,
+    /// Whether enough was tried to tell.
+    #[serde(default)]
+    pub tried: bool,
+    /// What was done to find out.
+    #[serde(default)]
+    pub how: String,
     /// Why not.
     pub reason: Option<String>,
     /// What to do about it.
@@ -568,7 +574,7 @@ pub trait Api {
     /// Forgets a template.
     fn remove_template(&self, name: &SandboxName) -> Answer<()>;
 
-    /// Where sandboxes can run, tried.
+    /// Where sandboxes can run, by a quick look.
     fn providers(&self) -> Answer<Vec<ProviderView>>;
     /// What a sandbox may reach, and what it tried.
     fn egress(&self, id: &SandboxId) -> Answer<EgressView> {

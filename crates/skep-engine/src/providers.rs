@@ -10,7 +10,7 @@ use crate::{Desk, Engine};
 use serde::{Deserialize, Serialize};
 use skep_policy::Settings;
 use skep_provider::capabilities::Selection;
-use skep_provider::{Provider, ProviderError};
+use skep_provider::{Look, Provider, ProviderError};
 use skep_types::{Code, NetworkMode, Policy, Problem, Sandbox};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -152,29 +152,21 @@ impl Desk {
         }
     }
 
-    /// Every provider, what it can do and whether it works here, tried now.
+    /// Every provider, what it can do and whether it works here, as far as a quick look tells.
     pub(crate) fn list_providers(&self) -> Vec<ProviderView> {
-        let mut views = Vec::new();
-        for provider in &self.providers {
-            for word in provider.words() {
-                let refusal = provider.probe(&word).err().map(refusal);
-                views.push(ProviderView {
-                    capabilities: provider.capabilities(&word),
-                    ok: refusal.is_none(),
-                    reason: refusal.as_ref().map(|refusal| refusal.reason.clone()),
-                    remedy: refusal.map(|refusal| refusal.remedy),
-                    name: word,
-                });
-            }
-        }
-        views
+        let words = |provider| {
+            let provider: &dyn Provider = provider;
+            provider.words().into_iter().map(move |word| view(provider, word))
+        };
+        self.providers.iter().flat_map(|provider| words(provider.as_ref())).collect()
     }
 
     pub(crate) fn provider_findings(&self) -> Vec<Finding> {
         let finding = |view: ProviderView| Finding {
             name: format!("provider {}", view.name),
             ok: view.ok,
-            how: format!("tried it; boundary: {}", view.capabilities.boundary.as_str()),
+            tried: view.tried,
+            how: format!("{}; boundary: {}", view.how, view.capabilities.boundary.as_str()),
             reason: view.reason,
             remedy: view.remedy,
         };
@@ -187,6 +179,35 @@ impl Engine {
         match self.provider(&sandbox.provider) {
             Ok(provider) if self.is_running(sandbox) => provider.facts(&self.run_spec(sandbox)),
             _ => BTreeMap::new(),
+        }
+    }
+}
+
+fn view(provider: &dyn Provider, word: String) -> ProviderView {
+    let view = ProviderView {
+        capabilities: provider.capabilities(&word),
+        ok: false,
+        tried: true,
+        how: "looked for what it needs".into(),
+        reason: None,
+        remedy: None,
+        name: word,
+    };
+    match provider.look(&view.name) {
+        Ok(Look { how, untried: None }) => ProviderView { ok: true, how, ..view },
+        Ok(Look { how, untried: Some(reason) }) => ProviderView {
+            tried: false,
+            how,
+            reason: Some(reason),
+            remedy: Some(format!(
+                "`skep doctor --try` tries it, and so does `--provider {}`",
+                view.name
+            )),
+            ..view
+        },
+        Err(error) => {
+            let Refusal { reason, remedy } = refusal(error);
+            ProviderView { reason: Some(reason), remedy: Some(remedy), ..view }
         }
     }
 }

@@ -52,7 +52,7 @@ use skep_keeper::vessel::{
     Attended, DOOR, NO_RESOLV_CONF, RESOLV_CONF, SystemEntry, Vessel, hosts_file, system_entries,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
-use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
+use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_types::{NetworkMode, SandboxId, WorkspaceDriver};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -299,6 +299,12 @@ impl Kind for Docker {
         engine.refuse_other_ids()?;
         host_view::ensure(&engine, &system_entries())?;
         Ok(())
+    }
+
+    fn look(&self, _: &str) -> Result<Look, ProviderError> {
+        let engine = self.engine()?;
+        engine.refuse_other_ids()?;
+        Ok(Look::whole("asked the engine, which answered; no container was run"))
     }
 
     fn circumstances(&self, word: &str) -> String {

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// A guest that has not said so by then is not worth waiting for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Where the answer is remembered.
+const MEMORY: &str = "kvm.json";
 
 /// KVM if a guest boots with it, else emulation if that is allowed.
 pub(crate) fn choose(images: &Path, parts: &Parts) -> Result<Accelerator, MachineError> {
@@ -19,38 +21,80 @@ pub(crate) fn choose(images: &Path, parts: &Parts) -> Result<Accelerator, Machin
     };
     match parts.emulation {
         Emulation::Allowed => Ok(Accelerator::Emulation),
-        Emulation::Refused => Err(MachineError::Missing {
-            what: "KVM",
-            reason: refusal,
-            remedy: "allow emulation, which is much slower: `provider.microvm.emulation = true` \
-                     in the settings, or SKEP_MICROVM_EMULATION=1"
-                .into(),
-        }),
+        Emulation::Refused => Err(without(refusal)),
     }
 }
 
-fn kvm(images: &Path, parts: &Parts) -> Result<(), String> {
-    let device = Path::new("/dev/kvm");
-    if let Err(error) = std::fs::File::options().read(true).write(true).open(device) {
-        return Err(format!("`/dev/kvm`: {error}"));
-    }
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let asked =
-        format!("{} {} {}", boot.trim(), parts.kernel.image.display(), parts.qemu.display());
-    let memory = images.join("kvm.json");
-    let known: Option<(String, Option<String>)> =
-        std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let refusal = match known {
-        Some((question, answer)) if question == asked => answer,
-        _ => {
-            let answer = boots(parts).err();
-            // What cannot be remembered is tried again.
-            if let Ok(text) = serde_json::to_vec(&(asked, &answer)) {
-                let _ = std::fs::write(&memory, text);
-            }
-            answer
-        }
+/// What is known without booting.
+pub(crate) enum Known {
+    /// A guest booted with KVM since the host did.
+    Kvm,
+    /// It cannot be used, and emulation may stand in.
+    Emulation,
+    /// Nobody has tried yet.
+    Nothing,
+}
+
+/// The same answer as [`choose`] gives, as far as it can be given without booting a guest.
+pub(crate) fn known(
+    images: &Path,
+    kernel: &Path,
+    qemu: &Path,
+    emulation: Emulation,
+) -> Result<Known, MachineError> {
+    let refusal = match may_open() {
+        Err(reason) => reason,
+        Ok(()) => match remembered(images, &question(kernel, qemu)) {
+            None => return Ok(Known::Nothing),
+            Some(None) => return Ok(Known::Kvm),
+            Some(Some(reason)) => reason,
+        },
     };
+    match emulation {
+        Emulation::Allowed => Ok(Known::Emulation),
+        Emulation::Refused => Err(without(refusal)),
+    }
+}
+
+fn without(reason: String) -> MachineError {
+    MachineError::Missing {
+        what: "KVM",
+        reason,
+        remedy: "allow emulation, which is much slower: `provider.microvm.emulation = true` in the \
+                 settings, or SKEP_MICROVM_EMULATION=1"
+            .into(),
+    }
+}
+
+fn may_open() -> Result<(), String> {
+    let opened = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+    opened.map(drop).map_err(|error| format!("`/dev/kvm`: {error}"))
+}
+
+/// What an answer holds for.
+fn question(kernel: &Path, qemu: &Path) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{} {} {}", boot.trim(), kernel.display(), qemu.display())
+}
+
+/// The refusal that was found, if any, where this was asked before.
+fn remembered(images: &Path, asked: &str) -> Option<Option<String>> {
+    let bytes = std::fs::read(images.join(MEMORY)).ok()?;
+    let (question, answer): (String, Option<String>) = serde_json::from_slice(&bytes).ok()?;
+    (question == asked).then_some(answer)
+}
+
+fn kvm(images: &Path, parts: &Parts) -> Result<(), String> {
+    may_open()?;
+    let asked = question(&parts.kernel.image, &parts.qemu);
+    let refusal = remembered(images, &asked).unwrap_or_else(|| {
+        let answer = boots(parts).err();
+        // What cannot be remembered is tried again.
+        if let Ok(text) = serde_json::to_vec(&(asked, &answer)) {
+            let _ = std::fs::write(images.join(MEMORY), text);
+        }
+        answer
+    });
     refusal.map_or(Ok(()), Err)
 }
 

@@ -14,7 +14,8 @@
 //! processor time (the guest's processors are the machine's).
 //!
 //! ```no_run
-//! use skep_keeper::kept::Kept;
+//! use accelerator::Known;
+use skep_keeper::kept::Kept;
 //! use skep_provider::Provider;
 //! let microvm = skep_provider_microvm::Microvm::new(
 //!     "/home/me/.local/state/skep".into(),
@@ -33,7 +34,7 @@ use skep_keeper::vessel::Vessel;
 use skep_machine::kernel::{self, Kernel};
 use skep_machine::{MachineError, MachineSpec, initramfs};
 use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
-use skep_provider::{ProviderError, RunSpec};
+use skep_provider::{Look, ProviderError, RunSpec};
 use skep_types::{ExecSpec, Layer, NetworkMode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -199,6 +200,27 @@ impl Kind for Microvm {
         probe_namespaces(word)?;
         let parts = self.parts().map_err(missing)?;
         accelerator::choose(&self.images, &parts).map(drop).map_err(missing)
+    }
+
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        probe_namespaces(word)?;
+        let qemu = installed(QEMU, "QEMU", "qemu-system-x86").map_err(missing)?;
+        installed(SHARE_DAEMON, "the share daemon virtiofsd", "qemu-system-common")
+            .map_err(missing)?;
+        let kernel = kernel::find(&self.kernel_places()).map_err(missing)?;
+        let emulation = (self.surroundings)().emulation;
+        let parts = format!("found QEMU, virtiofsd and a kernel (`{}`)", kernel.image.display());
+        let known = accelerator::known(&self.images, &kernel.image, &qemu, emulation);
+        Ok(match known.map_err(missing)? {
+            Known::Kvm => Look::whole(format!("{parts}; a guest booted with KVM since the host did")),
+            Known::Emulation => {
+                Look::whole(format!("{parts}; its instructions will be emulated, as is allowed"))
+            }
+            Known::Nothing => Look {
+                how: parts,
+                untried: Some("no guest was booted to see whether `/dev/kvm` works".into()),
+            },
+        })
     }
 
     /// Allowing emulation turns a refusal into a machine, at once.

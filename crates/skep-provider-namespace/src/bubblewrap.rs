@@ -3,7 +3,7 @@
 use crate::namespace::in_namespaces;
 use skep_keeper::kept::Kind;
 use skep_keeper::vessel::Vessel;
-use skep_provider::{Capabilities, ProviderError, RunSpec};
+use skep_provider::{Capabilities, Look, ProviderError, RunSpec};
 use skep_types::NetworkMode;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -79,6 +79,10 @@ impl Kind for Bubblewrap {
             remedy: "let it make user namespaces: an AppArmor profile for `bwrap`, or `sysctl user.max_user_namespaces=65536`"
                 .into(),
         })
+    }
+
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        self.probe(word).map(|()| Look::whole("ran `/bin/true` in namespaces that `bwrap` made"))
     }
 
     fn vessel(&self, _: &RunSpec) -> Result<Vessel, ProviderError> {

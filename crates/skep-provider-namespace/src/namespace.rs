@@ -6,7 +6,7 @@ use skep_keeper::CGROUP_PARENT;
 use skep_keeper::kept::{Kind, probe_namespaces};
 use skep_keeper::vessel::Vessel;
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
-use skep_provider::{Boundary, Capabilities, Finding, ProviderError, RunSpec};
+use skep_provider::{Boundary, Capabilities, Finding, Look, ProviderError, RunSpec};
 use skep_types::NetworkMode;
 use std::path::PathBuf;
 
@@ -50,18 +50,22 @@ impl Kind for Namespace {
         probe_namespaces(word)
     }
 
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        self.probe(word).map(|()| Look::whole("made a user namespace and mounted in it"))
+    }
+
     fn findings(&self) -> Vec<Finding> {
         let Ok(cgroup_parent) = ParentName::parse(CGROUP_PARENT) else { return Vec::new() };
         let probes = skep_confine::probe::run_all(&ProbeContext {
             scratch: self.state_dir.clone(),
             program_directories: self.program_directories.clone(),
-            docker_socket: "/var/run/docker.sock".into(),
             user_name: self.user_name.clone(),
             cgroup_parent,
         });
         let finding = |probe: Probe| Finding {
             name: probe.name.to_owned(),
             ok: probe.ok,
+            tried: probe.tried,
             how: probe.how,
             reason: probe.reason,
             remedy: probe.remedy,
@@ -94,6 +98,7 @@ fn redirect() -> Finding {
     Finding {
         name: "nft-redirect".into(),
         ok: reason.is_none(),
+        tried: true,
         how: "set NAT rules in a network namespace of its own, for `--net allow`".into(),
         reason,
         remedy,

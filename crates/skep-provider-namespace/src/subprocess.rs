@@ -3,7 +3,7 @@
 use skep_keeper::kept::Kind;
 use skep_keeper::vessel::Vessel;
 use skep_provider::capabilities::Selection;
-use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
+use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_sys::process::{Namespaces, clone_with, wait_for};
 use skep_types::{Layer, NetworkMode, WorkspaceDriver};
 
@@ -43,6 +43,10 @@ impl Kind for Subprocess {
     /// A process can be made everywhere.
     fn probe(&self, _: &str) -> Result<(), ProviderError> {
         Ok(())
+    }
+
+    fn look(&self, _: &str) -> Result<Look, ProviderError> {
+        Ok(Look::whole("there is nothing to try: a process of the host, and no isolation"))
     }
 
     fn vessel(&self, _: &RunSpec) -> Result<Vessel, ProviderError> {

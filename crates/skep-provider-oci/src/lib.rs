@@ -28,7 +28,7 @@ use runtime::{Flavour, Found};
 use skep_keeper::kept::{Kind, probe_namespaces};
 use skep_keeper::vessel::{Runtime, Tasks, Vessel};
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
-use skep_provider::{Boundary, Capabilities, ProviderError, RunSpec};
+use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_types::{Layer, NetworkMode};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -83,6 +83,17 @@ impl Kind for Oci {
         runtime::version(&found)?;
         runtime::refuse_cgroups(&found)?;
         probe_namespaces(word)
+    }
+
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        let found = runtime::find(word)?;
+        runtime::refuse_cgroups(&found)?;
+        let version = runtime::version(&found)?;
+        probe_namespaces(word)?;
+        let program = found.program.display();
+        Ok(Look::whole(format!(
+            "`{program}` said `{version}`, and namespaces were made for it; no container was run"
+        )))
     }
 
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {

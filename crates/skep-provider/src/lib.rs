@@ -166,12 +166,35 @@ pub struct Finding {
     pub name: String,
     /// Whether it works.
     pub ok: bool,
+    /// Whether it was tried; what was not is neither there nor missing.
+    #[serde(default = "tried")]
+    pub tried: bool,
     /// How it was found, or which mechanism.
     pub how: String,
     /// Why not.
     pub reason: Option<String>,
     /// What to do about it.
     pub remedy: Option<String>,
+}
+
+fn tried() -> bool {
+    true
+}
+
+/// What a quick look at a provider found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// What was done to find it out.
+    pub how: String,
+    /// What was not tried, because nobody asked for it.
+    pub untried: Option<String>,
+}
+
+impl Look {
+    /// Everything there is to try was tried.
+    pub fn whole(how: impl Into<String>) -> Self {
+        Self { how: how.into(), untried: None }
+    }
 }
 
 /// Why a provider could not.
@@ -286,6 +309,12 @@ pub trait Provider {
     /// Whether it works here, found by doing; otherwise the reason and the remedy. Leaves nothing.
     /// May take a while: the engine remembers the answer for a short time.
     fn probe(&self, word: &str) -> Result<(), ProviderError>;
+
+    /// The same for somebody who only looks around: quick, and nothing is started that takes seconds
+    /// or gigabytes. Says what was done.
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        self.probe(word).map(|()| Look::whole("tried it"))
+    }
 
     /// What an answer of [`Provider::probe`] holds for: remembered under this, and asked again under
     /// another.

@@ -338,6 +338,7 @@ pub(crate) struct Event {
 pub(crate) struct Finding {
     name: String,
     ok: bool,
+    tried: bool,
     how: String,
     reason: Option<String>,
     remedy: Option<String>,
@@ -348,6 +349,8 @@ pub(crate) struct Finding {
 pub(crate) struct Provider {
     name: String,
     ok: bool,
+    tried: bool,
+    how: String,
     reason: Option<String>,
     remedy: Option<String>,
     #[schema(value_type = Object)]

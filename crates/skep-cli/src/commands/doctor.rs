@@ -1,19 +1,32 @@
 //! `skep doctor`: what was probed, what works, and what to do about the rest.
+//!
+//! What is quick is tried at once. What takes seconds, such as booting a guest, only when asked: with
+//! `--try` a command is run in a sandbox of every provider that may work.
 
 use crate::arguments::{AfterDashes, Json};
+use crate::attach::Input;
+use crate::attach::capture::Capture;
+use crate::commands::exec::stay_with;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::render::style::Style;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
-use skep_engine::api::Finding;
+use skep_engine::api::{Api, CreateRequest, Finding};
 use skep_types::escape::visible_text;
+use skep_types::{Code, ExecSpec, Problem, Sandbox};
 use std::fmt::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
+    /// Also run a command in a sandbox of each provider, which takes seconds (microvm boots a guest)
+    #[arg(long = "try")]
+    thorough: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -23,6 +36,7 @@ pub(crate) struct Doctor {
 pub(crate) struct FindingView<'a> {
     name: &'a str,
     ok: bool,
+    tried: bool,
     how: &'a str,
     reason: Option<&'a str>,
     remedy: Option<&'a str>,
@@ -34,6 +48,7 @@ impl<'a> FindingView<'a> {
         Self {
             name,
             ok: finding.ok,
+            tried: finding.tried,
             how: &finding.how,
             reason: finding.reason.as_deref(),
             remedy: finding.remedy.as_deref(),
@@ -43,7 +58,15 @@ impl<'a> FindingView<'a> {
 
 impl Run for Doctor {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
-        let findings = context.api()?.doctor()?;
+        if self.thorough && context.host().is_some() {
+            return Err(Problem::new(Code::Usage, "`--try` needs the machine that it tries")
+                .hint("ask there: `skep doctor --try` without `--host`")
+                .into());
+        }
+        let mut findings = context.api()?.doctor()?;
+        if self.thorough {
+            try_providers(context, &mut findings)?;
+        }
         if self.json.json {
             let views: Vec<_> =
                 findings.iter().map(|finding| FindingView::new(finding, &finding.name)).collect();
@@ -54,6 +77,75 @@ impl Run for Doctor {
             context.output.text(&format!("{verdict}\n\n{}", text(context.output.style, all)))?;
         }
         Ok(0)
+    }
+}
+
+/// Runs a command in a sandbox of each provider that is not known to be missing.
+fn try_providers(context: &Context, findings: &mut [Finding]) -> Result<(), Problem> {
+    let project = Project::make()?;
+    for finding in findings {
+        let Some(word) = finding.name.strip_prefix("provider ") else { continue };
+        if finding.tried && !finding.ok {
+            continue;
+        }
+        let start = Instant::now();
+        let tried = try_provider(context, word, &project.0);
+        finding.tried = true;
+        finding.ok = tried.is_ok();
+        finding.how = format!("ran `true` in a sandbox ({} ms)", start.elapsed().as_millis());
+        (finding.reason, finding.remedy) = match tried {
+            Ok(()) => (None, None),
+            Err(problem) => (Some(problem.message), problem.hint),
+        };
+    }
+    Ok(())
+}
+
+fn try_provider(context: &Context, word: &str, project: &Path) -> Result<(), Problem> {
+    let (api, around) = (context.api()?, &context.surroundings);
+    let sandbox = api.create(&CreateRequest {
+        provider: Some(word.to_owned()),
+        project: project.to_owned(),
+        home: around.home.clone(),
+        host_env: around.environment(),
+        ..CreateRequest::default()
+    })?;
+    let ran = run_true(context, api, &sandbox);
+    let removed = api.remove(&sandbox.id, true);
+    ran.and(removed)
+}
+
+fn run_true(context: &Context, api: &dyn Api, sandbox: &Sandbox) -> Result<(), Problem> {
+    let spec = ExecSpec { argv: vec!["true".into()], ..ExecSpec::default() };
+    let started = api.exec(&sandbox.id, &spec, true)?;
+    let mut capture = Capture::new(Some(4096));
+    let ended = stay_with(context, started, &spec, Input::Closed, &mut capture)?;
+    match ended.end.exit_code {
+        0 => Ok(()),
+        code => {
+            let why = ended.end.message.unwrap_or_else(|| format!("it ended with {code}"));
+            Err(Problem::new(Code::Internal, format!("`true` did not run: {why}")))
+        }
+    }
+}
+
+/// An empty directory that goes with this value.
+struct Project(PathBuf);
+
+impl Project {
+    fn make() -> Result<Self, Problem> {
+        let name = format!("skep-doctor-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
+            Problem::new(Code::Io, format!("cannot make `{}`: {error}", path.display()))
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
     }
 }
 
@@ -95,7 +187,11 @@ pub(crate) fn text<'a>(
     let width = findings.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, finding) in findings {
-        let mark = if finding.ok { style.green("ok     ") } else { style.red("missing") };
+        let mark = match (finding.ok, finding.tried) {
+            (true, _) => style.green("ok     "),
+            (false, true) => style.red("missing"),
+            (false, false) => style.yellow("untried"),
+        };
         let _ = writeln!(text, "{mark}  {name:<width$}  {}", visible_text(finding.how.as_bytes()));
         if let Some(reason) = &finding.reason {
             let _ = writeln!(text, "           reason: {}", visible_text(reason.as_bytes()));
@@ -117,6 +213,7 @@ mod tests {
         let finding = |name: &str, ok| Finding {
             name: name.into(),
             ok,
+            tried: true,
             how: String::new(),
             reason: None,
             remedy: None,

@@ -26,6 +26,8 @@ pub(crate) struct Providers {
 struct Document<'a> {
     name: &'a str,
     ok: bool,
+    tried: bool,
+    how: &'a str,
     reason: Option<&'a str>,
     remedy: Option<&'a str>,
     boundary: &'static str,
@@ -43,6 +45,8 @@ impl<'a> Document<'a> {
         Self {
             name: &view.name,
             ok: view.ok,
+            tried: view.tried,
+            how: &view.how,
             reason: view.reason.as_deref(),
             remedy: view.remedy.as_deref(),
             boundary: can.boundary.as_str(),
@@ -86,7 +90,12 @@ fn text(style: Style, views: &[ProviderView]) -> String {
         let networks: Vec<_> = can.networks.iter().copied().map(word_for).collect();
         vec![
             view.name.clone(),
-            if view.ok { "yes" } else { "no" }.to_owned(),
+            match (view.ok, view.tried) {
+                (true, _) => "yes",
+                (false, true) => "no",
+                (false, false) => "untried",
+            }
+            .to_owned(),
             can.boundary.as_str().to_owned(),
             networks.join(" "),
             if can.images { "yes" } else { "no" }.to_owned(),

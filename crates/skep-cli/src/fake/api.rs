@@ -322,6 +322,7 @@ impl Api for FakeApi {
         let finding = |name: &str, ok: bool| Finding {
             name: name.into(),
             ok,
+            tried: true,
             how: "probed".into(),
             reason: (!ok).then(|| "not installed".into()),
             remedy: (!ok).then(|| "apt install docker.io".into()),
@@ -336,6 +337,8 @@ impl Api for FakeApi {
         let view = |name: &str, ok: bool| ProviderView {
             name: name.into(),
             ok,
+            tried: true,
+            how: "probed".into(),
             reason: (!ok).then(|| "not installed".into()),
             remedy: (!ok).then(|| "apt install docker.io".into()),
             capabilities: Capabilities {

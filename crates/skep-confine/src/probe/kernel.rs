@@ -1,12 +1,13 @@
-//! Probes of the kernel: namespaces, overlay, idmapped mounts, seccomp, Landlock, nftables.
+//! Probes of the kernel: namespaces, overlay, idmapped mounts, seccomp, Landlock, FUSE.
 
 use super::{Probe, ProbeContext, in_child, programs};
 use crate::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use crate::seccomp::{self, SeccompVariant};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
+    open_tree,
 };
 use skep_sys::process::{Namespaces, clone_with, wait_for};
 use skep_sys::raw::{CallEnd, Convention, call_in_child};
@@ -138,7 +139,7 @@ fn use_overlay(scratch: &Path) -> Result<(), String> {
 pub(super) fn idmapped_mounts(context: &ProbeContext) -> Probe {
     const NAME: &str = "idmapped mounts";
     if !rustix::process::geteuid().is_root() {
-        return Probe::missing(NAME, "not tried", "only root can make them; not needed otherwise");
+        return Probe::untried(NAME, "only root can make them; not needed otherwise");
     }
     let result = Scratch::make(context, &[]).and_then(|scratch| {
         let namespace = mapped_namespace(0, 65_534)?;
@@ -224,22 +225,44 @@ pub(super) fn network_namespace() -> Probe {
     .or_else(NAMESPACE_REMEDY)
 }
 
-/// Redirecting connections in a network namespace, which `--allow` needs.
-pub(super) fn nftables(context: &ProbeContext) -> Probe {
-    const NAME: &str = "nftables nat";
-    // A block ends with a line.
-    const RULES: &str = "table ip skep_probe {\n chain out {\n type nat hook output priority -100;\n ip protocol tcp redirect to :1\n }\n}\n";
-    let Some(program) = programs::find(context, "nft") else {
-        return Probe::missing(NAME, "looked for `nft`", "the program is not installed")
-            .or_else("install nftables");
+/// fuse-overlayfs, mounted in namespaces that end with the look: removes and adds through it.
+pub(super) fn fuse_overlay(context: &ProbeContext) -> Probe {
+    const NAME: &str = "fuse-overlayfs";
+    let Some(program) = programs::find(context, NAME) else {
+        return Probe::missing(NAME, "looked for the program", "not installed")
+            .or_else("install fuse-overlayfs, for hosts where overlay cannot be mounted");
     };
-    let result = in_user_namespace(Namespaces::NETWORK, || {
-        let output = std::process::Command::new(&program).arg(RULES).env_clear().output();
-        let output = to("run nft", output)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let first = said.lines().next().unwrap_or_default();
-        if output.status.success() { Ok(()) } else { Err(format!("nft refused: {first}")) }
+    let parts = ["lower", "upper", "work", "merged"];
+    let result = Scratch::make(context, &parts).and_then(|scratch| {
+        to("write the lower", fs::write(scratch.0.join("lower/old"), "old"))?;
+        // The program goes on in the background: with its pid namespace it ends, too.
+        let others = Namespaces::MOUNT.with(Namespaces::PID);
+        in_user_namespace(others, || use_fuse_overlay(&program, &scratch.0))?;
+        let added = to("read the upper", fs::read(scratch.0.join("upper/new")))?;
+        let kept = to("read the lower", fs::read(scratch.0.join("lower/old")))?;
+        if added == b"new" && kept == b"old" {
+            return Ok(());
+        }
+        Err("changes made through it are not in its upper".to_owned())
     });
-    Probe::of(NAME, "added a redirect in a network namespace", result.map(|()| String::new()))
-        .or_else("use a kernel with nf_tables and nft_redir (`modprobe nft_redir nft_nat`)")
+    Probe::of(NAME, "mounted one in a user namespace", result.map(|()| String::new()))
+        .or_else("load the fuse module and let this user open /dev/fuse (mode 0666)")
+}
+
+fn use_fuse_overlay(program: &Path, scratch: &Path) -> Result<(), String> {
+    // What it mounts must not be seen by anybody else.
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    to("keep the mount to ourselves", mount_change("/", private))?;
+    to("enter the scratch directory", std::env::set_current_dir(scratch))?;
+    let output = std::process::Command::new(program)
+        .args(["-o", "lowerdir=lower,upperdir=upper,workdir=work", "merged"])
+        .env_clear()
+        .output();
+    let output = to("run fuse-overlayfs", output)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("it refused: {}", said.lines().next().unwrap_or_default()));
+    }
+    to("remove through it", fs::remove_file("merged/old"))?;
+    to("create through it", fs::write("merged/new", "new"))
 }

@@ -23,6 +23,8 @@ pub struct Probe {
     pub name: &'static str,
     /// Whether it works.
     pub ok: bool,
+    /// Whether it was tried at all.
+    pub tried: bool,
     /// What was found, or how it was tried.
     pub how: String,
     /// Why it does not work.
@@ -33,12 +35,16 @@ pub struct Probe {
 
 impl Probe {
     fn works(name: &'static str, how: impl Into<String>) -> Self {
-        Self { name, ok: true, how: how.into(), reason: None, remedy: None }
+        Self { name, ok: true, tried: true, how: how.into(), reason: None, remedy: None }
     }
 
     fn missing(name: &'static str, how: impl Into<String>, reason: impl Into<String>) -> Self {
         let reason = Some(reason.into());
-        Self { name, ok: false, how: how.into(), reason, remedy: None }
+        Self { name, ok: false, tried: true, how: how.into(), reason, remedy: None }
+    }
+
+    fn untried(name: &'static str, reason: impl Into<String>) -> Self {
+        Self { tried: false, ..Self::missing(name, "not tried", reason) }
     }
 
     fn of(name: &'static str, how: &str, result: Result<String, String>) -> Self {
@@ -66,8 +72,6 @@ pub struct ProbeContext {
     /// Directories in which programs are looked for; relative ones are passed over, for they would
     /// mean whatever project the caller stands in.
     pub program_directories: Vec<PathBuf>,
-    /// Where the Docker engine listens.
-    pub docker_socket: PathBuf,
     /// The caller's user name, for `/etc/subuid`.
     pub user_name: String,
     /// Where groups are made.
@@ -89,11 +93,10 @@ pub fn run_all(context: &ProbeContext) -> Vec<Probe> {
         kernel::seccomp_filter(),
         kernel::landlock_fence(context),
         kernel::network_namespace(),
-        kernel::nftables(context),
     ];
     probes.extend(cgroups(context));
     probes.extend([settings::apparmor(), settings::selinux(), settings::kvm()]);
-    probes.extend(programs::all(context));
+    probes.extend([programs::id_ranges(context), kernel::fuse_overlay(context)]);
     probes
 }
 

@@ -1,12 +1,10 @@
-//! Probes of programs and services that some providers and fall-backs use.
+//! Programs that probes use, and what some of them need. Whether a provider's own program is there and
+//! works is the provider's to say.
 
 use super::{Probe, ProbeContext};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use std::{fs, io};
+use std::fs;
+use std::path::PathBuf;
 
 /// The first executable file of that name in the given directories.
 pub(super) fn find(context: &ProbeContext, name: &str) -> Option<PathBuf> {
@@ -16,49 +14,12 @@ pub(super) fn find(context: &ProbeContext, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Names, and what each is good for.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("bwrap", "install bubblewrap to use the bubblewrap provider"),
-    ("runc", "install runc to use it as an OCI runtime"),
-    ("crun", "install crun to use it as an OCI runtime"),
-    ("youki", "install youki to use it as an OCI runtime"),
-    ("runsc", "install gVisor to use it as an OCI runtime"),
-    ("qemu-system-x86_64", "install QEMU to use the microvm provider"),
-];
-
-pub(super) fn all(context: &ProbeContext) -> Vec<Probe> {
-    let mut probes =
-        vec![docker(&context.docker_socket), id_ranges(context), fuse_overlay(context)];
-    probes.extend(PROGRAMS.iter().map(|(name, remedy)| match find(context, name) {
-        Some(path) => Probe::works(name, path.display().to_string()),
-        None => Probe::missing(name, "looked for the program", "not installed").or_else(*remedy),
-    }));
-    probes
-}
-
-/// Asks the engine whether it lives.
-fn docker(socket: &Path) -> Probe {
-    let ask = || -> io::Result<bool> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-        stream.write_all(b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n")?;
-        let mut answer = [0u8; 12];
-        stream.read_exact(&mut answer)?;
-        Ok(answer.starts_with(b"HTTP/1.") && answer.ends_with(b" 200"))
-    };
-    let how = format!("asked {}", socket.display());
-    match ask() {
-        Ok(true) => Probe::works("docker", how),
-        Ok(false) => Probe::missing("docker", how, "it did not answer as a Docker engine does"),
-        Err(error) => Probe::missing("docker", how, error.to_string()),
-    }
-    .or_else("start the Docker engine, and let this user reach its socket (group `docker`)")
-}
-
 /// Ranges of ids for `newuidmap`: needed for more than one user inside.
-fn id_ranges(context: &ProbeContext) -> Probe {
+pub(super) fn id_ranges(context: &ProbeContext) -> Probe {
     const NAME: &str = "id ranges";
+    if rustix::process::geteuid().is_root() {
+        return Probe::works(NAME, "root needs none in /etc/subuid: it maps ids itself");
+    }
     let how = "looked for newuidmap, newgidmap and ranges in /etc/subuid and /etc/subgid";
     for program in ["newuidmap", "newgidmap"] {
         if find(context, program).is_none() {
@@ -90,19 +51,6 @@ fn has_range(text: &str, name: &str, id: &str) -> bool {
             _ => false,
         }
     })
-}
-
-fn fuse_overlay(context: &ProbeContext) -> Probe {
-    const NAME: &str = "fuse-overlayfs";
-    let how = "looked for the program and /dev/fuse";
-    let device = accessat(CWD, "/dev/fuse", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
-    match (find(context, NAME), device) {
-        (None, _) => Probe::missing(NAME, how, "not installed")
-            .or_else("install fuse-overlayfs, for hosts where overlay cannot be mounted"),
-        (Some(_), Err(error)) => Probe::missing(NAME, how, format!("/dev/fuse: {error}"))
-            .or_else("load the fuse module and let this user open /dev/fuse (mode 0666)"),
-        (Some(path), Ok(())) => Probe::works(NAME, path.display().to_string()),
-    }
 }
 
 #[cfg(test)]

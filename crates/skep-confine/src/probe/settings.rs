@@ -29,7 +29,7 @@ pub(super) fn selinux() -> Probe {
 
 /// The device only: whether a machine boots on it is asked by the microvm provider.
 pub(super) fn kvm() -> Probe {
-    let how = "asked for the right to open /dev/kvm; whether a guest boots is tried for `provider microvm`";
+    let how = "asked for the right to open /dev/kvm; no guest was booted (see `provider microvm`)";
     match accessat(CWD, "/dev/kvm", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS) {
         Ok(()) => Probe::works("kvm", how),
         Err(error) => Probe::missing("kvm", how, error.to_string())

@@ -18,7 +18,7 @@ use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::usage::family_of;
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
-    Finding, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
+    Finding, Look, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
 };
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
@@ -47,6 +47,8 @@ pub trait Kind {
     fn capabilities(&self, word: &str) -> Capabilities;
     /// Whether it works here.
     fn probe(&self, word: &str) -> Result<(), ProviderError>;
+    /// Whether it seems to work, found quickly, and what was done to find out.
+    fn look(&self, word: &str) -> Result<Look, ProviderError>;
     /// What an answer of `probe` holds for.
     fn circumstances(&self, word: &str) -> String {
         word.to_owned()
@@ -135,6 +137,10 @@ impl<K: Kind> Provider for Kept<K> {
 
     fn probe(&self, word: &str) -> Result<(), ProviderError> {
         self.kind.probe(word)
+    }
+
+    fn look(&self, word: &str) -> Result<Look, ProviderError> {
+        self.kind.look(word)
     }
 
     fn circumstances(&self, word: &str) -> String {
