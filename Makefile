@@ -14,7 +14,7 @@ SKEP       := $(TARGET_DIR)/release/skep
 ACCEPT     := $(abspath ../shared/accept)
 
 .DEFAULT_GOAL := build
-.PHONY: help build test test-long lint fmt bench budget accept man completions install uninstall clean
+.PHONY: help build test test-long lint deny fmt bench budget accept man completions install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test-long: ## the long run: more random cases, more cycles, and the replayed mut
 
 lint: ## formatting, clippy, licences, layers, claims
 	ci/lint
+
+deny: ## advisories, licences, bans and sources by cargo-deny (brings it if it is missing: minutes to build)
+	@$(CARGO) deny --version >/dev/null 2>&1 || nice $(CARGO) install --locked cargo-deny
+	$(CARGO) deny --log-level error check
 
 fmt: ## format the sources
 	$(CARGO) fmt --all

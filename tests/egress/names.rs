@@ -102,3 +102,29 @@ fn fixed_names_are_honoured_where_they_are_allowed() {
         assert_eq!(server.asked(), Vec::<String>::new(), "nobody is asked for them");
     });
 }
+
+/// Nobody answers where the lab's name server should be.
+#[test]
+fn an_allowed_name_without_an_address_is_a_bad_gateway_and_no_denial() {
+    for_both(|lab| {
+        let directory = lab.root.join("config");
+        let text = "[egress]\nresolvers = [\"127.0.0.1:9\"]\n";
+        lab.write(directory.join("skep/config.toml"), text);
+        let script = "curl -s -w '%{http_code}\n' -x $HTTP_PROXY http://nosuch.example/; \
+            curl -s -o /dev/null -w '%{http_connect}\n' -x $HTTP_PROXY https://nosuch.example/; exit 7";
+        let run = ["run", "--name", "n", "--keep", "--allow", "nosuch.example"];
+        let call = lab.skep(run).args(["--", "sh", "-c", script]);
+        let ran = call.env("XDG_CONFIG_HOME", &directory).run().exits(7);
+        let text = ran.text();
+        assert!(text.contains("\"error\":\"no-answer\""), "{}", ran.describe());
+        assert!(text.contains("\n502\n502"), "{}", ran.describe());
+        assert!(!ran.errors().contains("denied"), "{}", ran.describe());
+        ran.says("network: nosuch.example is allowed, and its name has no address");
+        let log = lab.skep(["net", "n", "--json"]).run().ok().json_lines();
+        assert!(!log.is_empty());
+        for line in log {
+            assert_eq!((&line["verdict"], &line["reason"]), (&"allow".into(), &"no-answer".into()));
+            assert_eq!(line["rule"], "nosuch.example", "{line}");
+        }
+    });
+}

@@ -17,6 +17,7 @@ mod first_steps;
 mod hijack;
 mod leftovers;
 mod lifecycle;
+mod manners;
 mod meanwhile;
 mod on_fuse;
 mod options;

@@ -100,6 +100,17 @@ fn a_terminal_has_its_size_and_its_keys_everywhere() {
 fn input_that_has_ended_ends_on_a_terminal_everywhere() {
     for_all(|lab, provider| {
         let with = |script| run(lab, provider, &["-t"], script).within(30);
+        if provider == "oci:runsc" {
+            // gVisor's terminals do not know the end of input: said at once, instead of waiting for ever.
+            with("exec cat").run().exits(5).says("has no end of input");
+            assert!(lab.sandboxes().is_empty());
+            lab.skep(["create", "s", "--provider", provider]).run().ok();
+            let line = ["exec", "-t", "s", "--", "cat"];
+            lab.skep(line).run().exits(5).says("leave `-t` out");
+            lab.skep(["exec", "-i", "s", "--", "cat"]).run().ok();
+            lab.skep(["shell", "s"]).run().ok();
+            return;
+        }
         with("exec cat").run().ok();
         let ran = with("cat; read line; echo; echo OVER").input("no newline").run().ok();
         let text = ran.text();

@@ -105,6 +105,34 @@ fn without_a_commit_the_apply_stands_or_is_undone_as_the_flag_says() {
 }
 
 /// The statement says what was done, and its signature holds for those bytes and no others.
+/// The block of shell in docs/receipts.md, word for word.
+#[test]
+fn a_receipt_is_checked_as_the_manual_says() {
+    let page = include_str!("../../docs/receipts.md");
+    let block = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    for_both(|lab| {
+        lab.worked("s", "echo new > a");
+        let approval = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        let receipt = lab.skep(["receipt", &approval]).run().ok().json();
+        let verify = |receipt: &Value, key: &str| {
+            let (script, file) = (lab.root.join("verify.sh"), lab.root.join("receipt.json"));
+            std::fs::write(&script, block).unwrap();
+            std::fs::write(&file, receipt.to_string()).unwrap();
+            lab.program("sh").arg(&script).arg(&file).arg(key).run()
+        };
+        let key = receipt["publicKey"]["key"].as_str().unwrap();
+        assert_eq!(verify(&receipt, key).ok().json()["predicate"]["approval"], approval.as_str());
+        verify(&receipt, "").ok();
+        let other = key.chars().rev().collect::<String>();
+        assert_ne!(verify(&receipt, &other).code(), 0);
+        // Another letter in what was signed.
+        let mut changed = receipt.clone();
+        let payload = changed["payload"].as_str().unwrap().replacen('e', "f", 1);
+        changed["payload"] = payload.into();
+        assert_ne!(verify(&changed, key).code(), 0);
+    });
+}
+
 #[test]
 fn a_receipt_is_checked_by_another_program() {
     for_both(|lab| {

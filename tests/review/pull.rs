@@ -34,6 +34,18 @@ fn pull(lab: &Lab, line: &[&str]) -> Value {
 }
 
 #[test]
+fn a_pull_without_a_new_commit_says_so() {
+    for_both(|lab| {
+        scene(lab);
+        lab.skep(["pull", "s"]).run().ok().says("the project had their commits already");
+        lab.skep(["pull", "s"]).run().ok().says("nothing new");
+        work(lab, "echo two > f; git commit -qam two");
+        let ran = lab.skep(["pull", "s"]).run().ok();
+        assert!(!ran.errors().contains("already"), "{}", ran.describe());
+    });
+}
+
+#[test]
 fn commits_made_inside_arrive_as_references() {
     for_both(|lab| {
         scene(lab);

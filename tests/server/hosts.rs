@@ -97,7 +97,7 @@ fn the_proxy_reads_them_so_too(lab: &Lab, texts: &[&str]) {
     };
     for text in ["example.test:8443", "EXAMPLE.Test:8443", "example.test.:8443"] {
         // Allowed, and looked for: nobody has that name.
-        assert_eq!(answer(text), "403 no-answer", "{said}");
+        assert_eq!(answer(text), "502 no-answer", "{said}");
     }
     for text in [
         "0xC0000207:443",

@@ -97,7 +97,11 @@ fn a_terminal_passes_through_a_server() {
         assert!(said.text().contains("yes"), "{}", said.describe());
         // Its end of input too, and a shell without a terminal.
         let script = "cat; read line; cat; echo; echo OVER";
-        let call = through(lab, &server, &["run", "-t", "--name", "t", "--keep", "--", "sh", "-c", script]);
+        let call = through(
+            lab,
+            &server,
+            &["run", "-t", "--name", "t", "--keep", "--", "sh", "-c", script],
+        );
         let text = call.input("no newline").within(20).run().ok().text();
         assert!(text.contains("no newline") && text.contains("OVER"), "{text}");
         through(lab, &server, &["exec", "-t", "t", "--", "cat"]).within(20).run().ok();

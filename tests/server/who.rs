@@ -31,6 +31,10 @@ fn api_1_only_a_live_token_is_let_in() {
         }
         server.bare(&[], "/v1/sandboxes").is(401);
         server.get(&format!("/v1/sandboxes?token={live}")).is(401);
+        // On the command line it is a variable, and not a header.
+        let ran = lab.skep(["ls"]).env("SKEP_HOST", server.url("")).run();
+        assert_ne!(ran.code(), 0);
+        ran.says("put the token in SKEP_TOKEN");
         server.bare(&[], &format!("/v1/sandboxes?access_token={live}")).is(401);
         let kept = [lab.server_log(), read(lab, "audit.jsonl")].concat();
         for secret in [live.as_str(), &revoked, TOKEN] {

@@ -163,19 +163,20 @@ impl Context {
     }
 
     /// The project of the current directory; not checked, so good only for looking things up.
-    pub(crate) fn project_here(&self) -> PathBuf {
+    pub(crate) fn project_here(&self) -> Result<PathBuf, Problem> {
         let around = &self.surroundings;
+        around.refuse_gone()?;
         let found =
             project::find(&around.directory, &around.home, &project::Host { user: around.user });
         self.output.detail(&format!("project: {}", show_path(&found)));
-        found
+        Ok(found)
     }
 
     /// The project to create a sandbox for: `--project`, or the one of the current directory.
     pub(crate) fn project_to_use(&self, typed: Option<&Path>) -> Result<PathBuf, Problem> {
         let project = match typed {
             Some(path) => project::named(&self.surroundings.directory.join(path))?,
-            None => self.project_here(),
+            None => self.project_here()?,
         };
         project::check(&project, &self.surroundings.home, self.state_dir())?;
         Ok(project)

@@ -50,7 +50,7 @@ pub(crate) fn named_or_newest(context: &Context, name: Option<&str>) -> Result<S
     if let Some(name) = name {
         return api.find(name);
     }
-    let project = context.project_here();
+    let project = context.project_here()?;
     match api.newest(&project)? {
         Some(sandbox) => {
             context.output.say(&format!("sandbox: {}", sandbox.name));

@@ -10,6 +10,7 @@ use skep_types::{
     Access, ByteString, Code, ExecSpec, Limits, PlainSecret, Problem, PublishedPort, SandboxName,
     Secret, SecretSource, TerminalSize, escape,
 };
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ pub(crate) fn create(
         workdir: typed.workdir.as_deref().map(|path| inside(path, here, &project).into()),
         mounts: typed.mount.iter().map(|word| mount(word, here)).collect::<Result<_, _>>()?,
         archive: typed.archive.as_ref().map(|path| here.join(path)),
-        datasets: typed.dataset.iter().map(|word| dataset(word, here)).collect::<Result<_, _>>()?,
+        datasets: datasets(&typed.dataset, here)?,
         hide: typed.hide.clone(),
         show: typed.show.clone(),
         allow_changes: typed.allow_changes.clone(),
@@ -191,6 +192,11 @@ fn mount(word: &OsStr, here: &Path) -> Result<MountRequest, Problem> {
     let at = rest.windows(2).rposition(|pair| pair == b":/");
     let at = at.ok_or_else(|| refuse("has no absolute path to mount at"))?;
     let (source, target) = (OsStr::from_bytes(&rest[..at]), OsStr::from_bytes(&rest[at + 1..]));
+    // A target may hold a colon of its own only where nobody could have meant a mode by it.
+    let last = target.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if rest.len() == bytes.len() && last.contains(&b':') {
+        return Err(refuse("ends with a mode that is neither `ro` nor `rw`"));
+    }
     if source.is_empty() {
         return Err(refuse("has no path of the host before the `:`"));
     }
@@ -198,6 +204,19 @@ fn mount(word: &OsStr, here: &Path) -> Result<MountRequest, Problem> {
         return Err(refuse("has a `..` in the path to mount at"));
     }
     Ok(MountRequest { source: here.join(source), target: target.into(), access })
+}
+
+/// Each name once: the last of two would silently stand for both.
+fn datasets(words: &[OsString], here: &Path) -> Result<BTreeMap<String, PathBuf>, Problem> {
+    let mut found = BTreeMap::new();
+    for word in words {
+        let (name, path) = dataset(word, here)?;
+        if found.insert(name.clone(), path).is_some() {
+            let message = format!("--dataset: the name `{name}` is there twice");
+            return Err(Problem::new(Code::Usage, message).hint("give each data set its own name"));
+        }
+    }
+    Ok(found)
 }
 
 /// `NAME=PATH`; the name becomes a directory below `/datasets`.
@@ -280,17 +299,16 @@ mod tests {
     #[test]
     fn mounts_split_at_the_absolute_target() {
         let parse = |text: &str| mount(text.as_ref(), Path::new("/here"));
-        let odd = parse("/a:b:/c:d").unwrap();
+        let odd = parse("/a:b:/c:d:ro").unwrap();
         assert_eq!(
             (odd.source.as_path(), odd.target.as_path()),
             ("/a:b".as_ref(), "/c:d".as_ref())
         );
         assert_eq!(parse("/a:/b:ro").unwrap().access, Access::Ro);
-        for bad in ["", "/a", "/a:b", ":/b", "/a:/b:rx/", "/a:/b/../c"] {
-            let result = parse(bad);
-            // `rx/` is part of a target that is legal as a name; only the others are wrong.
-            assert_eq!(result.is_ok(), bad == "/a:/b:rx/", "{bad}");
+        for bad in ["", "/a", "/a:b", ":/b", "/a:/b:zz", "/a:/b:", "/a:/b:RO", "/a:/b/../c"] {
+            assert!(parse(bad).is_err(), "{bad}");
         }
+        assert_eq!(parse("/a:/b:x/c").unwrap().target, Path::new("/b:x/c"));
     }
 
     #[test]
@@ -300,6 +318,8 @@ mod tests {
         for bad in ["x", "=x", "../a=x", "a/b=x", "..=x", "a="] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let twice = ["a=x", "b=x", "a=y"].map(OsString::from);
+        assert!(datasets(&twice, Path::new("/here")).unwrap_err().message.contains("`a`"));
     }
 
     fn spec(workdir: Option<&str>, here: &str, own: Option<&str>) -> Option<String> {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Surroundings {
     /// The whole environment.
     pub(crate) variables: BTreeMap<OsString, OsString>,
-    /// The current directory, without symbolic links.
+    /// The current directory, without symbolic links; [`GONE`] if it was removed.
     pub(crate) directory: PathBuf,
     /// The caller's home directory, without symbolic links where it exists.
     pub(crate) home: PathBuf,
@@ -33,14 +33,30 @@ pub(crate) struct Terminals {
     pub(crate) stderr: bool,
 }
 
+/// What stands for a current directory that was removed: nothing can be found below it, neither a
+/// project nor a relative path.
+pub(crate) const GONE: &str = "/proc/self/cwd";
+
 impl Surroundings {
+    /// That there is no current directory, for a command that needs one.
+    pub(crate) fn refuse_gone(&self) -> Result<(), Problem> {
+        if self.directory != Path::new(GONE) {
+            return Ok(());
+        }
+        Err(Problem::new(Code::Io, "the current directory was removed")
+            .hint("change to one that exists, or name the project or the sandbox"))
+    }
+
     /// Reads them from the process.
     pub(crate) fn read() -> Result<Self, Problem> {
         let variables: BTreeMap<_, _> = std::env::vars_os().collect();
-        let directory = std::env::current_dir().map_err(|error| {
-            Problem::new(Code::Io, format!("cannot find the current directory: {error}"))
-                .hint("it may have been removed; change to one that exists")
-        })?;
+        let directory = match std::env::current_dir() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => GONE.into(),
+            found => found.map_err(|error| {
+                Problem::new(Code::Io, format!("cannot find the current directory: {error}"))
+                    .hint("change to one that can be entered")
+            })?,
+        };
         // From another directory it would be another state, and here it would lie in the project.
         let state = variables.get(&OsString::from("SKEP_HOME")).filter(|path| !path.is_empty());
         if let Some(path) = state.filter(|path| !Path::new(path).is_absolute()) {

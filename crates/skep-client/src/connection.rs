@@ -238,6 +238,9 @@ fn strange(error: &dyn std::fmt::Display) -> Problem {
     .hint("server and client may be of different versions")
 }
 
+const TOKEN_HINT: &str = "put the token in SKEP_TOKEN, or name a file (mode 0600) that holds it in \
+    SKEP_TOKEN_FILE; on the server's host `skep token create` makes one";
+
 /// The problem in an answer.
 pub(crate) fn problem(status: u16, body: &[u8]) -> Problem {
     #[derive(Deserialize)]
@@ -255,7 +258,11 @@ pub(crate) fn problem(status: u16, body: &[u8]) -> Problem {
             // A newer server may have codes that we do not know.
             code: serde_json::from_value(said.code).unwrap_or(Code::Internal),
             message: said.message,
-            hint: said.hint,
+            // The server names a header; here it is a variable.
+            hint: match status {
+                401 => Some(TOKEN_HINT.into()),
+                _ => said.hint,
+            },
             retryable: said.retryable,
             details: said.details,
         },

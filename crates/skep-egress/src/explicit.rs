@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::connection;
 use crate::gateway::{Gateway, Ticket};
 use crate::head::{self, RequestTarget};
-use crate::http::{self, Origin, refusal_text};
+use crate::http::{self, Origin, refusal_text, status_of};
 use crate::judge::{Denial, Destination};
 use fast_socks5::server::Socks5ServerProtocol;
 use fast_socks5::util::target_addr::TargetAddr;
@@ -58,8 +58,9 @@ async fn web(gateway: Arc<Gateway>, ticket: Arc<Ticket>, mut client: Client) {
             gateway.deny(&subject, denial.reason);
             let body = refusal_text(&host, port, &denial);
             let text = format!(
-                "HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+                "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
                  connection: close\r\n\r\n{body}",
+                status_of(&denial),
                 body.len()
             );
             let _ = client.write_all(text.as_bytes()).await;
@@ -116,9 +117,16 @@ async fn socks(
         }
         Err(denial) => {
             gateway.deny(&subject, denial.reason);
-            let _ = protocol.reply_error(&ReplyError::ConnectionNotAllowed).await;
+            let _ = protocol.reply_error(&socks_error(&denial)).await;
             None
         }
+    }
+}
+
+fn socks_error(denial: &Denial) -> ReplyError {
+    match denial.reason {
+        reason::NO_ANSWER => ReplyError::HostUnreachable,
+        _ => ReplyError::ConnectionNotAllowed,
     }
 }
 

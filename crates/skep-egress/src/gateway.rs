@@ -6,7 +6,7 @@ use crate::authority::Authority;
 use crate::names::Names;
 use crate::owner::Owners;
 use crate::secrets::Secrets;
-use skep_policy::egress::{Name, Protocol, Question, RuleError, RuleSet};
+use skep_policy::egress::{Name, Protocol, Question, RuleError, RuleSet, Verdict, reason};
 use skep_types::{EgressConfig, EgressLimits, EgressPeer, EgressStats};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -194,7 +194,15 @@ impl Gateway {
         Ticket { gateway: self.clone(), id, cut, peer, exec, _room: room }
     }
 
+    /// Notes that something did not get through. A name that is allowed and has no address was not
+    /// denied: it is noted as an allowed attempt that came to nothing.
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
+        if reason == reason::NO_ANSWER
+            && let Ok(name) = Name::parse(&subject.host)
+            && let Verdict::Allow { rule } = self.rules().decide_name(&name)
+        {
+            return self.allow(subject, &rule, Some(reason), (0, 0));
+        }
         self.denied.fetch_add(1, Ordering::Relaxed);
         self.audit.deny(subject, reason);
     }

@@ -208,15 +208,19 @@ pub(crate) fn refusal_text(host: &str, port: u16, denial: &Denial) -> String {
     format!("{text}\n")
 }
 
+/// What is allowed and came to nothing is no refusal.
+pub(crate) fn status_of(denial: &Denial) -> StatusCode {
+    match denial.reason {
+        reason::BAD_REQUEST => StatusCode::BAD_REQUEST,
+        reason::UNREACHABLE | reason::CERTIFICATE | reason::NO_ANSWER => StatusCode::BAD_GATEWAY,
+        _ => StatusCode::FORBIDDEN,
+    }
+}
+
 /// An answer that teaches.
 pub(crate) fn refusal(host: &str, port: u16, denial: &Denial) -> Response<Body> {
-    let status = match denial.reason {
-        reason::BAD_REQUEST => StatusCode::BAD_REQUEST,
-        reason::UNREACHABLE | reason::CERTIFICATE => StatusCode::BAD_GATEWAY,
-        _ => StatusCode::FORBIDDEN,
-    };
     let mut response = Response::new(text_body(refusal_text(host, port, denial)));
-    *response.status_mut() = status;
+    *response.status_mut() = status_of(denial);
     let json = hyper::header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     // Tells our no from a host's.

@@ -80,6 +80,7 @@ pub use layout::{Layout, existing_part};
 pub use patch::{Patch, TimeToLive};
 pub use pool::{Filled, PoolFigures, PoolOwner};
 pub use receipt::verify_receipt;
+pub use settings::asked_layers;
 pub use shut::shut;
 pub use stats::Stats;
 pub use ways::{Way, Wish};

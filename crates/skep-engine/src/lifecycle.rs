@@ -183,10 +183,7 @@ impl Engine {
     pub(crate) fn freeze_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !self.is_running(&sandbox) {
-            let message = format!("sandbox `{}` is not running", sandbox.name);
-            return Err(
-                Problem::new(Code::IllegalState, message).hint("start it with `skep start`")
-            );
+            return Err(not_running(&sandbox));
         }
         check_move(&sandbox, SandboxState::Frozen)?;
         // If we die before the row says so, the next command finds the mark and lets them go on.
@@ -204,7 +201,12 @@ impl Engine {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         if sandbox.state != SandboxState::Frozen {
             check_move(&sandbox, SandboxState::Ready)?;
-            return Ok(sandbox);
+            // What runs is thawed already; what stands still because nobody holds it is not frozen.
+            return if self.is_running(&sandbox) {
+                Ok(sandbox)
+            } else {
+                Err(not_running(&sandbox))
+            };
         }
         // The row first: whoever dies then has said that they go on, and the mark makes that true.
         let mark = self.mark_stilled(&sandbox)?;
@@ -377,6 +379,11 @@ pub(crate) fn pend(row: &mut Sandbox) {
             None => SandboxState::Stopped,
         };
     }
+}
+
+fn not_running(sandbox: &Sandbox) -> Problem {
+    Problem::new(Code::IllegalState, format!("sandbox `{}` is not running", sandbox.name))
+        .hint(format!("start it with `skep start {}`", sandbox.name))
 }
 
 fn check_move(sandbox: &Sandbox, to: SandboxState) -> Result<(), Problem> {

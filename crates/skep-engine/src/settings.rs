@@ -142,7 +142,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// Limits that were typed, as the layers that must hold.
-pub(crate) fn asked_layers(limits: &Limits) -> BTreeSet<Layer> {
+pub fn asked_layers(limits: &Limits) -> BTreeSet<Layer> {
     let typed = [
         (limits.memory.is_some(), Layer::Memory),
         (limits.cpus.is_some() || limits.cpu_time.is_some(), Layer::Cpu),
@@ -170,6 +170,15 @@ fn mounts(request: &CreateRequest) -> Result<Vec<Mount>, Problem> {
         let name = single.map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let target = Path::new("/datasets").join(name.as_path());
         mounts.push(mount_of(path, &target, skep_types::Access::Ro, "--dataset")?);
+    }
+    // Of two mounts at one place the first would be there and never be seen.
+    let mut places = BTreeSet::new();
+    for mount in &mounts {
+        let place: PathBuf = mount.target.as_path().components().collect();
+        if !places.insert(place) {
+            let message = format!("two mounts have the same place inside, `{}`", mount.target);
+            return Err(Problem::new(Code::Usage, message).hint("give each its own place"));
+        }
     }
     Ok(mounts)
 }

@@ -16,6 +16,13 @@ pub enum Failure {
     },
     /// The request is wrong.
     Invalid(String),
+    /// The request is wrong, and this is how it would be right.
+    Wrong {
+        /// What is wrong with what.
+        message: String,
+        /// What to ask for instead.
+        hint: String,
+    },
     /// The host cannot give what was asked for.
     Missing {
         /// What.
@@ -50,6 +57,7 @@ impl From<Failure> for ProviderError {
                 Self::Setup { operation, source: io::Error::from_raw_os_error(errno) }
             }
             Failure::Invalid(message) => Self::Invalid(message),
+            Failure::Wrong { message, hint } => Self::Wrong { message, hint },
             Failure::Missing { what, reason, remedy } => Self::Missing { what, reason, remedy },
         }
     }

@@ -211,8 +211,9 @@ impl InsideMachine {
             |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EIO));
         if let Stdio::Terminal(terminal) = stdio {
             // Before anything is typed: the guest's own terminal does what a terminal does.
-            skep_sys::stdio::make_raw(terminal)
-                .map_err(|error| (SpawnStage::Terminal, error.raw_os_error().unwrap_or(libc::EIO)))?;
+            skep_sys::stdio::make_raw(terminal).map_err(|error| {
+                (SpawnStage::Terminal, error.raw_os_error().unwrap_or(libc::EIO))
+            })?;
         }
         let line = self.machine.connect().map_err(failed)?;
         let (outcome, tell_outcome) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)

@@ -66,6 +66,10 @@ pub fn parse_secret(text: &str) -> Result<Secret, OutwardError> {
     if let Some(address) = address.filter(|_| !rest.contains('=') || rest.contains("=env:")) {
         return Err(error(no_address(address)));
     }
+    // A variable has no `@` in its name: what stands behind it was meant for a host.
+    if let Some((_, host)) = rest.split_once('@').filter(|_| !rest.contains('=')) {
+        return Err(error(no_host(host)));
+    }
     let (name, source) = name_and_source(rest).map_err(error)?;
     if hosts.is_empty() {
         hosts = known_hosts(&name).map_err(error)?;
@@ -137,6 +141,14 @@ fn no_address(address: &str) -> String {
     format!(
         "`{address}` is an address, and a secret goes only to a host with a name (and without a \
          port), as in `@api.example.org`: who answers at an address proves nothing"
+    )
+}
+
+fn no_host(text: &str) -> String {
+    let shown = escape::visible(text.as_bytes());
+    format!(
+        "`{shown}` is no host that a secret goes to: a whole name with a dot in it and without a \
+         port, as in `@api.example.org` or `@*.example.org`"
     )
 }
 
@@ -240,6 +252,14 @@ mod tests {
         }
         assert!(parse_secret("T=file:/k@10.0.0.1").unwrap_err().reason.contains("an address"));
         assert!(parse_secret("T=cmd:ssh me@10.0.0.1@a.test").is_ok());
+    }
+
+    #[test]
+    fn a_host_without_a_dot_is_refused_as_what_it_is() {
+        for (text, host) in [("TOK@localhost", "`localhost`"), ("TOK@a.test:80", "`a.test:80`")] {
+            let error = parse_secret(text).unwrap_err();
+            assert!(error.reason.starts_with(&format!("{host} is no host")), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -60,9 +60,10 @@ fn without(reason: String) -> MachineError {
     MachineError::Missing {
         what: "KVM",
         reason,
-        remedy: "allow emulation, which is much slower: `provider.microvm.emulation = true` in the \
+        remedy:
+            "allow emulation, which is much slower: `provider.microvm.emulation = true` in the \
                  settings, or SKEP_MICROVM_EMULATION=1"
-            .into(),
+                .into(),
     }
 }
 

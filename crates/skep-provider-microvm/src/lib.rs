@@ -14,8 +14,7 @@
 //! processor time (the guest's processors are the machine's).
 //!
 //! ```no_run
-//! use accelerator::Known;
-use skep_keeper::kept::Kept;
+//! use skep_keeper::kept::Kept;
 //! use skep_provider::Provider;
 //! let microvm = skep_provider_microvm::Microvm::new(
 //!     "/home/me/.local/state/skep".into(),
@@ -29,6 +28,7 @@ use skep_keeper::kept::Kept;
 
 mod accelerator;
 
+use accelerator::Known;
 use skep_keeper::kept::{Kind, probe_namespaces};
 use skep_keeper::vessel::Vessel;
 use skep_machine::kernel::{self, Kernel};
@@ -212,7 +212,9 @@ impl Kind for Microvm {
         let parts = format!("found QEMU, virtiofsd and a kernel (`{}`)", kernel.image.display());
         let known = accelerator::known(&self.images, &kernel.image, &qemu, emulation);
         Ok(match known.map_err(missing)? {
-            Known::Kvm => Look::whole(format!("{parts}; a guest booted with KVM since the host did")),
+            Known::Kvm => {
+                Look::whole(format!("{parts}; a guest booted with KVM since the host did"))
+            }
             Known::Emulation => {
                 Look::whole(format!("{parts}; its instructions will be emulated, as is allowed"))
             }

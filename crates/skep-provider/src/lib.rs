@@ -219,6 +219,14 @@ pub enum ProviderError {
         #[source]
         source: io::Error,
     },
+    /// The request is wrong, and this is how it would be right.
+    #[error("{message}")]
+    Wrong {
+        /// What is wrong with what.
+        message: String,
+        /// What to ask for instead.
+        hint: String,
+    },
     /// The request is wrong: a missing mount source, a bad working directory.
     #[error("{0}")]
     Invalid(String),
@@ -256,7 +264,7 @@ impl ProviderError {
     pub fn problem(&self) -> Problem {
         let code = match self {
             Self::Missing { .. } => Code::MissingCapability,
-            Self::Invalid(_) => Code::Usage,
+            Self::Invalid(_) | Self::Wrong { .. } => Code::Usage,
             Self::NotRunning(_) => Code::IllegalState,
             Self::Version { .. } => Code::Refused,
             Self::Setup { .. } | Self::Keeper { .. } | Self::Withdrawn => Code::Io,
@@ -264,6 +272,7 @@ impl ProviderError {
         let problem = Problem::from_error(code, self);
         match self {
             Self::Missing { remedy, .. } => problem.hint(remedy.clone()),
+            Self::Wrong { hint, .. } => problem.hint(hint.clone()),
             Self::Version { .. } => problem.hint("stop it with the skep that started it"),
             _ => problem,
         }

@@ -128,8 +128,7 @@ fn is_unread(master: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     open_peer(master).is_ok_and(|peer| {
         let mut watched = [PollFd::new(&peer, PollFlags::IN)];
-        poll(&mut watched, Some(&now)).is_ok()
-            && watched[0].revents().contains(PollFlags::IN)
+        poll(&mut watched, Some(&now)).is_ok() && watched[0].revents().contains(PollFlags::IN)
     })
 }
 

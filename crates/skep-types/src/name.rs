@@ -20,7 +20,9 @@ pub enum NameError {
     )]
     Malformed(String),
     /// A word of the command line.
-    #[error("`{0}` is a command of skep and cannot be a name")]
+    #[error(
+        "`{0}` is a word of skep's command line, of this version or a later one, and cannot be a name"
+    )]
     Reserved(String),
 }
 

@@ -22,7 +22,7 @@ pub enum QuantityError {
     #[error("`{0}` is zero; a limit must be greater than zero")]
     Zero(String),
     /// Larger than can be counted.
-    #[error("`{0}` is too large")]
+    #[error("`{0}` is too large to be a limit")]
     TooLarge(String),
 }
 
@@ -45,6 +45,13 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("T", 1 << 40),
     ("TB", 1 << 40),
     ("TIB", 1 << 40),
+    // Nobody has as much; whoever types it is told that it is too much, not that it is no size.
+    ("P", 1 << 50),
+    ("PB", 1 << 50),
+    ("PIB", 1 << 50),
+    ("E", 1 << 60),
+    ("EB", 1 << 60),
+    ("EIB", 1 << 60),
 ];
 
 impl FromStr for ByteSize {
@@ -78,7 +85,7 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut value = self.0 as f64;
         let mut unit = "B";
-        for next in ["KiB", "MiB", "GiB", "TiB"] {
+        for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
             if value < 1024.0 {
                 break;
             }

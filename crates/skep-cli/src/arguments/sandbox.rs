@@ -141,8 +141,9 @@ pub(crate) enum SystemWord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetworkWord {
     // Nothing but the sandbox's own loopback
-    #[value(alias = "loopback")]
     None,
+    // The same, by what is left
+    Loopback,
     // What the rules allow, through skep's proxy
     Allow,
     // The host's network as it is
@@ -170,7 +171,7 @@ impl From<SystemWord> for SystemView {
 impl From<NetworkWord> for NetworkMode {
     fn from(word: NetworkWord) -> Self {
         match word {
-            NetworkWord::None => Self::None,
+            NetworkWord::None | NetworkWord::Loopback => Self::None,
             NetworkWord::Allow => Self::Allow,
             NetworkWord::Host => Self::Host,
         }

@@ -50,8 +50,9 @@ impl Run for Config {
             context.output.text(&skep_policy::example_file())?;
             return Ok(0);
         }
-        let project = context.project_here();
-        let settings = context.api()?.config(Some(&project))?;
+        // Without a project, what is set for all of them.
+        let project = context.project_here().ok();
+        let settings = context.api()?.config(project.as_deref())?;
         if self.json.json {
             let view = |(key, value, origin)| SettingView {
                 key,

@@ -10,7 +10,7 @@ use clap::Args;
 use skep_types::{Code, Problem, RelPath, Sandbox, SandboxName, escape};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -78,6 +78,12 @@ fn side(context: &Context, word: &OsStr) -> Result<Side, Problem> {
             let path = paths::in_project(OsStr::from_bytes(&bytes[at + 1..]), project, project)?;
             Ok(Side::Inside(Box::new(sandbox), path))
         }
-        _ => Ok(Side::Here(context.surroundings.directory.join(word))),
+        _ => {
+            let word = Path::new(word);
+            if word.is_relative() {
+                context.surroundings.refuse_gone()?;
+            }
+            Ok(Side::Here(context.surroundings.directory.join(word)))
+        }
     }
 }

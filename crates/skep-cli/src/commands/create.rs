@@ -10,6 +10,7 @@ use crate::json::sandbox::SandboxDocument;
 use crate::resolve;
 use crate::tree::Run;
 use clap::Args;
+use skep_engine::api::CreateRequest;
 use skep_types::{Code, Problem, Sandbox, SandboxName};
 use std::path::Path;
 
@@ -44,6 +45,7 @@ impl Run for Create {
         } else {
             context.output.text(&format!("{}\n", sandbox.name))?;
             say_unsearched(context, &sandbox);
+            say_weakened(context, &request, &sandbox);
         }
         Ok(0)
     }
@@ -56,6 +58,25 @@ pub(crate) fn say_unsearched(context: &Context, sandbox: &Sandbox) {
     for said in [skep_engine::shut(report), skep_engine::unsearched(report)].into_iter().flatten() {
         let style = context.output.error_style;
         context.output.always(&format!("{} {said}", style.yellow("skep:")));
+    }
+}
+
+/// What was asked for and is not enforced, where `--best-effort` let that pass. In JSON the enforcement
+/// says so.
+pub(crate) fn say_weakened(context: &Context, request: &CreateRequest, sandbox: &Sandbox) {
+    if !request.best_effort {
+        return;
+    }
+    let mut asked = skep_engine::asked_layers(&request.limits);
+    asked.extend(&request.require);
+    let style = context.output.error_style;
+    for layer in asked {
+        let found = sandbox.enforcement.0.get(&layer).filter(|found| !found.enforced);
+        if let Some(found) = found {
+            let reason = found.reason.as_deref().unwrap_or(&found.how);
+            let what = format!("--best-effort: `{layer}` is not enforced: {reason}");
+            context.output.always(&format!("{} {what}", style.yellow("skep:")));
+        }
     }
 }
 

@@ -192,7 +192,9 @@ pub(crate) fn text<'a>(
             (false, true) => style.red("missing"),
             (false, false) => style.yellow("untried"),
         };
-        let _ = writeln!(text, "{mark}  {name:<width$}  {}", visible_text(finding.how.as_bytes()));
+        let how = visible_text(finding.how.as_bytes());
+        let tried = if finding.ok { "" } else { "tried: " };
+        let _ = writeln!(text, "{mark}  {name:<width$}  {tried}{how}");
         if let Some(reason) = &finding.reason {
             let _ = writeln!(text, "           reason: {}", visible_text(reason.as_bytes()));
         }

@@ -105,6 +105,7 @@ impl Run for Exec {
         };
         if let (Some(shortcut), Ok(env)) = (self.shortcut(context, name), &env)
             && let Ok(spec) = spec(&shortcut.way.project, &shortcut.way.workdir, env.clone())
+            && refuse_endless_terminal(&shortcut.way.provider, tty.is_some(), around).is_ok()
             && let Some(started) = shortcut.exec(&spec, self.attach(), input == Input::Closed)?
         {
             return match self.detach {
@@ -113,6 +114,7 @@ impl Run for Exec {
             };
         }
         let sandbox = naming::named_or_newest(context, name)?;
+        refuse_endless_terminal(&sandbox.provider, tty.is_some(), around)?;
         let spec = spec(&sandbox.project, &sandbox.policy.workdir, env?)?;
         if self.json.json && !self.detach {
             return json(context, &sandbox, &spec, input);
@@ -172,6 +174,24 @@ fn split<'a>(
             Err(Problem::new(Code::Usage, message).hint("write: skep exec NAME -- COMMAND…"))
         }
     }
+}
+
+/// A terminal whose input comes from elsewhere and ends there needs an end-of-file character that is
+/// obeyed. gVisor's terminals do not obey it (runsc 2022-12-19): whoever reads would wait for ever.
+pub(crate) fn refuse_endless_terminal(
+    provider: &str,
+    tty: bool,
+    around: &Surroundings,
+) -> Result<(), Problem> {
+    let name = provider.strip_prefix("oci:").and_then(|word| word.rsplit('/').next());
+    if !tty || around.terminals.stdin || !name.is_some_and(|name| name.starts_with("runsc")) {
+        return Ok(());
+    }
+    let message = format!(
+        "standard input is no terminal, and a terminal of `{provider}` has no end of input"
+    );
+    Err(Problem::new(Code::MissingCapability, message)
+        .hint("leave `-t` out (`-i` passes input on), or call it from a terminal"))
 }
 
 /// What kind of terminal it is belongs to the terminal, not to whoever made the sandbox.

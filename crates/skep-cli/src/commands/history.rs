@@ -25,7 +25,7 @@ pub(crate) struct History {
 
 impl Run for History {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
-        let project = context.project_here();
+        let project = context.project_here()?;
         let start = paths::start(&context.surroundings.directory, &project);
         let read = |from: &Path| {
             self.path.as_ref().map(|word| paths::in_project(word, from, &project)).transpose()

@@ -8,6 +8,7 @@ use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
 use skep_engine::api::{LogChunk, LogStream};
+use skep_types::{Code, Exec, Problem};
 use std::time::Duration;
 
 /// Asked for in one go.
@@ -56,6 +57,9 @@ impl Run for Logs {
             if place.next > before {
                 continue;
             }
+            if before == self.from && self.from > 0 {
+                self.refuse_past_the_end(context, &exec)?;
+            }
             // Nothing new. An end that was seen before this look means that nothing will come.
             if ended || !self.follow {
                 return Ok(0);
@@ -78,6 +82,24 @@ struct Place {
 }
 
 impl Logs {
+    /// Nothing is there from where it was asked for: at its end, or past it?
+    fn refuse_past_the_end(&self, context: &Context, exec: &Exec) -> Result<(), Problem> {
+        let from = self.from;
+        let Some(end) = &exec.end else {
+            if !self.follow {
+                let what = format!("nothing was printed from byte {from} on; the exec still runs");
+                context.output.say(&what);
+            }
+            return Ok(());
+        };
+        let all = end.stats.stdout_bytes + end.stats.stderr_bytes;
+        if from <= all {
+            return Ok(());
+        }
+        let message = format!("exec `{}` has {all} bytes of output, and none at {from}", exec.id);
+        Err(Problem::new(Code::Usage, message).hint(format!("`--from` is 0 to {all}")))
+    }
+
     fn print(&self, context: &Context, chunk: &LogChunk, place: &mut Place) -> Result<(), Failure> {
         let bytes = chunk.bytes.as_bytes();
         let is_gap = chunk.stream == LogStream::Dropped;

@@ -33,7 +33,7 @@ impl Run for Ls {
         let project = match &self.project {
             _ if self.all => None,
             Some(path) => Some(project::named(&context.surroundings.directory.join(path))?),
-            None => Some(context.project_here()),
+            None => Some(context.project_here()?),
         };
         let filter = ListFilter { project, state: self.state };
         let views = context.api()?.list(&filter)?;

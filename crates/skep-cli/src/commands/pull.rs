@@ -50,7 +50,11 @@ impl Run for Pull {
         match moved {
             0 => context.output.say("nothing new"),
             moved => {
-                context.output.say(&counted(moved, "reference was moved", "references were moved"))
+                let count = counted(moved, "reference was moved", "references were moved");
+                context.output.say(&match report.objects {
+                    0 => format!("{count}; the project had their commits already"),
+                    _ => count,
+                });
             }
         }
         Ok(0)

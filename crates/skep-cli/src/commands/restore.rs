@@ -7,6 +7,7 @@ use crate::exit::Outcome;
 use crate::naming;
 use crate::tree::Run;
 use clap::Args;
+use skep_engine::api::SnapshotView;
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -25,7 +26,17 @@ impl Run for Restore {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let (name, label) = naming::name_and_last(&self.words, self.sandbox.as_deref())?;
         let sandbox = naming::whole_or_newest(context, name)?;
-        let sandbox = context.api()?.restore(&sandbox.id, label)?;
-        answer_with_sandbox(context, &sandbox, self.json.json)
+        let api = context.api()?;
+        let before = api.snapshots(&sandbox.id)?;
+        let sandbox = api.restore(&sandbox.id, label)?;
+        let outcome = answer_with_sandbox(context, &sandbox, self.json.json)?;
+        let is_new = |new: &SnapshotView| before.iter().all(|known| known.label != new.label);
+        if let Some(kept) = api.snapshots(&sandbox.id)?.into_iter().find(is_new) {
+            context.output.say(&format!(
+                "what was there before is kept: skep restore {} {}",
+                sandbox.name, kept.label
+            ));
+        }
+        Ok(outcome)
     }
 }

@@ -6,8 +6,10 @@ use crate::arguments::sandbox::SandboxArguments;
 use crate::arguments::{AfterDashes, Json};
 use crate::attach::capture::Capture;
 use crate::attach::{Input, terminal};
-use crate::commands::create::{read_environment, say_unsearched};
-use crate::commands::exec::{Ended, Through, enforcement_of, say_why, stay_with};
+use crate::commands::create::{read_environment, say_unsearched, say_weakened};
+use crate::commands::exec::{
+    Ended, Through, enforcement_of, refuse_endless_terminal, say_why, stay_with,
+};
 use crate::context::Context;
 use crate::exit::{self, Failure, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
@@ -55,10 +57,13 @@ impl crate::tree::Run for Run {
             sandbox.driver.as_str()
         ));
         let exec = exec.map_err(|problem| not_started(api, &sandbox, problem))?;
+        refuse_endless_terminal(&sandbox.provider, spec.tty.is_some(), &context.surroundings)
+            .map_err(|problem| not_started(api, &sandbox, problem))?;
         if self.json.json {
             self.captured(context, api, &sandbox, &spec, exec)
         } else {
             say_unsearched(context, &sandbox);
+            say_weakened(context, &request, &sandbox);
             self.streamed(context, api, &sandbox, &spec, exec)
         }
     }
@@ -89,6 +94,8 @@ impl Run {
         if self.keep {
             request.keep = true;
         }
+        let named = request.provider.as_deref().unwrap_or_default();
+        refuse_endless_terminal(named, tty, around)?;
         super::image::engine::ensure(context, &request)?;
         Ok((request, spec))
     }
@@ -110,6 +117,9 @@ impl Run {
             let style = context.output.error_style;
             if let Some(denials) = denials {
                 context.output.say(denials.trim_end());
+            }
+            if let Some(hidden) = summary::hidden(style, &sandbox.hidden) {
+                context.output.say(&hidden);
             }
             let text = summary::after_run(style, &set, &ended.end, fate);
             context.output.say(text.trim_end());

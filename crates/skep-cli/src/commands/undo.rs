@@ -45,7 +45,7 @@ impl Run for Undo {
         let approval = self.approval.as_deref().map(|id| whole(api, id)).transpose()?;
         let project = match &approval {
             Some(approval) => approval.project.as_path().to_owned(),
-            None => context.project_here(),
+            None => context.project_here()?,
         };
         let id = approval.as_ref().map(|approval| &approval.id);
         let report = match id {
@@ -66,7 +66,7 @@ impl Run for Undo {
             context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
         }
         if let Some(id) = report.approval.as_ref().filter(|_| !self.abandon) {
-            context.output.say(&format!("apply again with: skep undo {id}"));
+            context.output.say(&format!("undo the undo (apply again) with: skep undo {id}"));
         }
         Ok(0)
     }

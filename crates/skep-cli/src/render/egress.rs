@@ -4,7 +4,7 @@ use super::style::Style;
 use super::table::table;
 use serde::Serialize;
 use skep_engine::api::{EgressProbe, EgressView};
-use skep_policy::egress::{Rule, RuleSet};
+use skep_policy::egress::{Rule, RuleSet, reason};
 use skep_types::escape::visible_text;
 use skep_types::{EgressEntry, EgressVerdict};
 use std::fmt::Write as _;
@@ -82,7 +82,23 @@ fn rule_for(entry: &EgressEntry) -> Option<Rule> {
     }
 }
 
-/// What is said after a run, if something was denied.
+/// Hosts that are allowed and did not answer, with the reason, each once.
+fn unanswered(view: &EgressView) -> Vec<(String, &'static str)> {
+    let mut found: Vec<(String, &'static str)> = Vec::new();
+    for entry in view.entries.iter().filter(|entry| entry.verdict == EgressVerdict::Allow) {
+        let why = match entry.reason.as_deref() {
+            Some(reason::NO_ANSWER) => "its name has no address",
+            Some(reason::UNREACHABLE) => "it takes no connection",
+            _ => continue,
+        };
+        if found.iter().all(|(host, _)| *host != entry.host) {
+            found.push((entry.host.clone(), why));
+        }
+    }
+    found
+}
+
+/// What is said after a run, if something was denied or did not answer.
 pub(crate) fn after_run(style: Style, view: &EgressView) -> Option<String> {
     let denied = denied(view);
     let mut text = String::new();
@@ -90,6 +106,14 @@ pub(crate) fn after_run(style: Style, view: &EgressView) -> Option<String> {
         let sentence = death.sentence();
         let sentence = visible_text(sentence.as_bytes());
         let _ = writeln!(text, "{} {sentence}", style.yellow("network:"));
+    }
+    let unanswered = unanswered(view);
+    for (host, why) in unanswered.iter().take(LISTED) {
+        let host = visible_text(host.as_bytes());
+        let _ = writeln!(text, "{} {host} is allowed, and {why}", style.yellow("network:"));
+    }
+    if unanswered.len() > LISTED {
+        let _ = writeln!(text, "  and {} more: `skep net`", unanswered.len() - LISTED);
     }
     if denied.is_empty() {
         return Some(text).filter(|text| !text.is_empty());
@@ -145,15 +169,20 @@ pub(crate) fn log(style: Style, view: &EgressView) -> String {
             visible_text(format!("{}:{}", entry.host, entry.port).as_bytes()),
             entry.ip.map(|ip| ip.to_string()).unwrap_or_default(),
             format!("{}/{}", entry.bytes_out, entry.bytes_in),
-            visible_text(
-                entry.rule.as_deref().or(entry.reason.as_deref()).unwrap_or_default().as_bytes(),
-            ),
+            visible_text(rule_and_reason(entry).as_bytes()),
         ]
     };
     let rows: Vec<_> = view.entries.iter().map(row).collect();
     let heading = ["AT", "VERDICT", "PROTO", "HOST", "ADDRESS", "OUT/IN", "RULE OR REASON"];
     text.push_str(&table(style, &heading, &rows));
     text
+}
+
+/// The rule, and the reason where there is one: what is allowed may still have come to nothing.
+fn rule_and_reason(entry: &EgressEntry) -> String {
+    let words: Vec<&str> =
+        [&entry.rule, &entry.reason].into_iter().flatten().map(String::as_str).collect();
+    words.join(": ")
 }
 
 /// `net test`.
@@ -214,6 +243,16 @@ mod tests {
                 (Some("10.0.0.1:80"), 80, 1),
             ]
         );
+    }
+
+    #[test]
+    fn an_allowed_host_that_does_not_answer_is_said_and_not_counted_as_denied() {
+        let mut missing = entry("dns", "nosuch.test", 53);
+        missing.verdict = EgressVerdict::Allow;
+        missing.reason = Some(reason::NO_ANSWER.into());
+        let text = after_run(Style::PLAIN, &view(&["nosuch.test"], vec![missing.clone(), missing]));
+        let text = text.unwrap();
+        assert_eq!(text, "network: nosuch.test is allowed, and its name has no address\n");
     }
 
     #[test]

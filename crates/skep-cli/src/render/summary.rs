@@ -142,14 +142,33 @@ fn used(end: &ExecEnd) -> String {
     used
 }
 
-/// What would have let a failed command out, if it tried to reach something.
+/// What would have let a failed command out, if something in it tried to reach something. That need not
+/// be why it failed: package managers look for news of themselves.
 fn unreached(style: Style, end: &ExecEnd) -> String {
-    if !end.refused.iter().any(|refused| refused.call == "network") {
+    let refused = end.refused.iter().any(|refused| refused.call == "network");
+    if !refused || end.exit_code == 0 {
         return String::new();
     }
-    let what =
-        "it tried to reach something, and this sandbox has no network; `--allow HOST` opens a way";
+    let what = "if it failed for want of a network: something in it tried to reach out, and this \
+                sandbox has none; `--allow HOST` opens a way";
     format!("{} {what}\n", style.yellow("skep:"))
+}
+
+/// How many hidden paths are named.
+const NAMED: usize = 3;
+
+/// What the command could not see of its project, and how it could.
+pub(crate) fn hidden(style: Style, hidden: &[RelPath]) -> Option<String> {
+    let names: Vec<String> = hidden.iter().take(NAMED).map(|path| format!("`{path}`")).collect();
+    let more = if hidden.len() > NAMED { ", …" } else { "" };
+    let count = diff::counted(hidden.len() as u64, "path was", "paths were");
+    (!hidden.is_empty()).then(|| {
+        format!(
+            "{} {count} hidden inside ({}{more}); `--show GLOB` shows what matches",
+            style.bold("skep:"),
+            names.join(", ")
+        )
+    })
 }
 
 /// The calls that were refused most often.
@@ -262,6 +281,27 @@ mod tests {
         assert!(at("7 files changed") < at("skep diff bar1"));
         assert!(at("1.2 s") < at("memory peak 3 MiB"));
         assert!(at("skep approve bar1") < at("skep rm --discard bar1"));
+    }
+
+    #[test]
+    fn a_way_out_is_offered_only_where_the_want_of_one_may_be_why_it_failed() {
+        let mut end = fake::end(1);
+        end.refused = vec![RefusedCall { call: "network".into(), count: 1 }];
+        assert!(unreached(Style::PLAIN, &end).contains("if it failed for want of a network"));
+        end.exit_code = 0;
+        assert_eq!(unreached(Style::PLAIN, &end), "");
+    }
+
+    #[test]
+    fn what_was_hidden_is_counted_and_named() {
+        let paths = |names: &[&str]| -> Vec<RelPath> {
+            names.iter().map(|name| RelPath::parse(name.as_bytes()).unwrap()).collect()
+        };
+        assert_eq!(hidden(Style::PLAIN, &[]), None);
+        let one = hidden(Style::PLAIN, &paths(&[".env"])).unwrap();
+        assert!(one.contains("1 path was hidden inside (`.env`);"), "{one}");
+        let more = hidden(Style::PLAIN, &paths(&["a", "b", "c", "d"])).unwrap();
+        assert!(more.contains("4 paths were hidden inside (`a`, `b`, `c`, …)"), "{more}");
     }
 
     #[test]

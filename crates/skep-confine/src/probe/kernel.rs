@@ -3,7 +3,7 @@
 use super::{Probe, ProbeContext, in_child, programs};
 use crate::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use crate::seccomp::{self, SeccompVariant};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, statat, unlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, OpenTreeFlags,
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
@@ -232,6 +232,13 @@ pub(super) fn fuse_overlay(context: &ProbeContext) -> Probe {
         return Probe::missing(NAME, "looked for the program", "not installed")
             .or_else("install fuse-overlayfs, for hosts where overlay cannot be mounted");
     };
+    const REMEDY: &str = "load the fuse module and let this user open /dev/fuse (mode 0666)";
+    let rights = Access::READ_OK | Access::WRITE_OK;
+    if let Err(error) = accessat(CWD, "/dev/fuse", rights, AtFlags::EACCESS) {
+        let reason = format!("/dev/fuse: {error}");
+        return Probe::missing(NAME, "asked for the right to open /dev/fuse", reason)
+            .or_else(REMEDY);
+    }
     let parts = ["lower", "upper", "work", "merged"];
     let result = Scratch::make(context, &parts).and_then(|scratch| {
         to("write the lower", fs::write(scratch.0.join("lower/old"), "old"))?;
@@ -246,7 +253,7 @@ pub(super) fn fuse_overlay(context: &ProbeContext) -> Probe {
         Err("changes made through it are not in its upper".to_owned())
     });
     Probe::of(NAME, "mounted one in a user namespace", result.map(|()| String::new()))
-        .or_else("load the fuse module and let this user open /dev/fuse (mode 0666)")
+        .or_else(REMEDY)
 }
 
 fn use_fuse_overlay(program: &Path, scratch: &Path) -> Result<(), String> {
@@ -261,7 +268,7 @@ fn use_fuse_overlay(program: &Path, scratch: &Path) -> Result<(), String> {
     let output = to("run fuse-overlayfs", output)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("it refused: {}", said.lines().next().unwrap_or_default()));
+        return Err(format!("it refused: {}", said.lines().next_back().unwrap_or_default()));
     }
     to("remove through it", fs::remove_file("merged/old"))?;
     to("create through it", fs::write("merged/new", "new"))

@@ -14,6 +14,9 @@ use skep_types::{
 use skep_workspace::{Derived, Plan};
 use std::collections::BTreeSet;
 
+/// How many paths of a change set that is another one are named.
+const SHOWN: usize = 100;
+
 impl Engine {
     pub(crate) fn approve_selection(
         &self,
@@ -50,7 +53,7 @@ impl Engine {
         request: &ApproveRequest,
     ) -> Result<ApproveReport, Problem> {
         let mut derived = self.derive(sandbox)?;
-        check_digest(request.digest, derived.digest)?;
+        check_digest(request.digest, sandbox, &derived)?;
         self.judge(sandbox, &mut derived.changes)?;
         let meant = selector(&request.allow_risky)?;
         let books = GitBooks::of(&derived.changes);
@@ -73,7 +76,7 @@ impl Engine {
         let mut report = ApproveReport {
             approval: None,
             digest: derived.digest,
-            applied: plan.targets.iter().map(|target| target.path.clone()).collect(),
+            applied: listed(&derived.changes, &plan),
             remaining: plan.remaining as u64,
             remaining_ignored,
             commit: None,
@@ -178,18 +181,39 @@ impl Engine {
 /// The reviewed change set, or nothing.
 pub(super) fn check_digest(
     reviewed: Option<ChangeSetDigest>,
-    now: ChangeSetDigest,
+    sandbox: &Sandbox,
+    derived: &Derived,
 ) -> Result<(), Problem> {
+    let now = derived.digest;
     match reviewed {
         Some(reviewed) if reviewed != now => {
-            let message =
-                format!("the change set is not the one that was reviewed: it is {now} now");
+            let (count, name) = (derived.changes.len(), &sandbox.name);
+            let changes = if count == 1 { "change" } else { "changes" };
+            let message = format!(
+                "the change set is not the one that was reviewed ({reviewed}): it is {now} now, \
+                 with {count} {changes}"
+            );
+            let paths: Vec<_> = derived.changes.iter().take(SHOWN).map(|c| &c.path).collect();
             Err(Problem::new(Code::DigestMismatch, message)
-                .hint("look at it again with `skep diff`; nothing was changed")
-                .details(json!({ "reviewed": reviewed, "now": now })))
+                .hint(format!(
+                    "nothing was changed; `skep diff {name}` shows it, `--digest {now}` approves \
+                     that one"
+                ))
+                .details(json!({ "reviewed": reviewed, "now": now, "paths": paths })))
         }
         _ => Ok(()),
     }
+}
+
+/// The paths that are applied, as the change set has them: directories that are made on the way to a
+/// file are none of its changes.
+fn listed(changes: &[Change], plan: &Plan) -> Vec<RelPath> {
+    let known: BTreeSet<&RelPath> = changes
+        .iter()
+        .flat_map(|change| std::iter::once(&change.path).chain(&change.renamed_from))
+        .collect();
+    let targets = plan.targets.iter().map(|target| &target.path);
+    targets.filter(|path| known.contains(path)).cloned().collect()
 }
 
 /// The changes a plan takes over, in whole or in part.

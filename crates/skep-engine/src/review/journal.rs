@@ -337,9 +337,10 @@ pub(super) fn apply_problem(error: &ApplyError) -> Problem {
                 .iter()
                 .map(|conflict| json!({ "path": conflict.path, "reason": conflict.reason }))
                 .collect();
-            problem
-                .details(json!({ "conflicts": list }))
-                .hint("nothing was changed; look at those paths and try again")
+            problem.details(json!({ "conflicts": list })).hint(
+                "nothing was changed; put your own edits of those paths aside (`git stash push \
+                     PATH…`, or copies), try again, then bring them back",
+            )
         }
         ApplyError::HalfWay { .. } => problem.hint("the next skep command goes on with it"),
         ApplyError::Journal { .. } => problem.hint(

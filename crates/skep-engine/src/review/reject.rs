@@ -27,7 +27,7 @@ impl Engine {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let (rejected, settlement) = self.through_view(&sandbox, |sandbox| {
             let derived = self.derive(sandbox)?;
-            check_digest(digest, derived.digest)?;
+            check_digest(digest, sandbox, &derived)?;
             let workspace = self.workspace(sandbox);
             let rejected = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
             let paths: Vec<RelPath> =

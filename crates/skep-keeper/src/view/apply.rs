@@ -369,10 +369,11 @@ impl<'a> Builder<'a> {
         mount_setattr(&tree, Depth::Recursive, attributes)
             .step(|| format!("restrict the mount of `{}`", target.display()))?;
         let at = if is_directory(tree.as_fd()) {
-            self.directory(target, 0o755)?
+            self.directory(target, 0o755)
         } else {
-            self.file(target)?
+            self.file(target)
         };
+        let at = at.map_err(|failure| no_place(failure, target))?;
         self.attach(tree.as_fd(), at.as_fd(), target)
     }
 
@@ -491,5 +492,22 @@ impl<'a> Builder<'a> {
         rustix::process::pivot_root(".", ".").step(step)?;
         unmount(".", UnmountFlags::DETACH).step(step)?;
         rustix::process::chdir("/").step(step)
+    }
+}
+
+/// Below a read-only directory nothing can be made to mount on.
+fn no_place(failure: Failure, target: &Path) -> Failure {
+    match failure {
+        Failure::Step { errno: libc::ENOENT | libc::EROFS, .. } => Failure::Wrong {
+            message: format!(
+                "nothing can be mounted at `{}`: it is not there, and the directory around it is \
+                 read-only inside",
+                target.display()
+            ),
+            hint: "mount it at a place of its own, such as `/mnt/NAME`, or let the system be \
+                   changed inside: `--system cow`"
+                .into(),
+        },
+        other => other,
     }
 }
