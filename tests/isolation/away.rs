@@ -86,6 +86,68 @@ fn proc_14_without_the_calls_that_make_the_view_nothing_runs() {
     });
 }
 
+/// What failed is told by the one it failed for, whatever else broke because of that: with the call,
+/// the kernel and what to do.
+#[test]
+fn proc_14_without_a_call_the_refusal_names_it() {
+    let needed = [
+        ("428", "open_tree"),
+        ("429", "move_mount"),
+        ("430", "fsopen"),
+        ("442", "mount_setattr"),
+        (number::PIVOT_ROOT, "pivot_root"),
+        ("435", "clone3"),
+    ];
+    for_both(|lab| {
+        let Some(without) = without(lab) else { return };
+        for (missing, name) in needed {
+            let call = lab.program(&without).arg(missing).arg(&lab.binary);
+            let line = ["run", "--json", "--provider", "namespace", "--", "true"];
+            let ran = lab.without_effect(call.args(line));
+            assert_eq!(ran.code(), 5, "without {name}: {}", ran.describe());
+            let problem = ran.problem();
+            assert_eq!(problem["code"], "missing_capability", "{problem}");
+            let message = problem["message"].as_str().unwrap();
+            assert!(message.contains(&format!("`{name}`")), "{problem}");
+            assert!(problem["hint"].as_str().unwrap().contains("Linux 5.12"), "{problem}");
+        }
+    });
+}
+
+/// Everything that is ended through a handle is ended without the call for it, too.
+#[test]
+fn proc_14_without_signals_through_handles_nothing_hangs() {
+    for_both(|lab| {
+        let Some(without) = without(lab) else { return };
+        let call = |line: &[&str]| {
+            let call = lab.program(&without).arg("424").arg(&lab.binary).args(line);
+            call.within(12).run()
+        };
+        call(&["run", "--", "true"]).ok();
+        let late = call(&["run", "--timeout", "300ms", "--grace", "100ms", "--", "sleep", "4741"]);
+        late.exits(124);
+    });
+}
+
+/// An answer that was found when capabilities could be bounded is none where they cannot.
+#[test]
+fn proc_14_without_the_right_to_bound_capabilities_the_report_says_so() {
+    for_both(|lab| {
+        let Some(without) = without(lab) else { return };
+        let report = |line: &mut dyn FnMut() -> crate::harness::Call| {
+            line().run().ok().json()["enforcement"]["processes"].clone()
+        };
+        let plain = report(&mut || lab.skep(["run", "--json", "--", "true"]));
+        assert_eq!(plain["enforced"], true, "{plain}");
+        let refused = report(&mut || {
+            let call = lab.program(&without).env("NO_CAPBSET_DROP", "1").arg("999");
+            call.arg(&lab.binary).args(["run", "--json", "--", "true"])
+        });
+        assert_eq!(refused["enforced"], false, "{refused}");
+        assert!(refused["reason"].as_str().unwrap().contains("capabilities"), "{refused}");
+    });
+}
+
 /// In a user namespace of its own, a user can forbid further ones to what runs there.
 #[test]
 fn proc_14_without_user_namespaces_it_is_refused_with_the_remedy() {

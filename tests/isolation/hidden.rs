@@ -34,6 +34,32 @@ fn hidden_files_are_absent_and_cannot_be_brought_back() {
     });
 }
 
+/// What editors and people leave beside a secret, and the names that a plain `.env` has elsewhere.
+#[test]
+fn hidden_too_is_a_copy_of_a_secret() {
+    let secret =
+        [".env~", ".env-prod", ".env_local", "a/server.pem~", "a/tls.key.bak", "gcp-key.json"];
+    let swapped = [".server.pem.swp", "a/.id_rsa.swp", "#tls.key#"];
+    let seen = [".env.example~", ".envrc", "a/main.rs~", "a/auth.json"];
+    for_both(|lab| {
+        for path in secret.iter().chain(&swapped) {
+            lab.write(path, &lab.canary.text);
+        }
+        for path in seen {
+            lab.write(path, "plain\n");
+        }
+        let read = "find . -type f -exec cat {} +";
+        let ran = lab.skep(["run", "--", "sh", "-c", read]).run().ok();
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        assert_eq!(ran.text().matches("plain").count(), seen.len(), "{}", ran.describe());
+        // Control: shown on request, each alone.
+        for path in secret {
+            let ran = lab.skep(["run", "--show", path, "--", "cat", path]).run().ok();
+            assert!(lab.canary.is_in(&ran.stdout), "{path}: {}", ran.describe());
+        }
+    });
+}
+
 /// A file that hides in the name of another case, or is made between create and exec.
 #[test]
 fn hidden_by_a_pattern_of_the_caller_too() {

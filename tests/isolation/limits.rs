@@ -46,6 +46,124 @@ fn res_2_many_small_processes_are_one_sum() {
     });
 }
 
+/// What the guard judged by, and what a group counted, is what the figures say.
+#[test]
+fn res_2_the_figures_are_those_that_were_judged_by() {
+    let many = "import os, time\nfor i in range(8):\n  if os.fork() == 0:\n    \
+        x = bytearray(b'x') * (50 << 20); time.sleep(1.5); os._exit(0)\n\
+        for i in range(8): os.wait()";
+    for_both(|lab| {
+        let stats = |end: &Value, name: &str| end["stats"][name].as_u64().unwrap();
+        let end = python(lab, &["--memory", "900M"], many).ok().json();
+        let peak = stats(&end, "memory_peak_bytes");
+        assert!((300 << 20..500 << 20).contains(&peak), "{end}");
+        let child = "import os; os.system('python3 -c \"x = bytearray(b\\'x\\') * (200 << 20); import time; time.sleep(9)\"')";
+        let end = python(lab, &["--memory", "64M"], child).json();
+        assert_eq!(felt(&end), ["memory"], "{end}");
+        let peak = stats(&end, "memory_peak_bytes");
+        assert!(peak >= 60 << 20, "{end}");
+        assert!(!lab.who.is_root() || peak <= 64 << 20, "above its limit: {end}");
+        let spin = "(while :; do :; done) & (while :; do :; done) & wait";
+        let line =
+            ["run", "--json", "--best-effort", "--cpu-time", "500ms", "--", "sh", "-c", spin];
+        let end = lab.skep(line).run().json();
+        assert_eq!(end["reason"], "cpu_limit", "{end}");
+        assert!(stats(&end, "cpu_ms") >= 400, "{end}");
+    });
+}
+
+/// A command that is over before the next look has felt its limits all the same.
+#[test]
+fn a_limit_is_felt_however_soon_the_command_is_over() {
+    for_both(|lab| {
+        let run = |flags: &[&str], script: &str| {
+            lab.skep(["run", "--json"]).args(flags).args(["--", "sh", "-c", script]).run().json()
+        };
+        let forks = "for i in $(seq 40); do sleep 0.5 & done; wait";
+        let end = run(&["--pids", "20"], forks);
+        assert_eq!((end["exit_code"].as_i64(), felt(&end)), (Some(2), vec!["pids"]), "{end}");
+        let end = run(&["--disk", "20M"], "dd if=/dev/zero of=f bs=1M count=50 2>&1; exit 0");
+        assert_eq!(felt(&end), ["disk"], "{end}");
+        // Controls: below them nothing is felt.
+        let end = run(&["--pids", "60"], forks);
+        assert_eq!((end["exit_code"].as_i64(), felt(&end)), (Some(0), vec![]), "{end}");
+        let end = run(&["--disk", "90M"], "dd if=/dev/zero of=f bs=1M count=50 2>&1; exit 0");
+        assert_eq!((end["exit_code"].as_i64(), felt(&end)), (Some(0), vec![]), "{end}");
+    });
+}
+
+/// The report of an exec is about the exec.
+#[test]
+fn an_exec_reports_the_limits_that_are_its_own() {
+    for_both(|lab| {
+        lab.skep(["create", "s", "--pids", "50"]).run().ok();
+        let report = |flags: &[&str]| {
+            let call = lab.skep(["exec", "--json"]).args(flags).args(["s", "--", "true"]);
+            call.run().ok().json()["enforcement"].clone()
+        };
+        let how = |report: &Value, layer: &str| report[layer]["how"].as_str().unwrap().to_owned();
+        let own = report(&["--pids", "20", "--disk", "10M"]);
+        let pids = how(&own, "pids");
+        assert!(pids.contains("20 tasks for this exec"), "{own}");
+        assert!(pids.contains("50 tasks for the sandbox"), "{own}");
+        let disk = how(&own, "disk");
+        assert!(disk.contains("(10 MiB)") && disk.contains("(10 GiB;"), "{own}");
+        if lab.who.is_root() {
+            let own = report(&["--cpus", "0.5", "--memory", "50M"]);
+            assert_eq!(own["cpu"]["enforced"], true, "{own}");
+            assert!(how(&own, "cpu").contains("0.5 processors for this exec"), "{own}");
+            assert!(how(&own, "memory").contains("50 MiB"), "{own}");
+        }
+        // Control: one without limits of its own has its sandbox's.
+        assert_eq!(report(&[])["pids"], lab.sandbox("s")["enforcement"]["pids"]);
+    });
+}
+
+/// A file, a variable and a flag are measured alike, and what is shown is what is in force.
+#[test]
+fn a_limit_that_is_none_is_refused_whoever_says_it() {
+    for_both(|lab| {
+        let refused = [
+            ("CPUS", "1e300"),
+            ("CPUS", "0.000000001"),
+            ("PIDS", "99999999999"),
+            ("PIDS", "5000000"),
+            ("OPEN_FILES", "1"),
+        ];
+        for (key, value) in refused {
+            let said = lab.skep(["create", "x"]).env(format!("SKEP_LIMITS_{key}"), value);
+            let ran = lab.without_effect(said);
+            assert_eq!(ran.code(), 2, "{key}={value}: {}", ran.describe());
+            lab.write("skep.toml", format!("limits.{} = {value}\n", key.to_lowercase()));
+            let ran = lab.without_effect(lab.skep(["create", "x"]));
+            assert_ne!(ran.code(), 0, "{key}={value}: {}", ran.describe());
+            std::fs::remove_file(lab.project.join("skep.toml")).unwrap();
+        }
+        for flag in [["--cpus", "1e300"], ["--cpus", "0.001"], ["--pids", "5000000"]] {
+            let ran = lab.without_effect(lab.skep(["create", "x"]).args(flag));
+            assert_eq!(ran.code(), 2, "{flag:?}: {}", ran.describe());
+        }
+        lab.skep(["create", "s"]).env("SKEP_LIMITS_OPEN_FILES", "10000000").run().ok();
+        let inside = lab.exec_script("s", "ulimit -n").run().ok().text();
+        let shown = lab.skep(["show", "s"]).run().ok().text();
+        let shown = shown.lines().find(|line| line.contains("open files")).unwrap().to_owned();
+        assert!(shown.contains(&format!("open files {}", inside.trim())), "{shown}, {inside}");
+        let ran = lab.skep(["exec", "s", "--pids", "5000000", "--", "true"]).run();
+        assert_eq!(ran.code(), 2, "{}", ran.describe());
+    });
+}
+
+/// The way out of a refusal is in it.
+#[test]
+fn a_typed_limit_that_cannot_be_held_names_the_way_out() {
+    for_each([crate::harness::Who::user()], |lab| {
+        let ran = lab.skep(["run", "--json", "--memory", "1G", "--", "true"]).run().exits(5);
+        let problem = ran.problem();
+        assert!(problem["hint"].as_str().unwrap().contains("`--best-effort`"), "{problem}");
+        lab.skep(["run", "--best-effort", "--memory", "1G", "--", "true"]).run().ok();
+    });
+}
+
 /// Pages that a hundred processes share are not a hundred times used.
 #[test]
 fn res_2_shared_pages_count_once() {

@@ -158,6 +158,10 @@ fn api_11_a_limit_is_a_limit_or_an_error() {
             json!({ "pids": 0 }),
             json!({ "cpus": "two" }),
             json!({ "cpus": 0 }),
+            json!({ "cpus": 1e300 }),
+            json!({ "cpus": 1e-9 }),
+            json!({ "pids": 99_999_999_999_u64 }),
+            json!({ "open_files": 1 }),
             json!({ "memroy": "1G" }),
         ] {
             let body = json!({ "project": lab.project, "limits": limits });

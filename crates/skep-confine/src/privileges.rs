@@ -138,7 +138,7 @@ pub fn drop_all() -> Result<(), PrivilegeError> {
 /// A process without `CAP_SETPCAP` cannot do the first; it has nothing to gain from the bounding
 /// set either once `no_new_privs` is set, so that this is no error.
 pub fn drop_all_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
-    bound_to(kept)?;
+    bound_to(kept).map(drop)?;
     drop_held_but(kept)
 }
 
@@ -147,7 +147,9 @@ pub fn drop_all_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
 /// It matters for a root-looking user, who gets back on exec whatever the bounding set has. What
 /// this process holds, it keeps: so the parent of many can do it once for all of them, which saves
 /// each of them a call for every capability there is.
-pub fn bound_to(kept: CapabilitySet) -> Result<(), PrivilegeError> {
+///
+/// False if this process had not the right to, and everything is still in it.
+pub fn bound_to(kept: CapabilitySet) -> Result<bool, PrivilegeError> {
     let failed =
         |error: Errno| PrivilegeError::Capabilities { set: "bounding", source: error.into() };
     drop_bounding(kept).map_err(failed)
@@ -177,7 +179,7 @@ pub fn drop_held_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
     set_no_new_privs(true).map_err(|error| PrivilegeError::NoNewPrivileges { source: error.into() })
 }
 
-fn drop_bounding(kept: CapabilitySet) -> Result<(), Errno> {
+fn drop_bounding(kept: CapabilitySet) -> Result<bool, Errno> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if kept.contains(capability) {
@@ -185,10 +187,11 @@ fn drop_bounding(kept: CapabilitySet) -> Result<(), Errno> {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // Beyond the last one this kernel knows; or without the right to.
-            Err(Errno::INVAL | Errno::PERM) => return Ok(()),
+            // Beyond the last one this kernel knows.
+            Err(Errno::INVAL) => return Ok(true),
+            Err(Errno::PERM) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,7 +1,7 @@
 //! What the limits really are: the part of the enforcement report that cgroups and rlimits answer
 //! for, from what the kernel says when it is asked afterwards.
 
-use crate::cgroup::{Feature, Group, InForce, processors_of};
+use crate::cgroup::{Feature, Group, InForce, Version, processors_of};
 use skep_types::{ByteSize, EnforcementReport, Layer, LayerReport, Limits};
 
 /// Why a limit that nobody gave does not hold.
@@ -70,6 +70,9 @@ fn memory(
     let holds = in_force.memory.is_some_and(|got| got <= limit && limit - got < 64 << 10);
     if holds {
         let mut report = on(format!("{}, {}", how(group, Feature::Memory), ByteSize(limit)));
+        if group.and_then(|group| group.version_of(Feature::Memory)) == Some(Version::V1) {
+            report.how.push_str(" (killed by the kernel one by one, and the rest by a look after)");
+        }
         if in_force.swap_is_off {
             report.how.push_str(", swap none");
         } else {
@@ -121,8 +124,8 @@ fn pids(
     if in_force.pids == Some(limit.saturating_add(fallback.beside)) {
         return on(format!("{}, {limit} tasks", how(group, Feature::Pids)));
     }
-    if fallback.process_limit.is_some_and(|got| got <= limit) {
-        let mut report = on(format!("rlimit in the sandbox's user namespace, {limit} tasks"));
+    if let Some(got) = fallback.process_limit.filter(|got| *got <= limit) {
+        let mut report = on(format!("rlimit in the sandbox's user namespace, {got} tasks"));
         report.reason = Some(why_not(group, Feature::Pids));
         return report;
     }

@@ -37,6 +37,24 @@ pub fn poll_usage(pids: &[Pid]) -> Usage {
     usage
 }
 
+/// Bytes of memory of some processes that are no pages of files; a page that a fork shares with its
+/// parent counts in both.
+pub fn anonymous_of(pids: &[Pid]) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    let pages = pids.iter().filter_map(|pid| {
+        let text = read_small(format!("/proc/{}/statm", pid.as_raw_nonzero()))?;
+        anonymous_pages(std::str::from_utf8(&text).ok()?)
+    });
+    pages.sum::<u64>().saturating_mul(page)
+}
+
+/// Of `statm`: the size, what is resident, and what of that is shared.
+fn anonymous_pages(statm: &str) -> Option<u64> {
+    let mut numbers = statm.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(resident.saturating_sub(shared))
+}
+
 /// A process and everything it has started, as far as parents tell: with the pid 1 of a sandbox,
 /// who adopts every orphan, that is the whole sandbox.
 pub fn family_of(first: Pid) -> Vec<Pid> {
@@ -213,6 +231,15 @@ mod tests {
         assert_eq!(time_of_descendants(own, 0), None);
         shell.kill().unwrap();
         shell.wait().unwrap();
+    }
+
+    #[test]
+    fn pages_of_files_are_no_memory_of_a_process() {
+        assert_eq!(anonymous_pages("900 300 200 1 0 50 0"), Some(100));
+        assert_eq!(anonymous_pages("900 300"), None);
+        let own = rustix::process::getpid();
+        let some = anonymous_of(&[own]);
+        assert!(some > 0 && some <= poll_usage(&[own]).resident, "{some}");
     }
 
     #[test]

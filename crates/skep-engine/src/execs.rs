@@ -10,8 +10,8 @@ use skep_provider::Attach;
 use skep_store::NewEvent;
 use skep_sys::failpoint;
 use skep_types::{
-    ByteString, Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, ExecStats,
-    Problem, Sandbox, SandboxId, SandboxState,
+    ByteString, Code, EndReason, EnforcementReport, Exec, ExecEnd, ExecId, ExecSpec, Problem,
+    Sandbox, SandboxId, SandboxState,
 };
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ impl Engine {
             None => self.doubt(exec),
             Some(end) => {
                 self.record_end(&exec, &end)?;
-                exec.end = Some(end);
+                exec.finish(end);
                 Ok(exec)
             }
         }
@@ -294,6 +294,8 @@ pub(crate) fn check_spec(spec: &ExecSpec) -> Result<(), Problem> {
     if spec.env.keys().any(|name| name.is_empty() || name.contains('=') || name.contains('\0')) {
         return usage("a variable has an impossible name");
     }
+    skep_policy::validate(&spec.limits)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?;
     check_workdir(spec.workdir.as_ref())
 }
 
@@ -312,14 +314,5 @@ pub(crate) fn check_workdir(path: Option<&ByteString>) -> Result<(), Problem> {
 }
 
 fn unseen(reason: EndReason, exit_code: i32, message: &str) -> ExecEnd {
-    ExecEnd {
-        exit_code,
-        signal: None,
-        reason,
-        message: Some(message.to_owned()),
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
-        stats: ExecStats::default(),
-    }
+    ExecEnd { reason, message: Some(message.to_owned()), ..ExecEnd::exited(exit_code) }
 }

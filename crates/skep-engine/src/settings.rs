@@ -55,6 +55,7 @@ impl Desk {
         HostFacts {
             memory: Some(memory.totalram as u64 * unit),
             state_filesystem: filesystem.map(|stat| stat.f_blocks * stat.f_frsize),
+            open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum,
         }
     }
 }

@@ -111,14 +111,18 @@ impl Engine {
 }
 
 fn exec_of(sandbox: &Sandbox, record: &Record) -> Exec {
-    Exec {
+    let mut exec = Exec {
         id: record.exec.clone(),
         sandbox: sandbox.id.clone(),
         spec: record.begun.spec.clone(),
         started_at: record.begun.started_at.clone(),
-        end: record.end.clone(),
+        end: None,
         enforcement: sandbox.enforcement.clone(),
+    };
+    if let Some(end) = &record.end {
+        exec.finish(end.clone());
     }
+    exec
 }
 
 fn instant(time: &str) -> Option<jiff::Timestamp> {

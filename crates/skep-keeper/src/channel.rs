@@ -37,7 +37,15 @@ impl Channel {
     /// Waits for one message; the other end being gone is `UnexpectedEof`.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
         let mut buffer = vec![0; PACKET];
-        let (length, descriptors) = receive_with(&self.0, &mut buffer)?;
+        let received = match receive_with(&self.0, &mut buffer) {
+            // Said once when the other end went without having read everything; what it had sent
+            // before is still there, its reason among it.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => {
+                receive_with(&self.0, &mut buffer)
+            }
+            other => other,
+        };
+        let (length, descriptors) = received?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -20,6 +20,8 @@ pub struct Confinement {
     noting: Option<NotingFilter>,
     /// Capabilities that stay; without a word about them, all that are there do.
     kept: Option<CapabilitySet>,
+    /// Whether all others are out of reach for good.
+    bounded: bool,
 }
 
 /// What a package manager does as root: own, enter and change files of other ids, and become their
@@ -50,7 +52,7 @@ impl Confinement {
     /// No fences at all.
     pub fn none() -> Self {
         let fence = Err("the provider does not isolate".into());
-        Self { fence, variant: None, noting: None, kept: None }
+        Self { fence, variant: None, noting: None, kept: None, bounded: false }
     }
 
     /// Refused calls are not noted: nobody outside can be told.
@@ -61,8 +63,8 @@ impl Confinement {
     /// No fences; only what the user namespace gave is given back.
     pub fn privileges_only() -> Result<Self, Failure> {
         let kept = CapabilitySet::empty();
-        privileges::bound_to(kept).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
-        Ok(Self { kept: Some(kept), ..Self::none() })
+        let bounded = bound_to(kept)?;
+        Ok(Self { kept: Some(kept), bounded, ..Self::none() })
     }
 
     /// Prepares the fences for the view as it stands now.
@@ -71,7 +73,7 @@ impl Confinement {
         let _ = privileges::leave_keyring();
         let kept = kept_capabilities(policy);
         // Once, here: what init starts inherits it. What init itself holds, it keeps.
-        privileges::bound_to(kept).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
+        let bounded = bound_to(kept)?;
         let variant = variant_of(policy);
         // With a network namespace of their own, abstract sockets of the host are not there.
         let scope = match policy.network {
@@ -81,7 +83,7 @@ impl Confinement {
         let fence = Fence::prepare(&rules(policy, project, home), scope)
             .map_err(|error| skep_types::chain(&error));
         let noting = NotingFilter::prepare(variant);
-        Ok(Self { fence, variant: Some(variant), noting, kept: Some(kept) })
+        Ok(Self { fence, variant: Some(variant), noting, kept: Some(kept), bounded })
     }
 
     /// Capabilities (but those that are kept) and the right to gain any.
@@ -117,6 +119,11 @@ impl Confinement {
         }
     }
 
+    /// Whether capabilities that were given up cannot be had again.
+    pub fn is_bounded(&self) -> bool {
+        self.bounded
+    }
+
     /// Whether refused calls are noted.
     pub fn notes_refused(&self) -> bool {
         self.noting.is_some()
@@ -129,6 +136,13 @@ impl Confinement {
             Err(reason) => Err(reason),
         }
     }
+}
+
+fn bound_to(kept: CapabilitySet) -> Result<bool, Failure> {
+    privileges::bound_to(kept).map_err(|error| Failure::Said {
+        operation: "bound the capabilities of the sandbox".into(),
+        reason: skep_types::chain(&error),
+    })
 }
 
 /// A second fence along the lines of the first: what the view lets be written may be written.

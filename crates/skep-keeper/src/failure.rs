@@ -14,6 +14,13 @@ pub enum Failure {
         /// What the kernel said.
         errno: i32,
     },
+    /// Something failed that was no system call.
+    Said {
+        /// Operation and object.
+        operation: String,
+        /// Why.
+        reason: String,
+    },
     /// The request is wrong.
     Invalid(String),
     /// The request is wrong, and this is how it would be right.
@@ -56,6 +63,9 @@ impl From<Failure> for ProviderError {
             Failure::Step { operation, errno } => {
                 Self::Setup { operation, source: io::Error::from_raw_os_error(errno) }
             }
+            Failure::Said { operation, reason } => {
+                Self::Setup { operation, source: io::Error::other(reason) }
+            }
             Failure::Invalid(message) => Self::Invalid(message),
             Failure::Wrong { message, hint } => Self::Wrong { message, hint },
             Failure::Missing { what, reason, remedy } => Self::Missing { what, reason, remedy },
@@ -75,7 +85,7 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
             let error: io::Error = error.into();
             match error.raw_os_error() {
                 Some(errno) => Failure::Step { operation: operation(), errno },
-                None => Failure::invalid(format!("cannot {}: {error}", operation())),
+                None => Failure::Said { operation: operation(), reason: error.to_string() },
             }
         })
     }

@@ -115,7 +115,9 @@ pub fn from_inside(
 pub fn fits(known: &EnforcementReport, run: &RunSpec, confinement: &Confinement) -> bool {
     let workspace = workspace_type(run.driver);
     let fence = known.0.get(&Layer::Landlock);
-    workspace.is_none_or(|kind| kind == filesystem_type(&run.project))
+    // Where they cannot be bounded, it was not so either, or it is a question for the probe.
+    (confinement.is_bounded() || !known.enforces(Layer::Processes))
+        && workspace.is_none_or(|kind| kind == filesystem_type(&run.project))
         && match confinement.fence() {
             Ok(how) => fence.is_some_and(|fence| fence.enforced && fence.how == how),
             Err(_) => fence.is_none_or(|fence| !fence.enforced),

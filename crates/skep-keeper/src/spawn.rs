@@ -5,9 +5,9 @@ use crate::protocol::{SpawnOrder, SpawnStage};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal};
+use rustix::process::{Resource, Rlimit, Signal};
 use skep_sys::message::{receive_with, send_with};
-use skep_sys::process::{Child, Namespaces, clone_with};
+use skep_sys::process::{Child, Namespaces, clone_with, send_signal};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
 use std::io;
@@ -53,7 +53,7 @@ pub fn spawn_as(
     let mut word = [0; 5];
     loop {
         if !vital.is_empty() && !speaks_before_any_ends(verdict.as_fd(), vital).map_err(forked)? {
-            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+            let _ = send_signal(&child.pidfd, Signal::KILL);
             return Err((SpawnStage::Fork, libc::EIO));
         }
         match receive_with(&verdict, &mut word) {

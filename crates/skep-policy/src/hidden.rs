@@ -2,7 +2,8 @@
 //!
 //! The names are data (`resources/hidden.toml`). In order of strength: what the caller shows is
 //! seen, what the caller hides is not, the built-in exceptions (templates, public keys) are seen,
-//! the built-in list is not.
+//! the built-in list is not. A copy that a program left beside a file (`.env~`, `.server.pem.swp`)
+//! counts as the file.
 
 use crate::dotgit::folded_path;
 use crate::names::NameTable;
@@ -47,6 +48,17 @@ struct Exception {
     _reason: String,
 }
 
+/// How a copy of a file is called.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CopyName {
+    #[serde(default)]
+    prefix: String,
+    suffix: String,
+    #[serde(rename = "reason")]
+    _reason: String,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SearchData {
@@ -60,6 +72,7 @@ struct DataFile {
     _version: u32,
     hide: Vec<HiddenEntry>,
     except: Vec<Exception>,
+    copies: Vec<CopyName>,
     search: SearchData,
 }
 
@@ -71,7 +84,29 @@ struct Builtin {
     /// Entries that can be anything else.
     files: NameTable,
     except: NameTable,
+    copies: Vec<CopyName>,
     search: SearchData,
+}
+
+impl Builtin {
+    /// A path, and those of the files that it may be a copy of, a copy of a copy among them.
+    fn originals(&self, path: Vec<u8>) -> Vec<Vec<u8>> {
+        let mut found = vec![path];
+        let mut next = 0;
+        while let Some(path) = found.get(next) {
+            let last = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+            let (above, name) = path.split_at(last);
+            let original = |copy: &CopyName| -> Option<Vec<u8>> {
+                let rest = name.strip_suffix(copy.suffix.as_bytes())?;
+                let rest = rest.strip_prefix(copy.prefix.as_bytes())?;
+                (!rest.is_empty()).then(|| [above, rest].concat())
+            };
+            let more: Vec<Vec<u8>> = self.copies.iter().filter_map(original).collect();
+            found.extend(more);
+            next += 1;
+        }
+        found
+    }
 }
 
 static BUILTIN: LazyLock<Result<Builtin, HideError>> = LazyLock::new(read_builtin);
@@ -88,6 +123,7 @@ fn read_builtin() -> Result<Builtin, HideError> {
         files: without(HiddenKind::Dir),
         except: NameTable::new(data.except.iter().map(|entry| &entry.pattern)),
         entries: data.hide,
+        copies: data.copies,
         search: data.search,
     })
 }
@@ -169,7 +205,12 @@ impl HideRules {
     pub fn could_hide(&self, name: &[u8], is_dir: bool) -> bool {
         let own_rules = !self.reasons.is_empty() || self.show.literals().next().is_some();
         let table = if is_dir { &self.builtin.directories } else { &self.builtin.files };
-        own_rules || table.could_match(&folded_path(name))
+        let could_match = |name: &Vec<u8>| table.could_match(name);
+        own_rules
+            || match is_dir {
+                true => could_match(&folded_path(name)),
+                false => self.builtin.originals(folded_path(name)).iter().any(could_match),
+            }
     }
 
     fn hidden_by_list(&self, path: &RelPath, is_dir: bool) -> Option<&'static str> {
@@ -180,8 +221,12 @@ impl HideRules {
         };
         let above = parents(&folded).find_map(|parent| hidden_as(parent, true));
         let own = || {
-            let excepted = || !is_dir && !self.builtin.except.entry(&folded).is_empty();
-            hidden_as(&folded, is_dir).filter(|_| !excepted())
+            if is_dir {
+                return hidden_as(&folded, true);
+            }
+            let names = self.builtin.originals(folded.clone());
+            let excepted = || names.iter().any(|name| !self.builtin.except.entry(name).is_empty());
+            names.iter().find_map(|name| hidden_as(name, false)).filter(|_| !excepted())
         };
         above.or_else(own).map(|entry| entry.reason.as_str())
     }
@@ -294,6 +339,17 @@ mod tests {
             "keys.rs",
             ".envrc",
             ".env.production.example",
+            ".envrc.example",
+            ".env-example",
+            ".env.example~",
+            ".envrc~",
+            "id_rsa.pub.bak",
+            "main.rs~",
+            ".main.rs.swp",
+            "~",
+            ".bak",
+            "locales/en/auth.json",
+            "cmd/kubeconfig.go",
         ] {
             assert!(!hides(&rules, seen, false), "{seen}");
         }
@@ -302,6 +358,33 @@ mod tests {
         assert!(hides(&rules, ".aws", true));
         assert!(!hides(&rules, ".aws", false));
         assert!(!hides(&rules, "", true));
+    }
+
+    #[test]
+    fn a_copy_of_a_secret_is_as_secret() {
+        let rules = rules(&[], &[]);
+        for hidden in [
+            ".env~",
+            ".env-prod",
+            ".env_local",
+            ".envrc.local",
+            "server.pem~",
+            "a/tls.key.bak",
+            "tls.KEY.Orig",
+            ".server.pem.swp",
+            ".id_rsa.swp",
+            "#id_ed25519#",
+            "secrets.yml.old.bak",
+            "wallet.dat.~1~",
+            ".docker/config.json.save",
+        ] {
+            assert!(hides(&rules, hidden, false), "{hidden}");
+            let name = hidden.rsplit('/').next().unwrap();
+            assert!(rules.could_hide(name.as_bytes(), false), "{hidden}");
+        }
+        assert!(!hides(&rules, ".aws~", true), "directories are not called so");
+        let shown = super::tests::rules(&[], &["server.pem~"]);
+        assert!(!hides(&shown, "server.pem~", false) && hides(&shown, "server.pem", false));
     }
 
     #[test]

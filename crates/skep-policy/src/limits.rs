@@ -11,13 +11,17 @@ pub enum LimitError {
     /// Zero is never a limit: it would mean "nothing" to one reader and "no limit" to another.
     #[error("limit `{0}` is zero; a limit must be greater than zero")]
     Zero(&'static str),
-    /// Negative, infinite or not a number.
-    #[error("limit `{key}` is `{value}`, not a positive number")]
-    NotPositive {
+    /// Not a number, or one that no kernel keeps.
+    #[error("limit `{key}` is `{value:?}`, not a number from {least} to {most}")]
+    OutOfRange {
         /// Which.
         key: &'static str,
         /// What was given.
         value: f64,
+        /// The least there is.
+        least: f64,
+        /// The most there is.
+        most: f64,
     },
     /// So small that no command would ever start.
     #[error("limit `{key}` is `{value}`, and nothing starts with less than `{least}`")]
@@ -53,6 +57,8 @@ pub struct HostFacts {
     pub memory: Option<u64>,
     /// Size of the filesystem of the state directory, when known.
     pub state_filesystem: Option<u64>,
+    /// How many files a process of the caller's may have open at most, when known.
+    pub open_files: Option<u64>,
 }
 
 const GIB: u64 = 1 << 30;
@@ -85,9 +91,10 @@ pub fn default_limits(host: &HostFacts) -> Limits {
 /// Refuses limits that are none. Values typed by people cannot get here; values from an API can.
 pub fn validate(limits: &Limits) -> Result<(), LimitError> {
     if let Some(value) = limits.cpus
-        && !(value.is_finite() && value > 0.0)
+        && !(LEAST_CPUS..=MOST_CPUS).contains(&value)
     {
-        return Err(LimitError::NotPositive { key: "cpus", value });
+        let (least, most) = (LEAST_CPUS, MOST_CPUS);
+        return Err(LimitError::OutOfRange { key: "cpus", value, least, most });
     }
     let counts = [
         ("memory", limits.memory.map(|size| size.0)),
@@ -102,6 +109,9 @@ pub fn validate(limits: &Limits) -> Result<(), LimitError> {
             Some(0) => return Err(LimitError::Zero(key)),
             // The kernel counts in signed 64 bits.
             Some(value) if i64::try_from(value).is_err() => return Err(LimitError::TooLarge(key)),
+            Some(value) if key == "pids" && value > MOST_PIDS => {
+                return Err(LimitError::TooLarge(key));
+            }
             _ => {}
         }
     }
@@ -126,6 +136,9 @@ fn startable(limits: &Limits) -> Result<(), LimitError> {
         Limits { pids: Some(number), .. } if *number < LEAST_PIDS => {
             too_small("pids", number.to_string(), LEAST_PIDS.to_string())
         }
+        Limits { open_files: Some(number), .. } if *number < LEAST_OPEN_FILES => {
+            too_small("open_files", number.to_string(), LEAST_OPEN_FILES.to_string())
+        }
         Limits { idle_timeout: Some(time), .. } if *time < LEAST_IDLE => {
             too_small("idle_timeout", show_duration(*time), show_duration(LEAST_IDLE))
         }
@@ -135,6 +148,14 @@ fn startable(limits: &Limits) -> Result<(), LimitError> {
 
 const LEAST_MEMORY: ByteSize = ByteSize(1 << 20);
 const LEAST_PIDS: u64 = 2;
+/// What the kernel can number (`PID_MAX_LIMIT` of a 64-bit kernel), and so the most `pids.max` takes.
+const MOST_PIDS: u64 = 4 << 20;
+/// A cgroup counts in microseconds per tenth of a second, and keeps no less than a hundredth.
+const LEAST_CPUS: f64 = 0.01;
+/// More than any machine has.
+const MOST_CPUS: f64 = 10_000.0;
+/// Standard descriptors, the fences' own, and those with which a program is loaded.
+const LEAST_OPEN_FILES: u64 = 16;
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 /// Longer than any limit means, and far from where timers overflow.
@@ -250,7 +271,7 @@ mod tests {
     #[test]
     fn defaults_follow_the_host() {
         let with = |memory| {
-            default_limits(&HostFacts { memory, state_filesystem: None }).memory.unwrap().0
+            default_limits(&HostFacts { memory, ..HostFacts::default() }).memory.unwrap().0
         };
         assert_eq!(with(Some(64 * GIB)), 8 * GIB);
         assert_eq!(with(None), 8 * GIB);
@@ -287,13 +308,20 @@ mod tests {
         for (small, key) in [
             (Limits { memory: Some(ByteSize(1 << 10)), ..none() }, "memory"),
             (Limits { pids: Some(1), ..none() }, "pids"),
+            (Limits { open_files: Some(15), ..none() }, "open_files"),
             (Limits { idle_timeout: Some(Duration::from_millis(1)), ..none() }, "idle_timeout"),
         ] {
             let error = refused(small);
             assert!(matches!(error, LimitError::TooSmall { key: said, .. } if said == key));
         }
-        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(validate(&Limits { cpus: Some(bad), ..none() }).is_err(), "{bad}");
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-9, 1e300] {
+            let error = refused(Limits { cpus: Some(bad), ..none() });
+            assert!(error.to_string().len() < 80, "{error}");
+        }
+        let many = Limits { pids: Some((4 << 20) + 1), ..none() };
+        assert_eq!(refused(many), LimitError::TooLarge("pids"));
+        for good in [0.01, 1.5, 10_000.0] {
+            assert_eq!(validate(&Limits { cpus: Some(good), ..none() }), Ok(()));
         }
     }
 

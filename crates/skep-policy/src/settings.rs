@@ -278,7 +278,13 @@ impl Settings {
         for secret in &mut egress.secrets {
             secret.in_body |= egress.secret_bodies.contains(&secret.name);
         }
-        validate(&settings.policy.limits)?;
+        let limits = &mut settings.policy.limits;
+        validate(limits)?;
+        // Nobody inside gets more than the caller has: what is shown is what is in force.
+        limits.open_files = match (limits.open_files, sources.host.open_files) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, _) => asked,
+        };
         HideRules::of(&settings.policy)?;
         AcceptanceRules::of(&settings.policy)?;
         Ok((settings, origins))

@@ -12,7 +12,11 @@ fn document(text: &str) -> ConfigDocument {
 fn resolve(user: &str, project: &str, typed: &str) -> Result<(Settings, Origins), SettingsError> {
     let (user, project, typed) = (document(user), document(project), document(typed));
     Settings::resolve(&Sources {
-        host: HostFacts { memory: Some(64 << 30), state_filesystem: Some(1 << 40) },
+        host: HostFacts {
+            memory: Some(64 << 30),
+            state_filesystem: Some(1 << 40),
+            ..HostFacts::default()
+        },
         user: Some(&user),
         project: Some(&project),
         command_line: Some(&typed),
@@ -37,7 +41,7 @@ fn defaults_are_those_of_the_design() {
     assert!(settings.policy.home.is_empty() && !settings.policy.allow_ptrace);
     assert_eq!(settings.policy.profile, "default");
     assert_eq!(origins.of("limits.memory"), &Origin::Builtin);
-    let small = HostFacts { memory: None, state_filesystem: Some(50 << 30) };
+    let small = HostFacts { state_filesystem: Some(50 << 30), ..HostFacts::default() };
     assert!(Settings::builtin(&small).total_size <= ByteSize(10 << 30));
 }
 

@@ -48,16 +48,7 @@ pub(crate) struct LimitsBody {
 
 impl LimitsBody {
     fn resolve(&self) -> Result<Limits, Problem> {
-        if self.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
-            return Err(usage("cpus", &"a limit must be greater than zero"));
-        }
-        for (name, count) in
-            [("pids", self.pids), ("inodes", self.inodes), ("open_files", self.open_files)]
-        {
-            if count == Some(0) {
-                return Err(usage(name, &"a limit must be greater than zero"));
-            }
-        }
+        // Which of them are limits at all is said in one place, for whoever asks: by the engine.
         Ok(Limits {
             memory: size("memory", &self.memory)?,
             cpus: self.cpus,

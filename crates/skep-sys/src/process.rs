@@ -1,6 +1,6 @@
 //! Making processes: `clone3`, `fork`, `execve`, `wait4`, and what identifies one.
 
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::process::Pid;
 use std::ffi::CString;
 use std::io;
@@ -109,6 +109,29 @@ fn fork(body: impl FnOnce() -> i32) -> io::Result<Child> {
             Ok(Child { pid, pidfd })
         }
     }
+}
+
+/// Sends a signal to the process a handle stands for.
+///
+/// Where a filter around us hides `pidfd_send_signal`, by its number, as the handle tells it at this
+/// moment: nobody else's as long as the process has not been waited for.
+pub fn send_signal(process: impl AsFd, signal: rustix::process::Signal) -> io::Result<()> {
+    match rustix::process::pidfd_send_signal(&process, signal) {
+        Err(rustix::io::Errno::NOSYS) => {
+            let pid = pid_of(process).ok_or(rustix::io::Errno::SRCH)?;
+            Ok(rustix::process::kill_process(pid, signal)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The number of the process a handle stands for, as seen from here.
+pub fn pid_of(process: impl AsFd) -> Option<Pid> {
+    let number = process.as_fd().as_raw_fd();
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    // A process that has been reaped is shown as -1.
+    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
 /// Leaves the namespaces this process shares with others for ones of its own, copied or empty.

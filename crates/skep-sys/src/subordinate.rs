@@ -193,7 +193,7 @@ struct Waiting(Child);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.0.pidfd, Signal::KILL);
+        let _ = crate::process::send_signal(&self.0.pidfd, Signal::KILL);
         let _ = wait_for(&self.0);
     }
 }

@@ -107,6 +107,11 @@ impl EnforcementReport {
         self.0.insert(layer, report);
     }
 
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a layer was found on.
     pub fn enforces(&self, layer: Layer) -> bool {
         self.0.get(&layer).is_some_and(|report| report.enforced)

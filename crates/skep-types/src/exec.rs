@@ -131,6 +131,10 @@ pub struct ExecEnd {
     /// System calls that were refused, and how often; where they are noted.
     #[serde(default)]
     pub refused: Vec<RefusedCall>,
+    /// The layers that were different for it than for its sandbox, because limits were typed for it.
+    /// On the way from the keeper only: an [`Exec`] takes them in.
+    #[serde(default, skip_serializing_if = "EnforcementReport::is_empty")]
+    pub enforcement: EnforcementReport,
     /// What it used.
     pub stats: ExecStats,
 }
@@ -146,6 +150,7 @@ impl ExecEnd {
             limits_hit: Vec::new(),
             truncated: false,
             refused: Vec::new(),
+            enforcement: EnforcementReport::default(),
             stats: ExecStats::default(),
         }
     }
@@ -164,6 +169,20 @@ pub struct Exec {
     pub started_at: String,
     /// How it ended; `None` while it runs.
     pub end: Option<ExecEnd>,
-    /// What was enforced on it.
+    /// What was enforced on it: what is known of its sandbox, and of its own limits once it has ended.
     pub enforcement: EnforcementReport,
+}
+
+impl Exec {
+    /// It has ended. What held of its own limits comes before what holds of its sandbox's.
+    pub fn finish(&mut self, mut end: ExecEnd) {
+        for (layer, mut own) in std::mem::take(&mut end.enforcement).0 {
+            own.how.push_str(" for this exec");
+            if let Some(whole) = self.enforcement.0.get(&layer).filter(|whole| whole.enforced) {
+                own.how = format!("{}; {} for the sandbox", own.how, whole.how);
+            }
+            self.enforcement.0.insert(layer, own);
+        }
+        self.end = Some(end);
+    }
 }

@@ -1,7 +1,7 @@
 //! Options of `run` and `create`: what a sandbox is made of.
 
 use clap::{Args, ValueEnum};
-use skep_types::{ByteSize, InsideUser, Layer, NetworkMode, SandboxName, SystemView};
+use skep_types::{ByteSize, InsideUser, Layer, Limits, NetworkMode, SandboxName, SystemView};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -180,12 +180,8 @@ impl From<NetworkWord> for NetworkMode {
 
 pub(super) fn parse_cpus(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    // A cgroup counts in microseconds per tenth of a second: less than a hundredth cannot be kept.
-    if number.is_finite() && (0.01..=65_536.0).contains(&number) {
-        Ok(number)
-    } else {
-        Err(format!("`{text}` is not a number of processors from 0.01 on"))
-    }
+    let limits = Limits { cpus: Some(number), ..Limits::default() };
+    skep_policy::validate(&limits).map(|()| number).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -195,7 +191,7 @@ mod tests {
     #[test]
     fn processors_are_a_positive_number() {
         assert_eq!(parse_cpus("1.5"), Ok(1.5));
-        for bad in ["0", "-1", "nan", "inf", "", "x", "1e99"] {
+        for bad in ["0", "-1", "nan", "inf", "", "x", "1e99", "0.001"] {
             assert!(parse_cpus(bad).is_err(), "{bad}");
         }
     }

@@ -23,8 +23,8 @@ use serde::Serialize;
 use skep_engine::api::{Api, StartedExec};
 use skep_provider::Attach;
 use skep_types::{
-    ByteString, Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, ExecStats, Limits,
-    Problem, Sandbox, SandboxName, escape,
+    ByteString, Code, EndReason, EnforcementReport, ExecEnd, ExecId, ExecSpec, Limits, Problem,
+    Sandbox, SandboxName, escape,
 };
 use std::ffi::OsString;
 use std::io;
@@ -300,14 +300,10 @@ fn remembered_end(context: &Context, exec: &ExecId, error: &io::Error) -> ExecEn
     let remembered = found.ok().and_then(|exec| exec.end);
     remembered.unwrap_or_else(|| ExecEnd {
         // Whoever held it is gone, and with it everything inside: it was killed.
-        exit_code: 137,
         signal: Some(9),
         reason: EndReason::Lost,
         message: Some(format!("the connection to exec `{exec}` broke: {error}")),
-        limits_hit: Vec::new(),
-        truncated: false,
-        refused: Vec::new(),
-        stats: ExecStats::default(),
+        ..ExecEnd::exited(137)
     })
 }
 

@@ -85,6 +85,11 @@ impl Group {
         self.part(feature).map(|part| format!("cgroup {}", part.version.as_str()))
     }
 
+    /// Which kind of hierarchy a feature comes from.
+    pub fn version_of(&self, feature: Feature) -> Option<Version> {
+        self.part(feature).map(|part| part.version)
+    }
+
     /// Its directories, one in each hierarchy.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().map(|part| part.directory.as_path())

@@ -6,7 +6,8 @@
 use super::{
     CgroupError, Feature, Group, PATIENCE, Version, keyed, read_knob, wait_until, write_knob,
 };
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use skep_sys::process::send_signal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ fn signal_all(group: &Group) {
         .collect();
     let still = group.pids();
     for (_, process) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
-        let _ = pidfd_send_signal(process, Signal::KILL);
+        let _ = send_signal(process, Signal::KILL);
     }
 }
 

@@ -6,7 +6,7 @@
 //! isolation, or in a container without capabilities) an exec is its process group, as far as that goes.
 
 use crate::pause::{self, Reach};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open};
 use skep_sys::process::{Namespaces, signal_everyone, unshare};
 use skep_types::ExecId;
 use std::collections::VecDeque;
@@ -90,7 +90,7 @@ fn kill_marked(number: u64) -> usize {
         let wears = std::fs::metadata(entry.path().join("ns/uts"));
         if wears.is_ok_and(|namespace| namespace.ino() == number) {
             found += 1;
-            let _ = pidfd_send_signal(&process, Signal::KILL);
+            let _ = skep_sys::process::send_signal(&process, Signal::KILL);
         }
     }
     found

@@ -94,7 +94,7 @@ impl AsFd for Accountant {
 
 impl Drop for Accountant {
     fn drop(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL);
+        let _ = skep_sys::process::send_signal(&self.child.pidfd, Signal::KILL);
         let _ = skep_sys::process::wait_for(&self.child);
     }
 }

@@ -192,6 +192,7 @@ impl Keeper<'_> {
         let sandbox = self.spec.policy.limits.memory;
         let memory = execs.filter_map(|running| running.limits.memory).chain(sandbox).min();
         let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
+        self.note_look(&look);
         if memory.is_some_and(|limit| look.memory > limit.0) {
             return self.end_all(EndReason::Oom, "memory");
         }

@@ -262,7 +262,7 @@ impl Keeper<'_> {
 
     /// Whether the kernel counts the tasks of the sandbox for each of its processes: in a user
     /// namespace of its own, and in a guest.
-    fn counts_by_rlimit(&self) -> bool {
+    pub(super) fn counts_by_rlimit(&self) -> bool {
         self.vessel.machine().is_some()
             || (!self.vessel.is_bare() && self.vessel.tasks() == Tasks::Host)
     }

@@ -2,6 +2,7 @@
 
 use super::accountant::{Accountant, Usage};
 use crate::identity::LentIds;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::Pid;
 use skep_confine::cgroup::Group;
@@ -24,6 +25,10 @@ const FIRST: Duration = Duration::from_millis(50);
 const RESERVE: u64 = 256 << 20;
 /// How long descriptors are searched for deleted files: a sandbox may hold millions.
 const SEARCH: Duration = Duration::from_millis(100);
+/// With so little left to write, the last count of an exec is always made.
+const LITTLE: u64 = 256 << 20;
+/// How long the last count of an exec is waited for.
+const LAST: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// `statfs` type of overlayfs.
 const OVERLAY: i64 = 0x794c_7630;
 
@@ -139,10 +144,7 @@ impl DiskGuard {
             return;
         }
         let room = room(&self.uppers);
-        let lost = self.room.bytes.saturating_sub(room.bytes);
-        let lost_inodes = self.room.inodes.saturating_sub(room.inodes);
-        let near = lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2;
-        if near || now >= self.count_at {
+        if self.is_near(&room) || now >= self.count_at {
             self.count(now, room);
         } else {
             self.next = now + self.interval();
@@ -163,6 +165,34 @@ impl DiskGuard {
                 self.schedule(now);
             }
         }
+    }
+
+    /// Counts now, if a limit may have been met in the time that an exec had; says whether one was. A
+    /// count that takes long is left for its own time.
+    pub fn look_once_more(&mut self, had: Duration, pids: impl FnOnce() -> Vec<Pid>) -> bool {
+        let seconds = had.as_secs_f64();
+        let could = (seconds * FASTEST_WRITER as f64) as u64 >= self.headroom()
+            || (seconds * FASTEST_MAKER as f64) as u64 >= self.inode_headroom();
+        if self.asked.is_none() && (self.next().is_none() || !could) {
+            return false;
+        }
+        if self.asked.is_none() {
+            let room = room(&self.uppers);
+            // Room that others make at the same time hides what was written: little of it counts.
+            if self.headroom() > LITTLE && !self.is_near(&room) {
+                return false;
+            }
+            self.count(Instant::now(), room);
+        }
+        let Some(answer) = self.answer_comes_on() else { return self.passed().is_some() };
+        let answered = poll(&mut [PollFd::from_borrowed_fd(answer, PollFlags::IN)], Some(&LAST));
+        answered == Ok(1) && self.judge(&pids()).is_some()
+    }
+
+    fn is_near(&self, room: &Room) -> bool {
+        let lost = self.room.bytes.saturating_sub(room.bytes);
+        let lost_inodes = self.room.inodes.saturating_sub(room.inodes);
+        lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2
     }
 
     /// Takes the accountant's answer; says which limit was passed. `pids` are the sandbox's: a file

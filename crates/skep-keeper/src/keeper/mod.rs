@@ -9,6 +9,7 @@ mod adoption;
 mod connection;
 mod deadlines;
 mod egress;
+mod felt;
 mod groups;
 mod guard;
 mod operations;

@@ -30,6 +30,7 @@ impl Keeper<'_> {
             return self.forget_if_quiet(exec);
         }
         self.drain(exec);
+        self.last_look(exec);
         let (refused, kills) = (self.refused_forks(), self.memory_kills());
         let unreached = if main.code == Some(0) { 0 } else { self.unreached() };
         let Some(running) = self.state.execs.get_mut(exec) else { return };
@@ -39,8 +40,13 @@ impl Keeper<'_> {
         if unreached > 0 {
             running.refused.insert("network", unreached);
         }
-        let end = running.conclude(main, kills > running.starved_before);
-        if running.verdict.is_some() {
+        let mut end = running.conclude(main, kills > running.starved_before);
+        let (limit, ended) = (running.limits.memory, running.verdict.is_some());
+        if let Some(limit) = limit.filter(|_| self.holds_memory()) {
+            // Pages of files that others have paid for are in what the kernel says of a process.
+            end.stats.memory_peak_bytes = end.stats.memory_peak_bytes.min(limit.0);
+        }
+        if ended {
             // It was ended, and so are those that its end was not told to.
             self.kill(exec, end.reason);
         }

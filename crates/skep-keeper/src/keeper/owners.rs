@@ -64,6 +64,11 @@ impl ExecsSoFar {
         };
     }
 
+    /// Whether there was one.
+    pub(super) fn any(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
     /// Something else than an exec runs inside.
     pub(super) fn something_else(&mut self) {
         *self = Self::More;

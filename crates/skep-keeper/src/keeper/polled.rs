@@ -4,7 +4,7 @@
 //! mapped (an open `memfd`) is not seen. The enforcement report says "polled" and "not enforced".
 
 use rustix::process::Pid;
-use skep_confine::usage::{Usage, family_of, poll_usage};
+use skep_confine::usage::{anonymous_of, family_of, poll_usage};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,10 @@ pub struct PolledGuard {
 /// What a look has found.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Bytes of memory, private filesystems in memory among them.
+    /// Bytes of memory, private filesystems in memory among them: what the limit is held against.
     pub memory: u64,
+    /// The same as figures show it: without what is ours, and without pages of files.
+    pub used: u64,
     /// Processor time of the whole sandbox since it started.
     pub cpu: Duration,
     /// Threads.
@@ -67,29 +69,17 @@ impl PolledGuard {
         let family = family_of(self.init);
         let usage = poll_usage(&family);
         self.cpu = self.cpu.max(usage.cpu);
-        let memory = self.memory(&family, usage, limit.unwrap_or(u64::MAX));
-        Look { memory, cpu: self.cpu, tasks: usage.threads }
-    }
-
-    /// Pages that several processes share count in each of them for `resident`: cheap, and never
-    /// too little. Only if that is too much, the kernel is asked for shares.
-    fn memory(&self, family: &[Pid], usage: Usage, limit: u64) -> u64 {
-        let stored = self.stored(family);
+        let stored = self.stored(&family);
         let rough = usage.resident.saturating_add(stored);
-        if rough <= limit {
-            return rough;
-        }
-        let mut private: u64 = 0;
-        let mut shared: u64 = 0;
-        for pid in family {
-            let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
-            // Number 1 shows nothing of itself; it is ours.
-            let Ok(text) = std::fs::read_to_string(path) else { continue };
-            private = private.saturating_add(field(&text, "Pss_Anon:"));
-            shared = shared.saturating_add(field(&text, "Pss_Shmem:"));
-        }
-        // Mapped pages of the filesystems in memory are in both numbers.
-        private.saturating_add(stored.max(shared))
+        let theirs = family.get(1..).unwrap_or_default();
+        let (memory, used) = match rough <= limit.unwrap_or(u64::MAX) {
+            true => (rough, anonymous_of(theirs).saturating_add(stored)),
+            false => {
+                let exact = exact(&family, stored);
+                (exact, exact)
+            }
+        };
+        Look { memory, used, cpu: self.cpu, tasks: usage.threads }
     }
 
     /// Bytes in the private filesystems in memory, seen through any process inside.
@@ -104,6 +94,22 @@ impl PolledGuard {
         }
         0
     }
+}
+
+/// Pages that several processes share count in each of them for `resident`: cheap, and never too
+/// little. Only if that is too much, the kernel is asked for shares.
+fn exact(family: &[Pid], stored: u64) -> u64 {
+    let mut private: u64 = 0;
+    let mut shared: u64 = 0;
+    for pid in family {
+        let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
+        // Number 1 shows nothing of itself; it is ours.
+        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        private = private.saturating_add(field(&text, "Pss_Anon:"));
+        shared = shared.saturating_add(field(&text, "Pss_Shmem:"));
+    }
+    // Mapped pages of the filesystems in memory are in both numbers.
+    private.saturating_add(stored.max(shared))
 }
 
 fn inside(root: &Path, path: &Path) -> PathBuf {

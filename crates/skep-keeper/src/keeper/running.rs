@@ -6,7 +6,9 @@ use skep_confine::cgroup::Group;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
 use skep_sys::stdio::EndOfInput;
-use skep_types::{ByteString, EndReason, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize};
+use skep_types::{
+    ByteString, EndReason, EnforcementReport, ExecEnd, ExecStats, Limits, RefusedCall, TerminalSize,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -91,6 +93,12 @@ pub struct Running {
     pub starved_before: u64,
     /// Processor time the sandbox had used before it started, where it is polled.
     pub cpu_before: Duration,
+    /// The most memory that a look has found, where there are looks.
+    pub memory_seen: u64,
+    /// The most processor time since it started, alike.
+    pub cpu_seen: Duration,
+    /// What holds of the limits that are its own.
+    pub own_report: EnforcementReport,
     /// How its main process ended.
     pub end: Option<ExecEnd>,
     /// Whether everything inside ends with it.
@@ -210,6 +218,8 @@ impl Running {
         // the main process and the children it waited for, from their start on.
         let group_cpu = self.group.as_ref().and_then(Group::cpu_time).unwrap_or_default();
         let group_peak = self.group.as_ref().and_then(Group::memory_peak).unwrap_or_default();
+        // One that was ended leaves children behind that nobody waited for.
+        let seen = if self.verdict.is_some() { self.cpu_seen } else { Duration::ZERO };
         ExecEnd {
             exit_code,
             signal: main.signal,
@@ -218,10 +228,11 @@ impl Running {
             limits_hit: self.limits_hit.clone(),
             truncated: self.log.truncated(),
             refused: self.refused(),
+            enforcement: self.own_report.clone(),
             stats: ExecStats {
                 duration_ms: self.started.elapsed().as_millis() as u64,
-                cpu_ms: main.cpu_ms.max(group_cpu.as_millis() as u64),
-                memory_peak_bytes: main.memory_peak.max(group_peak),
+                cpu_ms: main.cpu_ms.max(group_cpu.max(seen).as_millis() as u64),
+                memory_peak_bytes: main.memory_peak.max(group_peak).max(self.memory_seen),
                 stdout_bytes,
                 stderr_bytes,
             },

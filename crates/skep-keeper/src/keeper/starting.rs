@@ -13,7 +13,7 @@ use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
 use skep_sys::failpoint;
-use skep_types::{ByteString, EndReason, ExecId, ExecSpec, Limits};
+use skep_types::{ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -113,9 +113,7 @@ impl Keeper<'_> {
         let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
         self.channel.send(&message, &descriptors).step(step)?;
         let mut running = running;
-        if let (Some(guard), Some(_)) = (&mut self.state.polled, running.limits.cpu_time) {
-            running.cpu_before = guard.measure(None).cpu;
-        }
+        self.note_beginning(&mut running, &command.limits);
         self.state.execs.insert(exec.clone(), running);
         self.state.so_far.one_more(exec);
         self.look_for_starved_later(Instant::now());
@@ -164,6 +162,9 @@ impl Keeper<'_> {
             refused_before: self.refused_forks(),
             starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
+            memory_seen: 0,
+            cpu_seen: Duration::ZERO,
+            own_report: EnforcementReport::default(),
             end: None,
             last: false,
         };

@@ -13,13 +13,14 @@ use crate::vessel::Vessel;
 use crate::{CGROUP_PARENT, Client, Operation, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::usage::family_of;
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
     Finding, Look, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
 };
+use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::io;
@@ -453,7 +454,7 @@ fn end_process(process: &OwnedFd) -> io::Result<()> {
         .into_iter()
         .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
         .collect();
-    let _ = pidfd_send_signal(process, Signal::KILL);
+    let _ = send_signal(process, Signal::KILL);
     if !has_ended(process, STOP_PATIENCE) {
         return Err(io::Error::other("the keeper does not die"));
     }

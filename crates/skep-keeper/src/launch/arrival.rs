@@ -265,6 +265,10 @@ impl<'a> Arrival<'a> {
 
     /// Settles ids and cgroup, and lets it go on.
     pub fn settle(&self, init: &Held, group: Option<&Group>) -> Result<(), Failure> {
+        self.try_settle(init, group).map_err(|failure| or_last_word(self.channel, failure))
+    }
+
+    fn try_settle(&self, init: &Held, group: Option<&Group>) -> Result<(), Failure> {
         let Self { plan, channel, way, .. } = self;
         let pid = init.pid.as_raw_nonzero().get();
         if way.namespace.is_none() {
@@ -295,11 +299,15 @@ impl<'a> Arrival<'a> {
 
     /// The late sources are there now.
     pub fn catch_up(&self, init: &Held) -> Result<(), Failure> {
-        if self.plan.map == IdMap::Range {
-            let namespace = self.namespace(init)?;
-            pass_sources(namespace, self.plan, &self.plan.late, self.channel)?;
-        }
-        self.go_on()
+        let pass = || match self.plan.map {
+            IdMap::Range => {
+                let namespace = self.namespace(init)?;
+                pass_sources(namespace, self.plan, &self.plan.late, self.channel)
+            }
+            _ => Ok(()),
+        };
+        let passed = pass().and_then(|()| self.go_on());
+        passed.map_err(|failure| or_last_word(self.channel, failure))
     }
 
     fn go_on(&self) -> Result<(), Failure> {
@@ -319,7 +327,12 @@ impl<'a> Arrival<'a> {
     }
 
     /// Until it is ready.
-    pub fn wait(mut self, spec: &RunSpec) -> Result<Up, Failure> {
+    pub fn wait(self, spec: &RunSpec) -> Result<Up, Failure> {
+        let channel = self.channel;
+        self.try_wait(spec).map_err(|failure| or_last_word(channel, failure))
+    }
+
+    fn try_wait(mut self, spec: &RunSpec) -> Result<Up, Failure> {
         let step = || "wait for init".to_owned();
         let mut served: Vec<Served> = Vec::new();
         let (mut egress, mut handle) = (self.egress.take(), None);
@@ -386,10 +399,28 @@ impl<'a> Arrival<'a> {
     fn unheard(&self, error: &io::Error) -> Failure {
         let said = self.way.said.as_ref().map(vessel::said).unwrap_or_default();
         if said.is_empty() {
-            return Failure::invalid(format!("cannot wait for init: {error}"));
+            let reason = match error.kind() {
+                io::ErrorKind::UnexpectedEof => "it ended without a word".to_owned(),
+                _ => error.to_string(),
+            };
+            return Failure::Said { operation: "wait for init".into(), reason };
         }
         not_started(self.plan, &said)
     }
+}
+
+/// Whoever fails tells us before it ends. What we were about to do fails because of that, and the
+/// first reason is the one to report.
+fn or_last_word(channel: &Channel, failure: Failure) -> Failure {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&now)) == Ok(1) {
+        match channel.receive::<FromInit>() {
+            Ok((FromInit::Failed(first), _)) => return first,
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    failure
 }
 
 fn send_plan(plan: &InitSpec<'_>, channel: &Channel) -> Result<(), Failure> {

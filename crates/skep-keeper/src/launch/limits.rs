@@ -4,6 +4,7 @@ use super::quota::Quota;
 use crate::failure::Failure;
 use crate::identity::IdMap;
 use crate::vessel::{Tasks, Vessel};
+use rustix::process::{Resource, getrlimit};
 use skep_confine::cgroup::Group;
 use skep_confine::report::{Fallback, NO_LIMIT, report_limits};
 use skep_provider::RunSpec;
@@ -21,7 +22,11 @@ pub fn report(
     let limits = &spec.policy.limits;
     let group = own.or(watched);
     let fallback = Fallback {
-        process_limit: limits.pids.filter(|_| map != IdMap::Host),
+        // A hard limit that the caller has stays.
+        process_limit: limits
+            .pids
+            .filter(|_| map != IdMap::Host)
+            .map(|limit| getrlimit(Resource::Nproc).maximum.map_or(limit, |most| most.min(limit))),
         polled: group.is_none(),
         beside: u64::from(own.is_none() && watched.is_some()),
     };
@@ -74,10 +79,17 @@ pub fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Res
             Some(found) => found.reason.clone().unwrap_or_else(|| "it is not enforced".into()),
             None => "this provider does not have that layer".into(),
         };
-        let remedy = match spec.policy.require.contains(layer) {
-            true if missing == NO_LIMIT => "name a limit too, such as `--memory 2G` or `--cpus 1`",
-            true => "see `skep doctor` for the remedy; what is required is never gone without",
-            false => "see `skep doctor` for the remedy, or say `--best-effort` to go without",
+        // What was typed at create is required of every later start.
+        let remedy = match (spec.policy.require.contains(layer), spec.asked.contains(layer)) {
+            (true, _) if missing == NO_LIMIT => {
+                "name a limit too, such as `--memory 2G` or `--cpus 1`"
+            }
+            (true, false) => {
+                "see `skep doctor` for the remedy; what is required is never gone without, and a limit that was typed only if the sandbox is created with `--best-effort`"
+            }
+            (_, true) | (false, false) => {
+                "see `skep doctor` for the remedy, or say `--best-effort` (and no `--require` for it) to go without"
+            }
         };
         return Err(Failure::missing(format!("`{layer}`"), missing, remedy));
     }

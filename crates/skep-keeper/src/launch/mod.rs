@@ -5,8 +5,10 @@
 //! - [`ahead`]: what is begun before the caller has written anything down.
 //! - [`arrival`]: init, from its beginning in the vessel to its report.
 //! - [`quota`]: the disk limit as the filesystem keeps it, where it can.
+//! - [`absent`]: which calls are not there, when one of them was needed.
 //! - [`limits`]: what holds, and what is refused because it does not.
 
+mod absent;
 mod ahead;
 mod arrival;
 mod limits;
@@ -85,7 +87,7 @@ pub fn start(
         }),
         StartReport::Failed(failure) => {
             let _ = skep_sys::process::wait_for(&keeper);
-            Err(failure.into())
+            Err(absent::explain(failure).into())
         }
     }
 }

@@ -65,7 +65,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL);
+        let _ = skep_sys::process::send_signal(&self.child.pidfd, Signal::KILL);
         let _ = wait_for(&self.child);
     }
 }

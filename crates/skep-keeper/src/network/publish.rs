@@ -53,7 +53,7 @@ pub struct Publisher(Child);
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.0.pidfd, Signal::KILL);
+        let _ = skep_sys::process::send_signal(&self.0.pidfd, Signal::KILL);
         let _ = wait_for(&self.0);
     }
 }

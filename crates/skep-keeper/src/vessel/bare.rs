@@ -11,10 +11,9 @@ use crate::view::apply::{self, ServeFuse};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, waitid};
 use skep_confine::usage::family_of;
+use skep_sys::process::send_signal;
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,7 @@ fn signal_each(signal: Signal) -> BTreeSet<i32> {
         let Ok(process) = pidfd_open(*pid, PidfdFlags::empty()) else { continue };
         let Some((state, parent)) = state_of(*pid) else { continue };
         let is_ours = parent == getpid() || family.contains(&parent);
-        if state != ENDED && is_ours && pidfd_send_signal(&process, signal).is_ok() {
+        if state != ENDED && is_ours && send_signal(&process, signal).is_ok() {
             reached.insert(pid.as_raw_nonzero().get());
         }
     }

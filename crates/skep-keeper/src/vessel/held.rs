@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::process::{Pid, Signal, pidfd_send_signal};
-use skep_sys::process::{Child, wait_for, wait_for_handle};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, Signal};
+use skep_sys::process::{Child, send_signal, wait_for, wait_for_handle};
 
 /// Init, held by the keeper.
 #[derive(Debug)]
@@ -54,13 +54,13 @@ impl Held {
         if self.life.take().is_some() {
             // The one that lives by it goes on until it has taken everything away.
             if self.launcher.is_some() {
-                let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+                let _ = send_signal(&self.pidfd, Signal::KILL);
             }
             return;
         }
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = send_signal(&self.pidfd, Signal::KILL);
         if let Some(launcher) = &self.launcher {
-            let _ = pidfd_send_signal(&launcher.pidfd, Signal::KILL);
+            let _ = send_signal(&launcher.pidfd, Signal::KILL);
         }
     }
 
@@ -85,11 +85,7 @@ impl Held {
 
 /// The number of the process a handle stands for, as seen from here.
 pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
-    let text =
-        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
-    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    // A process that has been reaped is shown as -1.
-    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
+    skep_sys::process::pid_of(process)
 }
 
 #[cfg(test)]

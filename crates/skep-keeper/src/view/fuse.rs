@@ -102,7 +102,7 @@ pub struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.0.pidfd, Signal::KILL);
+        let _ = skep_sys::process::send_signal(&self.0.pidfd, Signal::KILL);
         let _ = skep_sys::process::wait_for(&self.0);
     }
 }

@@ -4,7 +4,7 @@
 use super::Mentioned;
 use crate::egress::{Name, RuleSet};
 use serde::de::{self, Deserialize, Deserializer};
-use skep_types::{ByteSize, ByteString, RelPath, parse_duration};
+use skep_types::{ByteSize, ByteString, Limits, RelPath, parse_duration};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -53,11 +53,8 @@ pub(super) fn cpus<'de, D: Deserializer<'de>>(input: D) -> Result<Mentioned<f64>
             return Err(de::Error::custom(format!("`{text}` is not a number of processors")));
         }
     };
-    if value.is_finite() && value > 0.0 {
-        Ok(Some(Some(value)))
-    } else {
-        Err(de::Error::custom(format!("`{value}` is not a positive number of processors")))
-    }
+    let limits = Limits { cpus: Some(value), ..Limits::default() };
+    crate::validate(&limits).map(|()| Some(Some(value))).map_err(de::Error::custom)
 }
 
 pub(super) fn plain_size<'de, D: Deserializer<'de>>(

@@ -104,7 +104,7 @@ impl PostgresStore {
         if let Some(end) = exec.end {
             return Ok(Finish::AlreadyEnded(end));
         }
-        exec.end = Some(end.clone());
+        exec.finish(end.clone());
         let row = encode("exec", id.as_str(), &exec)?;
         session.execute(
             "UPDATE execs SET ended = TRUE, value = $2, sum = $3 WHERE id = $1",

@@ -109,7 +109,7 @@ fn finish(tx: &Transaction<'_>, id: &ExecId, end: &ExecEnd) -> Outcome<Finish> {
     if let Some(end) = exec.end {
         return Ok(Finish::AlreadyEnded(end));
     }
-    exec.end = Some(end.clone());
+    exec.finish(end.clone());
     let row = encode("exec", id.as_str(), &exec)?;
     execute(tx, FINISH, params![id.as_str(), row.value, row.sum])?;
     Ok(Finish::Recorded)
