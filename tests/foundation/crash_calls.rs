@@ -86,7 +86,7 @@ fn heavy_crash_5_the_nth_system_call_of_a_whole_run_fails_or_is_the_last() {
         let faults = sweep_making(lab, &sweep, 1, |ran, fault, what| {
             if ran.code() == 0 {
                 assert_eq!(ran.text(), "a", "{what}: {}", ran.describe());
-            } else if !fault.dies {
+            } else if !fault.dies && !kept_from_saying(&sweep) {
                 assert!(!ran.errors().is_empty(), "{what}: nothing is said");
             }
             for sandbox in lab.sandboxes() {
@@ -97,6 +97,12 @@ fn heavy_crash_5_the_nth_system_call_of_a_whole_run_fails_or_is_the_last() {
         });
         assert!(faults > 5, "{faults}");
     });
+}
+
+/// Whether what could not be written was the very word that something is wrong.
+fn kept_from_saying(sweep: &Sweep<'_>) -> bool {
+    let trace = std::fs::read_to_string(sweep.trace()).unwrap();
+    trace.lines().any(|line| line.contains("write(2<") && line.contains("INJECTED"))
 }
 
 /// Two sandboxes on shared layers, one of which is removed again and again.

@@ -1,6 +1,7 @@
 //! Disks that are full or cannot be written: a typed error, nothing half-made, and a way on.
 
 use crate::harness::{Who, for_both, for_each, outside};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -66,6 +67,7 @@ fn a_full_disk_is_said_and_survived() {
             "mkdir -p {state}; mount -t tmpfs -o size=4m,mode=700 none {state}
              {skep} create s > /dev/null; echo created $?
              {skep} exec s -- dd if=/dev/zero of=big bs=64k count=1000 2> /dev/null; echo filled $?
+             {skep} ps s --json | grep -c '\"reason\": \"exited\"' | sed 's/^/ended /'
              {skep} create t --json 2>&1; echo second $?
              {skep} exec s -- true; echo exec $?
              {skep} ls --json > /dev/null; echo listed $?
@@ -81,6 +83,7 @@ fn a_full_disk_is_said_and_survived() {
         for wanted in [
             "created 0",
             "filled 1",
+            "ended 1",
             "second 1",
             "exec 125",
             "listed 0",
@@ -92,8 +95,85 @@ fn a_full_disk_is_said_and_survived() {
             assert!(text.lines().any(|line| line == wanted), "no `{wanted}`: {}", ran.describe());
         }
         assert!(text.contains("\"code\":\"no_space\""), "{}", ran.describe());
+        assert!(text.contains("make room"), "no hint: {}", ran.describe());
         lab.tree().assert_equals(&before, "the project was changed");
         assert_eq!(outside::processes_of(&lab.root), vec![]);
+    });
+}
+
+/// Filled by its own command, or by somebody else while one runs: what ended has ended, how is known, and
+/// the sandbox is at rest.
+#[test]
+fn on_a_full_disk_what_has_ended_is_known_to_have_ended() {
+    for_each([Who::root()], |lab| {
+        lab.write("a", "a\n");
+        let (skep, state) = (lab.binary.display(), lab.state.display());
+        let script = format!(
+            "mkdir -p {state}; mount -t tmpfs -o size=6m,mode=700 none {state}
+             {skep} run --name r -- dd if=/dev/zero of=big bs=64k count=1000 2> /dev/null; echo run $?
+             said() {{ \"$@\" --json | tr -d '\\n'; echo; }}
+             said {skep} show r; said {skep} ps r
+             {skep} rm --discard r 2>&1
+             {skep} create t > /dev/null
+             {skep} exec t -- sh -c 'echo up; sleep 1; exit 7' > {state}/../up & client=$!
+             until [ -s {state}/../up ]; do sleep 0.05; done
+             dd if=/dev/zero of={state}/filler bs=4k 2> /dev/null
+             wait $client; echo command $?
+             said {skep} ps t; {skep} stop t > /dev/null; echo stopped $?; said {skep} show t
+             rm {state}/filler; said {skep} ps t; {skep} rm t 2>&1"
+        );
+        let line = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let ran = lab.program("unshare").args(line).run().ok();
+        let text = ran.text();
+        for wanted in ["run 1", "command 7", "stopped 0"] {
+            assert!(text.lines().any(|line| line == wanted), "no `{wanted}`: {}", ran.describe());
+        }
+        let documents = text.lines().filter(|line| line.starts_with(['{', '[']));
+        let documents: Vec<Value> =
+            documents.map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [run, of_run, while_full, stopped, after] = &documents[..] else {
+            panic!("{}", ran.describe())
+        };
+        assert_eq!((&run["state"], &stopped["state"]), (&"stopped".into(), &"stopped".into()));
+        for (execs, code) in [(of_run, 1), (while_full, 7), (after, 7)] {
+            let exec = &execs[0];
+            assert_eq!((&exec["reason"], &exec["exit_code"]), (&"exited".into(), &code.into()));
+            assert!(exec["stats"]["duration_ms"].is_u64(), "{exec}");
+        }
+        fs::remove_file(lab.root.join("up")).unwrap();
+    });
+}
+
+/// Nothing can be written: looking works, and everything else names what it is about and what helps.
+#[test]
+fn on_a_read_only_state_directory_every_error_has_its_object_and_a_hint() {
+    for_each([Who::root()], |lab| {
+        lab.write("a", "a\n");
+        let (skep, state) = (lab.binary.display(), lab.state.display());
+        let script = format!(
+            "mkdir -p {state}; mount -t tmpfs -o size=6m,mode=700 none {state}
+             {skep} run --name s -- sh -c 'echo b > a' 2> /dev/null
+             mount -o remount,ro {state}
+             {skep} ls > /dev/null && {skep} diff s > /dev/null; echo looked $?
+             {skep} create t --json; {skep} run --json -- true; {skep} exec s --json -- true
+             {skep} rm --discard s --json; {skep} gc --json; {skep} approve s --json
+             {skep} snapshot s x --json; {skep} start s --json; mount -o remount,rw {state}
+             {skep} rm --discard s 2> /dev/null"
+        );
+        let line = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let ran = lab.program("unshare").args(line).run().ok();
+        assert!(ran.text().lines().any(|line| line == "looked 0"), "{}", ran.describe());
+        let errors = ran.errors();
+        let problems: Vec<Value> = errors
+            .lines()
+            .filter(|line| line.starts_with("{\"error\""))
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["error"].clone())
+            .collect();
+        assert_eq!(problems.len(), 8, "{}", ran.describe());
+        for problem in problems {
+            assert!(problem["message"].to_string().contains("state"), "no object: {problem}");
+            assert!(problem["hint"].to_string().contains("writable"), "no hint: {problem}");
+        }
     });
 }
 

@@ -89,6 +89,7 @@ fn a_killed_keeper_loses_the_exec_and_keeps_the_work() {
             let rows = lab.skep(["ps", "s", "--json"]).run().ok().json();
             let mut rows = rows.as_array().unwrap().iter();
             let row = rows.find(|row| row["exec"] == exec.as_str()).unwrap();
+            assert!(row["reason"] != "lost" || row["stats"]["duration_ms"].is_null(), "{row}");
             (row["reason"] == "lost").then_some(())
         });
         assert_eq!(lab.sandbox("s")["state"], "stopped");

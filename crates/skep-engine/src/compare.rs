@@ -95,7 +95,8 @@ fn describe_exec(exec: &Exec) -> String {
     match &exec.end {
         None => format!("{command}: running"),
         Some(end) => {
-            format!("{command}: {} {} ({} ms)", end.reason, end.exit_code, end.stats.duration_ms)
+            let took = end.stats.duration_ms.map_or("?".to_owned(), |took| took.to_string());
+            format!("{command}: {} {} ({took} ms)", end.reason, end.exit_code)
         }
     }
 }

@@ -123,7 +123,7 @@ impl Engine {
         disposal: Disposal,
     ) -> Result<SettledRun, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let last = self.still(&sandbox, Unread::Fails)?;
+        let last = self.spending(|| self.still(&sandbox, Unread::Fails))?;
         let looked = self.derive(&sandbox).and_then(|derived| self.judged(&sandbox, derived));
         let may_go = |changes: &ChangeSet| match disposal.discard {
             true => Ok(()),
@@ -135,7 +135,7 @@ impl Engine {
             Some(Ok(())) => Some(self.spending(|| self.delete_stilled(&sandbox, &last))),
             kept => {
                 self.end_processes(&sandbox)?;
-                self.note_stopped(sandbox, &last.ended)?;
+                self.spending(|| self.note_stopped(&sandbox, &last.ended))?;
                 kept
             }
         };
@@ -145,8 +145,7 @@ impl Engine {
     /// Ends everything inside. What was approved or rejected stays so.
     pub(crate) fn stop_locked(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         self.end_processes(&sandbox)?;
-        let ended = self.last_ends(&sandbox)?;
-        self.note_stopped(sandbox, &ended)
+        self.spending(|| self.note_stopped(&sandbox, &self.last_ends(&sandbox)?))
     }
 
     /// Ends everything inside, and says what is left of it besides its changes. What is left of its
@@ -170,7 +169,7 @@ impl Engine {
         provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()
     }
 
-    fn note_stopped(&self, sandbox: Sandbox, ended: &[EndedExec]) -> Result<Sandbox, Problem> {
+    fn note_stopped(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<Sandbox, Problem> {
         self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
             row.keeper = None;
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
@@ -244,18 +243,17 @@ impl Engine {
         };
         if let Err(problem) = judged {
             self.end_processes(&sandbox)?;
-            self.note_stopped(sandbox, &last.ended)?;
+            self.spending(|| self.note_stopped(&sandbox, &last.ended))?;
             return Err(problem);
         }
         self.giving_way(&sandbox, || self.delete_stilled(&sandbox, &last))
     }
 
-    /// On a full disk not even a row can be written: what removing needs is kept back, and spent.
-    fn spending<T>(&self, remove: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
-        match remove() {
-            Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => {
-                remove()
-            }
+    /// On a full disk not even a row can be written: what ending and removing need is kept back, and
+    /// spent.
+    pub(crate) fn spending<T>(&self, work: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
+        match work() {
+            Err(problem) if problem.code == Code::NoSpace && spend_reserve(self.layout()) => work(),
             other => other,
         }
     }

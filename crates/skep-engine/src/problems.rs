@@ -8,6 +8,10 @@ use skep_workspace::{DeriveError, PlanError};
 use std::io;
 use std::path::Path;
 
+/// What helps where nothing can be written.
+const READ_ONLY: &str = "its filesystem is mounted read-only: make it writable, or, for skep's state, \
+                         name another directory with `--home DIR`";
+
 /// Turns an error into a [`Problem`].
 pub trait OrProblem<T> {
     /// The same result for the caller.
@@ -42,6 +46,7 @@ or_problem!(StoreError, |error| {
 });
 or_problem!(ProviderError, |error| match is_full(error) {
     true => Problem::from_error(Code::NoSpace, error),
+    false if is_read_only(error) => error.problem().hint(READ_ONLY),
     false => error.problem(),
 });
 or_problem!(SettingsError, |error| Problem::from_error(Code::Usage, error));
@@ -61,11 +66,18 @@ fn derive_problem(error: &DeriveError) -> Problem {
 
 /// Whether a full disk is at the bottom of it.
 pub(crate) fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    let full = |error: &io::Error| {
-        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-    };
+    stems_from(error, &[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded])
+}
+
+/// Whether it is that nothing can be written there.
+fn is_read_only(error: &(dyn std::error::Error + 'static)) -> bool {
+    stems_from(error, &[io::ErrorKind::ReadOnlyFilesystem])
+}
+
+fn stems_from(error: &(dyn std::error::Error + 'static), kinds: &[io::ErrorKind]) -> bool {
+    let of_these = |error: &io::Error| kinds.contains(&error.kind());
     std::iter::successors(Some(error), |error| error.source())
-        .any(|error| error.downcast_ref::<io::Error>().is_some_and(full))
+        .any(|error| error.downcast_ref::<io::Error>().is_some_and(of_these))
 }
 
 fn plan_problem(error: &PlanError) -> Problem {
@@ -99,7 +111,12 @@ pub fn io_problem(operation: impl AsRef<str>, path: &Path, error: &io::Error) ->
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::NoSpace,
         _ => Code::Io,
     };
-    Problem::new(code, format!("cannot {} `{}`: {error}", operation.as_ref(), path.display()))
+    let problem =
+        Problem::new(code, format!("cannot {} `{}`: {error}", operation.as_ref(), path.display()));
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => problem.hint(READ_ONLY),
+        _ => problem,
+    }
 }
 
 /// On a full disk it cannot be written down what happened. A later start does it: until then nobody is

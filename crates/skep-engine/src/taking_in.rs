@@ -99,8 +99,9 @@ impl Engine {
         for exec in execs {
             events.push(NewEvent { at: exec.started_at.clone(), ..self.begins(exec) });
             if let Some(end) = &exec.end {
-                let took = Duration::from_millis(end.stats.duration_ms);
-                let at = later(&exec.started_at, took).unwrap_or_else(|| self.now());
+                let took = end.stats.duration_ms.map(Duration::from_millis);
+                let at = took.and_then(|took| later(&exec.started_at, took));
+                let at = at.unwrap_or_else(|| self.now());
                 events.push(NewEvent { at, ..self.ends(exec, end) });
             }
         }

@@ -39,6 +39,9 @@ pub struct Record {
     pub end: Option<ExecEnd>,
 }
 
+/// What an end takes; one with a long message or many refused calls may be longer.
+const ROOM: u64 = 4096;
+
 /// The record of one running exec.
 #[derive(Debug)]
 pub struct Recording {
@@ -50,7 +53,9 @@ impl Recording {
     pub fn begin(directory: &Path, exec: &ExecId, begun: &Begun) -> io::Result<Self> {
         let path = waiting_in(directory).join(exec.as_str());
         let mut file = new_file(&path)?;
-        let written = write_line(&mut file, begun).and_then(|()| announce(directory));
+        let written = write_line(&mut file, begun)
+            .and_then(|()| make_room(&file))
+            .and_then(|()| announce(directory));
         if let Err(error) = written {
             let _ = std::fs::remove_file(&path);
             return Err(error);
@@ -146,6 +151,18 @@ fn new_file(path: &Path) -> io::Result<File> {
             }
         }
         (opened, _) => opened,
+    }
+}
+
+/// Room for the end behind what a file holds, so that it can be written on a disk that has become full.
+/// Where the filesystem cannot promise it, it is tried when the time comes.
+pub fn make_room(file: &File) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    let written = file.metadata()?.len();
+    match fallocate(file, FallocateFlags::KEEP_SIZE, written, ROOM) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        other => Ok(other?),
     }
 }
 

@@ -76,7 +76,8 @@ pub(crate) struct SandboxPage {
 /// What an exec used.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Stats {
-    duration_ms: u64,
+    /// `null` where nobody saw the end.
+    duration_ms: Option<u64>,
     cpu_ms: u64,
     memory_peak_bytes: u64,
     stdout_bytes: u64,

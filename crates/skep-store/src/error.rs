@@ -303,6 +303,9 @@ impl StoreError {
             Self::Unreachable { .. } => Some("start the database, then try again"),
             Self::Uncertain { .. } => Some("start skep again when the database answers"),
             Self::NotLocal { .. } => Some("set SKEP_HOME to a directory on a local disk"),
+            Self::ReadOnly { .. } => {
+                Some("make the state directory writable, or name another one with `--home DIR`")
+            }
             Self::ScopeLocked { .. } => Some("wait for that sandbox, or delete it"),
             Self::StaleVersion { .. } => Some("read the sandbox again and repeat the change"),
             _ => None,

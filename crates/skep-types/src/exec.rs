@@ -92,8 +92,8 @@ impl fmt::Display for EndReason {
 /// What an exec used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStats {
-    /// Wall clock.
-    pub duration_ms: u64,
+    /// Wall clock; `None` where nobody saw the end.
+    pub duration_ms: Option<u64>,
     /// Processor time of all its processes.
     pub cpu_ms: u64,
     /// Largest memory use.

@@ -114,6 +114,16 @@ impl Code {
         }
     }
 
+    /// What helps, where it is the same whatever was being done.
+    fn usual_hint(self) -> Option<&'static str> {
+        match self {
+            Self::NoSpace => {
+                Some("free some space there; `skep gc` and `skep rm --discard NAME` make room")
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the same request may succeed later by itself.
     pub fn retryable(self) -> bool {
         matches!(self, Self::Busy | Self::NoSpace | Self::OverQuota | Self::Unavailable)
@@ -141,13 +151,13 @@ impl Problem {
         Self {
             code,
             message: message.into(),
-            hint: None,
+            hint: code.usual_hint().map(str::to_owned),
             retryable: code.retryable(),
             details: Value::Null,
         }
     }
 
-    /// The same with a hint.
+    /// The same with a hint, instead of the usual one.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -7,11 +7,11 @@ use crate::exit::Outcome;
 use crate::json::exec::ExecEntry;
 use crate::naming;
 use crate::render::sandbox::instant;
+use crate::render::summary::took;
 use crate::render::table::table;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::{Exec, ExecEnd, show_duration};
-use std::time::Duration;
+use skep_types::{Exec, ExecEnd};
 
 /// How much of a command is shown.
 const WIDTH: usize = 60;
@@ -42,11 +42,10 @@ impl Run for Ps {
 }
 
 fn row(exec: &Exec) -> Vec<String> {
-    let time = exec.end.as_ref().map(|end| Duration::from_millis(end.stats.duration_ms));
     vec![
         exec.id.to_string(),
         exec.end.as_ref().map_or_else(|| "running".to_owned(), ended),
-        time.map(show_duration).unwrap_or_default(),
+        exec.end.as_ref().map(took).unwrap_or_default(),
         instant(&exec.started_at),
         command(exec),
     ]

@@ -41,7 +41,7 @@ struct OutputView {
 
 #[derive(Debug, Serialize)]
 struct StatsView {
-    duration_ms: u64,
+    duration_ms: Option<u64>,
     cpu_ms: u64,
     memory_peak_bytes: u64,
     stdout_bytes: u64,

@@ -128,8 +128,14 @@ pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate
     text
 }
 
+/// How long it took: nobody knows where nobody saw the end.
+pub(crate) fn took(end: &ExecEnd) -> String {
+    let known = end.stats.duration_ms.map(Duration::from_millis);
+    known.map_or_else(|| "?".to_owned(), show_duration)
+}
+
 fn used(end: &ExecEnd) -> String {
-    let mut used = show_duration(Duration::from_millis(end.stats.duration_ms));
+    let mut used = took(end);
     if end.stats.memory_peak_bytes > 0 {
         let _ = write!(used, ", memory peak {}", ByteSize(end.stats.memory_peak_bytes));
     }

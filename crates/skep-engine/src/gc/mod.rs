@@ -136,7 +136,7 @@ impl Engine {
             gone += usize::try_from(forgotten).unwrap_or(usize::MAX);
             let directory = self.layout().sandbox(&sandbox.id).join("execs");
             for id in old {
-                for kind in ["head", "tail0", "tail1", "end", "record"] {
+                for kind in ["head", "tail0", "tail1", "end", "end.new", "record"] {
                     // One that is not there any more, or not yet removable, is no reason to stop.
                     let _ = std::fs::remove_file(directory.join(format!("{id}.{kind}")));
                 }

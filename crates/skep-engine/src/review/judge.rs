@@ -150,7 +150,8 @@ fn writer(levels: &Levels, path: &RelPath, execs: &[Exec]) -> Option<ExecId> {
     let written = stat.st_ctime as i128 * 1_000 + stat.st_ctime_nsec as i128 / 1_000_000;
     let during = |exec: &&Exec| {
         let Some(start) = milliseconds(&exec.started_at) else { return false };
-        let end = exec.end.as_ref().map(|end| start + i128::from(end.stats.duration_ms));
+        let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
+        let end = took.map(|took| start + i128::from(took));
         // Both clocks are coarse; a tick either way still names the right one of two execs that
         // did not run at the same time.
         written + 10 >= start && end.is_none_or(|end| written <= end + 1_000)

@@ -118,12 +118,32 @@ impl Keeper<'_> {
         if let Some(recording) = running.and_then(|running| running.record.as_mut()) {
             return recording.end(end);
         }
-        let directory = self.spec.directory.join("execs");
-        let temporary = directory.join(format!("{exec}.end.new"));
-        let _ = std::fs::remove_file(&temporary);
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(&to_json(end))?;
-        std::fs::rename(temporary, directory.join(format!("{exec}.end")))
+        let temporary = self.room_for_end(exec);
+        // Made with room for it when the exec was started.
+        let mut file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&temporary)?;
+        let bytes = to_json(end);
+        file.write_all(&bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        let end = temporary.with_extension("");
+        std::fs::rename(temporary, end)
+    }
+
+    /// The file that an end is written to before it is shown.
+    pub(super) fn room_for_end(&self, exec: &ExecId) -> std::path::PathBuf {
+        self.spec.directory.join("execs").join(format!("{exec}.end.new"))
+    }
+
+    /// Makes it for an exec that has a row: on a disk that is full by then it could not be.
+    pub(super) fn make_room_for_end(&self, exec: &ExecId) -> std::io::Result<()> {
+        let path = self.room_for_end(exec);
+        let file =
+            File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        skep_provider::record::make_room(&file)
     }
 
     /// An exec whose main process has ended is kept while others of its processes live: they are

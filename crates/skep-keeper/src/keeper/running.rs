@@ -230,7 +230,7 @@ impl Running {
             refused: self.refused(),
             enforcement: self.own_report.clone(),
             stats: ExecStats {
-                duration_ms: self.started.elapsed().as_millis() as u64,
+                duration_ms: Some(self.started.elapsed().as_millis() as u64),
                 cpu_ms: main.cpu_ms.max(group_cpu.max(seen).as_millis() as u64),
                 memory_peak_bytes: main.memory_peak.max(group_peak).max(self.memory_seen),
                 stdout_bytes,

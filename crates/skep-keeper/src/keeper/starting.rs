@@ -28,9 +28,16 @@ impl Keeper<'_> {
         command: ExecSpec,
         attach: bool,
     ) {
-        match self.try_start(client, &exec, &command, attach) {
+        let room = self.make_room_for_end(&exec);
+        let started = room
+            .step(|| format!("make room for the end of exec `{exec}`"))
+            .and_then(|()| self.try_start(client, &exec, &command, attach));
+        match started {
             Ok(()) => self.started(client, exec, attach),
-            Err(failure) => self.reply(client, &Err(failure)),
+            Err(failure) => {
+                let _ = std::fs::remove_file(self.room_for_end(&exec));
+                self.reply(client, &Err(failure));
+            }
         }
     }
 
