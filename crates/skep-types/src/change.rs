@@ -2,6 +2,7 @@
 
 use crate::{ByteString, ChangeSetDigest, ContentHash, EntryState, ExecId, RelPath, SandboxName};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -282,10 +283,14 @@ pub struct ChangeSet {
 }
 
 impl ChangeSet {
-    /// The digest over some changes; they must be sorted by path.
+    /// The digest over some changes, and over the directories that come and go with them without
+    /// being changes of their own; both must be sorted by path.
     ///
     /// Everything has a length before it, so no two change sets have the same bytes.
-    pub fn digest_of(changes: &[Change]) -> ChangeSetDigest {
+    pub fn digest_of(
+        changes: &[Change],
+        directories: &BTreeMap<RelPath, EntryState>,
+    ) -> ChangeSetDigest {
         let mut hasher = blake3::Hasher::new_derive_key("skep 2026 change set v1");
         for change in changes {
             hash_bytes(&mut hasher, change.path.as_bytes());
@@ -299,6 +304,11 @@ impl ChangeSet {
                     hash_bytes(&mut hasher, from.as_bytes());
                 }
             }
+        }
+        for (path, becomes) in directories {
+            hash_bytes(&mut hasher, b"directory");
+            hash_bytes(&mut hasher, path.as_bytes());
+            hash_state(&mut hasher, becomes);
         }
         ChangeSetDigest::from_bytes(*hasher.finalize().as_bytes())
     }

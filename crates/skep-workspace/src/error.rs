@@ -102,6 +102,9 @@ pub enum PlanError {
     /// Everything it matches is ignored by the project's rules.
     #[error("`{0}` matches only ignored paths; name them one by one, or include ignored paths")]
     OnlyIgnored(String),
+    /// An empty path.
+    #[error("an empty path names nothing; `.` is the whole project")]
+    EmptyPath,
     /// A glob that cannot be read.
     #[error("`{0}` is not a valid glob")]
     BadGlob(String),

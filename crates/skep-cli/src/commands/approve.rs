@@ -48,7 +48,7 @@ pub(crate) struct Approve {
     #[arg(long, requires = "commit")]
     or_undo: bool,
     /// Apply only if this command succeeds in a fork of the sandbox
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     check: Option<String>,
     /// Ignored paths (built artefacts) too
     #[arg(long)]

@@ -80,7 +80,7 @@ fn set(changes: Vec<Change>) -> ChangeSet {
     ChangeSet {
         sandbox: SandboxName::parse("bar1").unwrap(),
         base: "none".into(),
-        digest: ChangeSet::digest_of(&changes),
+        digest: ChangeSet::digest_of(&changes, &Default::default()),
         conflicts: Vec::new(),
         drift: Vec::new(),
         warnings: Vec::new(),

@@ -83,14 +83,15 @@ impl Contents<'_> {
     /// Whether a file that is too large to be diffed is binary, by its first bytes.
     fn large_is_binary(&self, entry: &Entry) -> Result<bool, DeriveError> {
         use std::io::Read;
-        let (side, root) = match entry.level {
+        let inside = entry.level.filter(|_| matches!(entry.sandbox, EntryState::File { .. }));
+        let (side, root) = match inside {
             Some(level) => ("sandbox", &self.trees.levels[level]),
             None => ("project", &self.trees.project),
         };
         let error = |source| DeriveError::read(side, &entry.path, source);
         let (file, _) = match root.open_file(&entry.path) {
             Ok(opened) => opened,
-            Err(_) if entry.level.is_none() => return Ok(false),
+            Err(_) if inside.is_none() => return Ok(false),
             Err(source) => return Err(error(source)),
         };
         let mut head = Vec::new();
@@ -100,9 +101,9 @@ impl Contents<'_> {
 
     /// Fills in what a change says of its content.
     pub(crate) fn describe(&self, entry: &Entry, change: &mut Change) -> Result<(), DeriveError> {
-        let file_or_nothing =
-            |state: &EntryState| matches!(state, EntryState::Absent | EntryState::File { .. });
-        if !file_or_nothing(&change.old) || !file_or_nothing(&change.new) {
+        // What is no file has no text: one in the place of a link or a directory is all new.
+        let file = |state: &EntryState| matches!(state, EntryState::File { .. });
+        if !file(&change.old) && !file(&change.new) {
             return Ok(());
         }
         let old = self.text(&change.old, || self.old_bytes(entry))?;

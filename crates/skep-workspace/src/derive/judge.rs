@@ -230,6 +230,7 @@ impl Judge<'_> {
         let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
         if sandbox.is_absent() && directory(&project) && lower.nonempty.contains(&path) {
             // Its entries are changes of their own; it goes when the last of them goes.
+            detail.implied.insert(path.clone(), EntryState::Absent);
             removed.insert(path);
             return Ok(());
         }
@@ -237,8 +238,13 @@ impl Judge<'_> {
             // All that is left in it was never in the view, and stays.
             return Ok(());
         }
-        if project.is_absent() && directory(&sandbox) && filled.contains(&path) {
+        if project.is_absent()
+            && filled.contains(&path)
+            && let EntryState::Dir { mode } = sandbox
+            && mode == self.ordinary(&path, mode, detail)?
+        {
             // It comes with the first of its entries.
+            detail.implied.insert(path, sandbox);
             return Ok(());
         }
         let made_ns = if project.is_absent() { self.made(&path, level)? } else { None };
@@ -258,6 +264,20 @@ impl Judge<'_> {
         entry.standing = self.standing(&entry)?;
         detail.entries.insert(entry.path.clone(), entry);
         Ok(())
+    }
+
+    /// The permission bits that a new directory may have without anybody being told: none that let
+    /// everyone write or lock its owner out, and no special ones but what the directory above hands on.
+    fn ordinary(&self, path: &RelPath, mode: u32, detail: &Detail) -> Result<u32, DeriveError> {
+        let parent = path.parent().unwrap_or_default();
+        let above = match detail.directories.get(&parent) {
+            Some(mode) => *mode,
+            None => match self.trees.project.stat(&parent) {
+                Ok(stat) => stat.map_or(0, |stat| stat.st_mode),
+                Err(source) => return Err(DeriveError::read("project", &parent, source)),
+            },
+        };
+        Ok(ordinary_directory(mode) | (mode & above & 0o2000))
     }
 
     /// The sandbox has what the base had, and the project has something else.
@@ -424,6 +444,11 @@ fn file_parts(state: &EntryState) -> Option<(ContentHash, u64, u32)> {
         EntryState::File { hash, size, mode } => Some((*hash, *size, *mode)),
         _ => None,
     }
+}
+
+/// The nearest permission bits that are nothing to look at in a new directory.
+pub(crate) fn ordinary_directory(mode: u32) -> u32 {
+    (mode & 0o775) | 0o700
 }
 
 /// Three-way merge of permission bits.

@@ -7,7 +7,7 @@ mod renames;
 mod spelling;
 
 pub(crate) use content::Contents;
-pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes};
+pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes, ordinary_directory};
 
 use crate::base::memory::Memory;
 use crate::base::{Proof, Resolver};
@@ -46,6 +46,9 @@ pub(crate) struct Detail {
     pub entries: BTreeMap<RelPath, Entry>,
     /// Permission bits of the directories the sandbox's levels have.
     pub directories: BTreeMap<RelPath, u32>,
+    /// Directories that come with their entries or go with them, and what they become. They are no
+    /// changes of their own, but the digest covers them.
+    pub implied: BTreeMap<RelPath, EntryState>,
     /// Directories of the project that the sandbox removed with their content.
     pub removed_directories: BTreeSet<RelPath>,
     /// Paths where the sandbox holds the base unchanged while the project moved on.
@@ -92,7 +95,7 @@ fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail) -> Derived
             }
         }
     }
-    let digest = ChangeSet::digest_of(&changes);
+    let digest = ChangeSet::digest_of(&changes, &detail.implied);
     let totals = totals(&changes);
     let base_word = spec.base.commit.clone().unwrap_or_else(|| "no commit".to_owned());
     Derived { changes, conflicts, drift, digest, totals, base_word, detail }

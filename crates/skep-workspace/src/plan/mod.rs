@@ -241,6 +241,9 @@ impl Planner<'_> {
 
     fn make_directory(&mut self, path: &RelPath) {
         let mode = self.derived.detail.directories.get(path).copied().unwrap_or(0o755);
+        // Bits that are a change of their own come when that is taken.
+        let apart = self.derived.detail.entries.contains_key(path);
+        let mode = if apart { crate::derive::ordinary_directory(mode) } else { mode };
         let after = EntryState::Dir { mode };
         let target = Target {
             path: path.clone(),

@@ -60,11 +60,12 @@ pub(crate) fn select(
             }
         }
     }
-    for text in &selection.paths {
-        pick_pattern(derived, selection, (purpose, apart), &special, text, &mut picked)?;
-    }
+    // First: of a file whose hunks are named, only those are meant, also where a path names it too.
     for id in &selection.hunks {
         pick_hunk(derived, id, &mut picked)?;
+    }
+    for text in &selection.paths {
+        pick_pattern(derived, selection, (purpose, apart), &special, text, &mut picked)?;
     }
     complete_hunks(derived, &mut picked);
     Ok(picked)
@@ -124,7 +125,7 @@ fn pick_pattern(
         }
         let asked = selection.ignored || !change.ignored || named == Named::Exactly;
         if asked || pattern.names_ignored(derived, &change.path) {
-            picked.insert(change.path.clone(), Pick::Whole);
+            picked.entry(change.path.clone()).or_insert(Pick::Whole);
             found = true;
         } else {
             passed_over = true;
@@ -140,6 +141,10 @@ fn pick_pattern(
 }
 
 fn parse_pattern(derived: &Derived, text: &ByteString) -> Result<Pattern, PlanError> {
+    // A variable that is not set, most often; it must not mean everything.
+    if text.as_bytes().is_empty() {
+        return Err(PlanError::EmptyPath);
+    }
     let literal = RelPath::parse(text.as_bytes()).ok();
     let has_meta = text.as_bytes().iter().any(|byte| b"*?[{".contains(byte));
     if let Some(path) = literal {
