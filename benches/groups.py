@@ -97,6 +97,17 @@ def create_case(bench, name, project):
     )
 
 
+def create_group(bench):
+    """create on a small and on a large project alone: does it follow the size?"""
+    cases = [
+        create_case(bench, f"`skep create`, {count:,} files", bench.tree(f"alone{count}", count))
+        for count in (FILES_SMALL, FILES_BIG)
+    ]
+    small, big = (case.name for case in cases)
+    ratios = [Ratio(f"create on {FILES_BIG:,} ÷ on {FILES_SMALL} files", lambda m: m[big] / m[small], 1.2)]
+    return cases, ratios, bench.rounds
+
+
 def size_group(bench):
     """create on three sizes of project, against other ways to a copy of the middle one."""
     sizes = [FILES_SMALL, FILES_BIG] + ([FILES_HUGE] if bench.huge else [])
@@ -363,6 +374,7 @@ def fences_group(bench):
 GROUPS = {
     "start": start_group,
     "floor": floor_group,
+    "create": create_group,
     "size": size_group,
     "diff": diff_group,
     "approve": approve_group,
