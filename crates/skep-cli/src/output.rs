@@ -9,7 +9,10 @@ use serde::Serialize;
 use skep_types::escape::visible_text;
 use skep_types::{Code, Problem};
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
+
+/// Output of any length is written by so many bytes at a time.
+const PIECE: usize = 64 << 10;
 
 /// The two streams, and how talkative and colourful to be.
 pub(crate) struct Output {
@@ -78,9 +81,25 @@ impl Output {
         Ok(self.bytes(text.as_bytes())?)
     }
 
+    /// Text for standard output, in pieces: `write` hands them over one by one, and no more than a
+    /// little of it is held at a time.
+    pub(crate) fn pieces(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut stdout = self.stdout.borrow_mut();
+        let mut buffered = BufWriter::with_capacity(PIECE, &mut *stdout);
+        write(&mut buffered)?;
+        buffered.flush()?;
+        Ok(())
+    }
+
     /// One JSON document on standard output.
     pub(crate) fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
-        self.json_text(serde_json::to_string_pretty(value))
+        self.pieces(|out| {
+            serde_json::to_writer_pretty(&mut *out, value)?;
+            out.write_all(b"\n")
+        })
     }
 
     /// One JSON object on one line of standard output, for streams.

@@ -51,6 +51,7 @@ pub mod base;
 mod derive;
 mod error;
 mod git;
+pub mod held;
 mod hunk_ids;
 mod hunks;
 mod markers;

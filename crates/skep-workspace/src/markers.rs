@@ -4,10 +4,11 @@
 //! the sandboxed code can store raw `user.overlay.*` attributes; a reader that honoured both would
 //! let it forge deletions.
 
-use crate::tree::TreeRoot;
-use rustix::fs::{FileType, OFlags, Stat};
+use crate::held::Place;
+use crate::tree::Meta;
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use skep_types::{RelPath, WorkspaceDriver};
+use skep_types::WorkspaceDriver;
 use std::io;
 
 /// Prefix of fuse-overlayfs's (and the OCI image format's) whiteouts by name.
@@ -46,91 +47,84 @@ impl Markers {
         Self(driver)
     }
 
-    /// How the directory at `path` of this level treats what is below.
-    pub(crate) fn opacity(self, level: &TreeRoot, path: &RelPath) -> io::Result<Opacity> {
-        let names: &[&str] = match self.0 {
-            WorkspaceDriver::OverlayUserns => &["user.overlay.opaque"],
-            WorkspaceDriver::OverlayRoot => &["trusted.overlay.opaque"],
-            WorkspaceDriver::FuseOverlayfs => &["user.fuseoverlayfs.opaque"],
+    /// How an open directory of one level treats what is below.
+    pub(crate) fn opacity(self, directory: &Place) -> io::Result<Opacity> {
+        let name = match self.0 {
+            WorkspaceDriver::OverlayUserns => "user.overlay.opaque",
+            WorkspaceDriver::OverlayRoot => "trusted.overlay.opaque",
+            WorkspaceDriver::FuseOverlayfs => "user.fuseoverlayfs.opaque",
             WorkspaceDriver::Copy => return Ok(Opacity::Opaque),
         };
-        if self.0 == WorkspaceDriver::FuseOverlayfs {
-            let mark = path.join(OPAQUE_NAME).map_err(io::Error::other)?;
-            if level.stat(&mark)?.is_some_and(|stat| is_mark_by_name(&stat)) {
-                return Ok(Opacity::Opaque);
-            }
+        if self.are_names()
+            && directory.meta(OPAQUE_NAME)?.is_some_and(|meta| is_mark_by_name(&meta))
+        {
+            return Ok(Opacity::Opaque);
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let fd = level.open_beneath(path, flags)?;
-        for name in names {
-            match attribute(&fd, name)?.as_deref() {
-                Some(b"y") => return Ok(Opacity::Opaque),
-                Some(b"x") if self.0 != WorkspaceDriver::FuseOverlayfs => {
-                    return Ok(Opacity::MarkedFiles);
-                }
-                _ => {}
-            }
-        }
-        Ok(Opacity::Merged)
+        Ok(match attribute(directory.fd()?, name)?.as_deref() {
+            Some(b"y") => Opacity::Opaque,
+            Some(b"x") if !self.are_names() => Opacity::MarkedFiles,
+            _ => Opacity::Merged,
+        })
     }
 
-    /// What the name `name` in `parent` of this level means.
+    /// Whether a mark may stand beside the entry that it is about.
+    pub(crate) fn are_names(self) -> bool {
+        self.0 == WorkspaceDriver::FuseOverlayfs
+    }
+
+    /// What a name in an open directory of one level means.
     pub(crate) fn read(
         self,
-        level: &TreeRoot,
-        parent: &RelPath,
+        directory: &Place,
         opacity: Opacity,
         name: Vec<u8>,
         kind: FileType,
     ) -> io::Result<Marked> {
-        if self.0 == WorkspaceDriver::FuseOverlayfs && name.starts_with(WHITEOUT_PREFIX) {
-            let path = parent.join(&name).map_err(io::Error::other)?;
-            if level.stat(&path)?.is_some_and(|stat| is_mark_by_name(&stat)) {
-                let rest = &name[WHITEOUT_PREFIX.len()..];
-                let internal =
-                    rest.is_empty() || rest == b".opq" || rest.starts_with(WHITEOUT_PREFIX);
-                return Ok(if internal {
-                    Marked::Internal
-                } else {
-                    Marked::Whiteout(rest.to_vec())
-                });
-            }
+        if self.are_names()
+            && name.starts_with(WHITEOUT_PREFIX)
+            && directory.meta(&name)?.is_some_and(|meta| is_mark_by_name(&meta))
+        {
+            let rest = &name[WHITEOUT_PREFIX.len()..];
+            let internal = rest.is_empty() || rest == b".opq" || rest.starts_with(WHITEOUT_PREFIX);
+            return Ok(match internal {
+                true => Marked::Internal,
+                false => Marked::Whiteout(rest.to_vec()),
+            });
         }
-        let path = parent.join(&name).map_err(io::Error::other)?;
         let whiteout = match (self.0, kind) {
             (WorkspaceDriver::Copy, _) => false,
             (_, FileType::CharacterDevice | FileType::Unknown) => {
-                level.stat(&path)?.is_some_and(|stat| is_whiteout_device(&stat))
+                directory.meta(&name)?.is_some_and(|meta| is_whiteout_device(&meta))
             }
             (_, FileType::RegularFile) if opacity == Opacity::MarkedFiles => {
-                self.is_marked_file(level, &path)?
+                self.is_marked_file(directory, &name)?
             }
             _ => false,
         };
         Ok(if whiteout { Marked::Whiteout(name) } else { Marked::Entry(name) })
     }
 
-    fn is_marked_file(self, level: &TreeRoot, path: &RelPath) -> io::Result<bool> {
-        let name = match self.0 {
+    fn is_marked_file(self, directory: &Place, name: &[u8]) -> io::Result<bool> {
+        let mark = match self.0 {
             WorkspaceDriver::OverlayUserns => "user.overlay.whiteout",
             WorkspaceDriver::OverlayRoot => "trusted.overlay.whiteout",
             WorkspaceDriver::FuseOverlayfs | WorkspaceDriver::Copy => return Ok(false),
         };
-        let (file, stat) = level.open_file(path)?;
-        Ok(stat.st_size == 0 && attribute(&file, name)?.is_some())
+        let (file, meta) = directory.open_file(name)?;
+        Ok(meta.size == 0 && attribute(&file, mark)?.is_some())
     }
 }
 
-fn is_whiteout_device(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+fn is_whiteout_device(meta: &Meta) -> bool {
+    meta.kind() == FileType::CharacterDevice && meta.stands_for == 0
 }
 
 /// fuse-overlayfs marks by name with empty files (or whiteout devices). It lets the sandbox make
 /// other entries with such names (by `mkdir`, `rename`, `symlink`); those are entries, not marks, or
 /// their content would be out of sight.
-fn is_mark_by_name(stat: &Stat) -> bool {
-    let empty = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
-    empty || is_whiteout_device(stat)
+fn is_mark_by_name(meta: &Meta) -> bool {
+    let empty = meta.kind() == FileType::RegularFile && meta.size == 0;
+    empty || is_whiteout_device(meta)
 }
 
 /// The first bytes of an extended attribute; marks are one letter, an origin is longer.

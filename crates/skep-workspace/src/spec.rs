@@ -1,7 +1,8 @@
 //! Where the parts of one sandbox's workspace are.
 
 use crate::error::DeriveError;
-use crate::tree::TreeRoot;
+use crate::held::{Held, Kept};
+use crate::tree::{Meta, TreeRoot};
 use skep_types::{Base, RelPath, WorkspaceDriver};
 use std::path::{Path, PathBuf};
 
@@ -84,17 +85,34 @@ impl Trees {
         Ok(Self { project, levels, level_paths, copied, dependencies })
     }
 
-    /// When the sandbox made the entry at `path` of a level, where that can be told.
-    pub(crate) fn made_ns(
-        &self,
-        level: usize,
-        path: &RelPath,
-    ) -> Result<Option<i128>, DeriveError> {
-        if self.copied[level] {
-            return Ok(None);
+    /// The same with their directories held, for one look.
+    pub(crate) fn held<'a>(&'a self, kept: &'a Kept) -> HeldTrees<'a> {
+        let held = |root: &'a TreeRoot| Held::keeping(root, kept);
+        HeldTrees {
+            project: held(&self.project),
+            levels: self.levels.iter().map(held).collect(),
+            dependencies: self.dependencies.iter().map(held).collect(),
+            copied: &self.copied,
+            kept,
         }
-        crate::base::birth_ns(&self.levels[level], path)
-            .map_err(|source| DeriveError::read("sandbox", path, source))
+    }
+}
+
+/// The trees of a workspace while they are looked at.
+#[derive(Debug)]
+pub(crate) struct HeldTrees<'a> {
+    pub project: Held<'a>,
+    /// The upper, then the layers.
+    pub levels: Vec<Held<'a>>,
+    pub dependencies: Vec<Held<'a>>,
+    copied: &'a [bool],
+    pub kept: &'a Kept,
+}
+
+impl HeldTrees<'_> {
+    /// When the sandbox made an entry of a level, where that can be told.
+    pub(crate) fn made_ns(&self, level: usize, meta: &Meta) -> Option<i128> {
+        meta.made_ns.filter(|_| !self.copied[level])
     }
 }
 

@@ -6,7 +6,9 @@
 //! below the root, makes the operation fail instead of leading it elsewhere. Errors are plain
 //! [`io::Error`]s; the caller knows the path and says it.
 
-use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{
+    AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, Stat, Statx, StatxFlags,
+};
 use rustix::io::Errno;
 use skep_types::{ByteString, ContentHash, EntryState, RelPath, SpecialKind};
 use std::fs::File;
@@ -51,21 +53,7 @@ impl TreeRoot {
 
     /// Opens `path` below the root, creating nothing, with the fence of the module's text.
     pub fn open_beneath(&self, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS
-            | ResolveFlags::NO_XDEV;
-        let flags = flags | OFlags::CLOEXEC;
-        let mut attempts = 0;
-        loop {
-            let result =
-                rustix::fs::openat2(&self.fd, path.as_path_or_dot(), flags, Mode::empty(), resolve);
-            match result {
-                // openat2(2): EAGAIN means that a rename raced with the walk; it asks to retry.
-                Err(Errno::AGAIN | Errno::INTR) if attempts < RESOLVE_ATTEMPTS => attempts += 1,
-                result => return Ok(result?),
-            }
-        }
+        open_fenced(self.fd.as_fd(), path.as_path_or_dot(), flags)
     }
 
     /// What `lstat` says of `path`; `None` when nothing is there, or when a parent is absent, a
@@ -95,11 +83,11 @@ impl TreeRoot {
     /// FIFO or a device can block, or do something.
     pub fn open_file(&self, path: &RelPath) -> io::Result<(File, Stat)> {
         let before = self.stat(path)?.ok_or(Errno::NOENT)?;
-        require_regular(&before)?;
+        require_regular(before.st_mode)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(self.open_beneath(path, flags)?);
         let stat = rustix::fs::fstat(&file)?;
-        require_regular(&stat)?;
+        require_regular(stat.st_mode)?;
         Ok((file, stat))
     }
 
@@ -175,6 +163,94 @@ impl TreeRoot {
     }
 }
 
+/// Opens a way below a directory, creating nothing, with the fence of the module's text.
+pub(crate) fn open_fenced(
+    directory: BorrowedFd<'_>,
+    way: &Path,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let flags = flags | OFlags::CLOEXEC;
+    let mut attempts = 0;
+    loop {
+        match rustix::fs::openat2(directory, way, flags, Mode::empty(), resolve) {
+            // openat2(2): EAGAIN means that a rename raced with the walk; it asks to retry.
+            Err(Errno::AGAIN | Errno::INTR) if attempts < RESOLVE_ATTEMPTS => attempts += 1,
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// What `lstat` says of an entry, as far as a review asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    /// The filesystem it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Which device it stands for.
+    pub stands_for: u64,
+    /// Change time: seconds and nanoseconds.
+    pub changed: (i64, i64),
+    /// When it was made, where the filesystem says so and it was asked. Unlike the other times of
+    /// an entry a program cannot move it.
+    pub made_ns: Option<i128>,
+}
+
+impl Meta {
+    /// Of a `stat`, which does not tell when the entry was made.
+    pub fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            mode: stat.st_mode,
+            size: stat.st_size as u64,
+            stands_for: stat.st_rdev,
+            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+            made_ns: None,
+        }
+    }
+
+    /// Of a `statx`.
+    pub(crate) fn of_statx(found: &Statx) -> Self {
+        let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let made = found.stx_btime;
+        Self {
+            device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            mode: u32::from(found.stx_mode),
+            size: found.stx_size,
+            stands_for: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
+            changed: (found.stx_ctime.tv_sec, i64::from(found.stx_ctime.tv_nsec)),
+            made_ns: known
+                .then(|| i128::from(made.tv_sec) * 1_000_000_000 + i128::from(made.tv_nsec)),
+        }
+    }
+
+    /// Of an open entry.
+    pub(crate) fn of_open(entry: impl AsFd) -> io::Result<Self> {
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        Ok(Self::of_statx(&rustix::fs::statx(entry, "", AtFlags::EMPTY_PATH, mask)?))
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+
+    /// The permission bits with set-uid, set-gid and sticky (`0o7777`).
+    pub fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+}
+
 /// Whether an error of a resolution says that nothing of this tree is at the path.
 pub(crate) fn means_absent(error: &io::Error) -> bool {
     [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
@@ -238,8 +314,8 @@ fn link_target(fd: &OwnedFd) -> io::Result<ByteString> {
     Ok(target.into_bytes().into())
 }
 
-fn require_regular(stat: &Stat) -> io::Result<()> {
-    match FileType::from_raw_mode(stat.st_mode) {
+pub(crate) fn require_regular(mode: u32) -> io::Result<()> {
+    match FileType::from_raw_mode(mode) {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(Errno::ISDIR.into()),
         FileType::Symlink => Err(Errno::LOOP.into()),

@@ -3,13 +3,14 @@
 //! The project is never walked here; its part of the view is what this union is silent about.
 
 use crate::error::DeriveError;
+use crate::held::{Held, Place};
 use crate::markers::{Marked, Markers, Opacity};
-use crate::spec::Trees;
-use crate::tree::TreeRoot;
+use crate::tree::Names;
 use rustix::fs::FileType;
 use skep_types::RelPath;
 use std::collections::BTreeMap;
 use std::io;
+use std::rc::Rc;
 
 /// What the union says of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(crate) enum Seen {
     /// Deleted.
     Gone,
     /// Something that is no directory, in this level.
-    Leaf { level: usize },
+    Leaf { level: usize, special: bool },
     /// Something whose path is longer than can be opened; what is below is not looked at.
     TooDeep,
     /// A directory; `level` is the topmost one that has it (its mode counts).
@@ -29,142 +30,194 @@ impl Seen {
     pub(crate) fn cuts(self) -> bool {
         !matches!(self, Self::Dir { through: true, .. })
     }
+
+    /// Whether something is there that can be applied.
+    pub(crate) fn lands(self) -> bool {
+        matches!(self, Self::Leaf { special: false, .. } | Self::Dir { .. })
+    }
 }
 
 /// Longest path that is looked at. The kernel takes 4,095 bytes; names that are put before or
 /// behind it (a staging slot, an ignore file) must fit as well.
 const LONGEST: usize = 3_500;
 
-/// Every path of the union, without the root.
-pub(crate) type Union = BTreeMap<RelPath, Seen>;
+/// Every path of the union, without the root, sorted by bytes: a list, as there may be a million.
+#[derive(Debug, Default)]
+pub(crate) struct Union(Vec<(RelPath, Seen)>);
 
-/// A directory still to be read: the levels that take part, topmost first.
+impl Union {
+    /// What is said of a path; nothing, where the project alone speaks.
+    pub(crate) fn get(&self, path: &RelPath) -> Option<Seen> {
+        let at = self.0.binary_search_by(|(other, _)| other.cmp(path)).ok()?;
+        self.0.get(at).map(|(_, seen)| *seen)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RelPath, Seen)> {
+        self.0.iter().map(|(path, seen)| (path, *seen))
+    }
+
+    pub(crate) fn into_paths(self) -> impl Iterator<Item = RelPath> {
+        self.0.into_iter().map(|(path, _)| path)
+    }
+}
+
+/// A directory still to be read.
 struct Pending {
     path: RelPath,
-    levels: Vec<(usize, Opacity)>,
+    /// Its place in the list; the root has none.
+    at: Option<usize>,
+    /// The levels that have it and are not covered by a mark above, topmost first.
+    levels: Vec<usize>,
     through: bool,
 }
 
+/// A directory as one level has it.
+struct Part {
+    level: usize,
+    place: Rc<Place>,
+    opacity: Opacity,
+}
+
 /// One level's say on a name.
+#[derive(Clone, Copy)]
 struct Say {
     level: usize,
     whiteout: bool,
-    directory: bool,
+    kind: FileType,
 }
 
 /// Reads the union. Nothing is opened but directories.
-pub(crate) fn read(trees: &Trees, markers: Markers) -> Result<Union, DeriveError> {
-    let root = RelPath::root();
-    let mut levels = Vec::new();
-    for (index, level) in trees.levels.iter().enumerate() {
-        let opacity = markers.opacity(level, &root).map_err(|e| error(&root, e))?;
-        levels.push((index, opacity));
-        if opacity == Opacity::Opaque {
-            break;
+pub(crate) fn read(levels: &[Held<'_>], markers: Markers) -> Result<Union, DeriveError> {
+    let root = Pending {
+        path: RelPath::root(),
+        at: None,
+        levels: (0..levels.len()).collect(),
+        through: true,
+    };
+    let mut pending = vec![root];
+    let mut list = Vec::new();
+    while let Some(mut directory) = pending.pop() {
+        let parts = open_parts(levels, markers, &mut directory)?;
+        if let Some((_, Seen::Dir { through, .. })) = directory.at.and_then(|at| list.get_mut(at)) {
+            *through = directory.through;
         }
-    }
-    let through = levels.iter().all(|(_, opacity)| *opacity != Opacity::Opaque);
-    let mut pending = vec![Pending { path: root, levels, through }];
-    let mut union = Union::new();
-    while let Some(directory) = pending.pop() {
-        for (name, says) in read_names(trees, markers, &directory)? {
-            let path = directory
-                .path
-                .join(&name)
-                .map_err(|e| error(&directory.path, io::Error::other(e)))?;
-            let seen = if path.as_bytes().len() > LONGEST {
-                Seen::TooDeep
-            } else {
-                decide(trees, markers, &directory, &path, &says, &mut pending)?
+        each_name(&parts, markers, &directory.path, &mut |name, says| {
+            let path = directory.path.join(&name).map_err(io::Error::other)?;
+            let seen = match path.as_bytes().len() > LONGEST {
+                true => Seen::TooDeep,
+                false => decide(&directory, &path, says, list.len(), &mut pending),
             };
-            union.insert(path, seen);
-        }
+            list.push((path, seen));
+            Ok(())
+        })?;
     }
-    Ok(union)
+    list.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(Union(list))
 }
 
 fn error(path: &RelPath, source: io::Error) -> DeriveError {
     DeriveError::read("sandbox", path, source)
 }
 
-fn read_names(
-    trees: &Trees,
+/// Opens a directory in each level that takes part, down to one that covers the rest.
+fn open_parts(
+    levels: &[Held<'_>],
     markers: Markers,
-    directory: &Pending,
-) -> Result<BTreeMap<Vec<u8>, Vec<Say>>, DeriveError> {
+    directory: &mut Pending,
+) -> Result<Vec<Part>, DeriveError> {
+    let mut parts = Vec::with_capacity(directory.levels.len());
+    for level in &directory.levels {
+        let open = || {
+            let place = levels[*level].enter(&directory.path)?;
+            let opacity = markers.opacity(&place)?;
+            Ok(Part { level: *level, place, opacity })
+        };
+        let part = open().map_err(|e| error(&directory.path, e))?;
+        let opaque = part.opacity == Opacity::Opaque;
+        parts.push(part);
+        if opaque {
+            directory.through = false;
+            break;
+        }
+    }
+    Ok(parts)
+}
+
+/// Takes a name.
+type Take<'a> = dyn FnMut(Vec<u8>, &[Say]) -> io::Result<()> + 'a;
+
+/// Calls `take` once for each name with what the levels say of it, topmost first.
+fn each_name(
+    parts: &[Part],
+    markers: Markers,
+    path: &RelPath,
+    take: &mut Take<'_>,
+) -> Result<(), DeriveError> {
+    let error = |source| error(path, source);
+    // Nearly always one level has a directory, and no two of its names are about the same.
+    if let [part] = parts
+        && !markers.are_names()
+    {
+        for (name, kind) in part.names().map_err(error)? {
+            if let Some((name, say)) = part.say(markers, name, kind).map_err(error)? {
+                take(name, &[say]).map_err(error)?;
+            }
+        }
+        return Ok(());
+    }
     let mut names: BTreeMap<Vec<u8>, Vec<Say>> = BTreeMap::new();
-    for (index, opacity) in &directory.levels {
-        let level = &trees.levels[*index];
-        let path = &directory.path;
-        for (name, kind) in level.list(path).map_err(|e| error(path, e))? {
-            let kind = known_kind(level, path, &name, kind).map_err(|e| error(path, e))?;
-            let marked =
-                markers.read(level, path, *opacity, name, kind).map_err(|e| error(path, e))?;
-            let (name, whiteout) = match marked {
-                Marked::Internal => continue,
-                Marked::Whiteout(name) => (name, true),
-                Marked::Entry(name) => (name, false),
-            };
-            let directory = kind == FileType::Directory;
+    for part in parts {
+        for (name, kind) in part.names().map_err(error)? {
+            let Some((name, say)) = part.say(markers, name, kind).map_err(error)? else { continue };
             let says = names.entry(name).or_default();
-            match says.last() {
+            match says.last_mut() {
                 // fuse-overlayfs may leave a whiteout beside the entry that took its place.
-                Some(last) if last.level == *index && whiteout => {}
-                Some(last) if last.level == *index => {
-                    says.pop();
-                    says.push(Say { level: *index, whiteout, directory });
-                }
-                _ => says.push(Say { level: *index, whiteout, directory }),
+                Some(last) if last.level == part.level && say.whiteout => {}
+                Some(last) if last.level == part.level => *last = say,
+                _ => says.push(say),
             }
         }
     }
-    Ok(names)
+    names.into_iter().try_for_each(|(name, says)| take(name, &says)).map_err(error)
 }
 
-/// Some filesystems leave the type out of a listing.
-fn known_kind(
-    level: &TreeRoot,
-    parent: &RelPath,
-    name: &[u8],
-    kind: FileType,
-) -> io::Result<FileType> {
-    if kind != FileType::Unknown {
-        return Ok(kind);
+impl Part {
+    fn names(&self) -> io::Result<Names> {
+        self.place.names()
     }
-    let stat = level.stat(&parent.join(name).map_err(io::Error::other)?)?;
-    Ok(stat.map_or(kind, |stat| FileType::from_raw_mode(stat.st_mode)))
+
+    /// What a name stands for; nothing, for a mark that is about its directory.
+    fn say(
+        &self,
+        markers: Markers,
+        name: Vec<u8>,
+        kind: FileType,
+    ) -> io::Result<Option<(Vec<u8>, Say)>> {
+        let (name, whiteout) = match markers.read(&self.place, self.opacity, name, kind)? {
+            Marked::Internal => return Ok(None),
+            Marked::Whiteout(name) => (name, true),
+            Marked::Entry(name) => (name, false),
+        };
+        Ok(Some((name, Say { level: self.level, whiteout, kind })))
+    }
 }
 
 fn decide(
-    trees: &Trees,
-    markers: Markers,
     parent: &Pending,
     path: &RelPath,
     says: &[Say],
+    at: usize,
     pending: &mut Vec<Pending>,
-) -> Result<Seen, DeriveError> {
-    let Some(top) = says.first() else { return Ok(Seen::Gone) };
-    if top.whiteout {
-        return Ok(Seen::Gone);
+) -> Seen {
+    let Some(top) = says.first().filter(|top| !top.whiteout) else { return Seen::Gone };
+    if top.kind != FileType::Directory {
+        let special = !matches!(top.kind, FileType::RegularFile | FileType::Symlink);
+        return Seen::Leaf { level: top.level, special };
     }
-    if !top.directory {
-        return Ok(Seen::Leaf { level: top.level });
-    }
-    let mut levels = Vec::new();
-    let mut through = parent.through;
-    for say in says {
-        if say.whiteout || !say.directory {
-            through = false;
-            break;
-        }
-        let level = &trees.levels[say.level];
-        let opacity = markers.opacity(level, path).map_err(|e| error(path, e))?;
-        levels.push((say.level, opacity));
-        if opacity == Opacity::Opaque {
-            through = false;
-            break;
-        }
-    }
-    pending.push(Pending { path: path.clone(), levels, through });
-    Ok(Seen::Dir { level: top.level, through })
+    let is_directory = |say: &&Say| !say.whiteout && say.kind == FileType::Directory;
+    let levels: Vec<usize> = says.iter().take_while(is_directory).map(|say| say.level).collect();
+    // Whether one of them covers the rest is told when it is opened.
+    let through = parent.through && levels.len() == says.len();
+    pending.push(Pending { path: path.clone(), at: Some(at), levels, through });
+    Seen::Dir { level: top.level, through }
 }

@@ -2,6 +2,7 @@
 
 use crate::apply::Source;
 use crate::error::DeriveError;
+use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
 use crate::tree::TreeRoot;
@@ -23,9 +24,9 @@ impl View {
     /// Reads the upper and the layers, and pins the project; costs as much as was changed.
     pub fn open(spec: &WorkspaceSpec) -> Result<Self, DeriveError> {
         let trees = Trees::open(spec)?;
-        let union = union::read(&trees, Markers::of(spec.driver))?;
+        let union = union::read(&trees.held(&Kept::default()).levels, Markers::of(spec.driver))?;
         let mut names: HashMap<RelPath, Vec<Vec<u8>>> = HashMap::new();
-        for path in union.keys() {
+        for (path, _) in union.iter() {
             if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
                 names.entry(parent).or_default().push(name.to_vec());
             }
@@ -37,7 +38,7 @@ impl View {
     pub fn holder(&self, path: &RelPath) -> Result<Option<&TreeRoot>, DeriveError> {
         let tree = match self.union.get(path) {
             Some(Seen::Gone | Seen::TooDeep) => return Ok(None),
-            Some(Seen::Leaf { level } | Seen::Dir { level, .. }) => &self.trees.levels[*level],
+            Some(Seen::Leaf { level, .. } | Seen::Dir { level, .. }) => &self.trees.levels[level],
             None if !self.is_project_seen(path) => return Ok(None),
             None => &self.trees.project,
         };
@@ -59,7 +60,9 @@ impl View {
             return Ok(None);
         }
         let root = match self.union.get(path) {
-            Some(Seen::Leaf { level } | Seen::Dir { level, .. }) => &self.trees.level_paths[*level],
+            Some(Seen::Leaf { level, .. } | Seen::Dir { level, .. }) => {
+                &self.trees.level_paths[level]
+            }
             _ => &self.spec.project,
         };
         Ok(Some(Source::File { root: root.clone(), path: path.clone() }))
@@ -69,8 +72,8 @@ impl View {
     pub(crate) fn spoken_of(&self) -> impl Iterator<Item = (&RelPath, Option<&TreeRoot>)> {
         self.union.iter().map(|(path, seen)| match seen {
             Seen::Gone | Seen::TooDeep => (path, None),
-            Seen::Leaf { level } | Seen::Dir { level, .. } => {
-                (path, Some(&self.trees.levels[*level]))
+            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => {
+                (path, Some(&self.trees.levels[level]))
             }
         })
     }

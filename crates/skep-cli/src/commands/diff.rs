@@ -63,14 +63,20 @@ impl Diff {
     ) -> Result<(), Failure> {
         let output = &context.output;
         if self.name_only {
-            let names: String = shown.iter().map(|change| format!("{}\n", change.path)).collect();
-            output.text(&names)?;
+            output.pieces(|out| {
+                shown.iter().try_for_each(|change| writeln!(out, "{}", change.path))
+            })?;
         } else {
             let style = output.style;
             let folded = if whole { diff::fold(set, shown) } else { Folded::nothing(shown) };
             let rest = &folded.rest;
-            let body = if self.stat { diff::stat(style, rest) } else { diff::unified(style, rest) };
-            output.text(&format!("{}{body}", diff::heading(style, set, &folded)))?;
+            output.pieces(|out| {
+                out.write_all(diff::heading(style, set, &folded).as_bytes())?;
+                match self.stat {
+                    true => diff::stat(style, rest, out),
+                    false => diff::unified(style, rest, out),
+                }
+            })?;
         }
         match whole {
             true => output.say(&diff::totals(set)),

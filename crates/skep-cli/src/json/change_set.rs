@@ -13,11 +13,21 @@ pub(crate) struct ChangeSetDocument<'a> {
     sandbox: &'a str,
     base: &'a str,
     digest: ChangeSetDigest,
-    changes: Vec<ChangeView<'a>>,
+    changes: Changes<'a>,
     conflicts: Vec<ConflictView<'a>>,
     drift: Vec<DriftView<'a>>,
     warnings: &'a [String],
     totals: TotalsView,
+}
+
+/// The changes, each made into its view as it is written: there may be a million.
+#[derive(Debug)]
+struct Changes<'a>(Vec<&'a Change>);
+
+impl Serialize for Changes<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|change| change_view(change)))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -111,7 +121,7 @@ impl<'a> ChangeSetDocument<'a> {
             sandbox: set.sandbox.as_str(),
             base: &set.base,
             digest: set.digest,
-            changes: shown.iter().map(|change| change_view(change)).collect(),
+            changes: Changes(shown.to_vec()),
             conflicts: set.conflicts.iter().map(ConflictView::new).collect(),
             drift: set.drift.iter().map(DriftView::new).collect(),
             warnings: &set.warnings,

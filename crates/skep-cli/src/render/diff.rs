@@ -1,13 +1,14 @@
 //! A change set as a unified diff: risky changes first, conflicts and drift said, nothing hidden.
 
 use super::style::Style;
-use super::table::table;
+use super::table::write_table;
 use skep_policy::GitBooks;
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
     ByteSize, Change, ChangeKind, ChangeSet, Conflict, EntryState, Hunk, HunkLine, RelPath, Risk,
 };
 use std::fmt::Write as _;
+use std::io::{self, Write};
 
 /// Changes to show, without those that git wrote for its own book-keeping.
 #[derive(Debug)]
@@ -110,18 +111,20 @@ pub(crate) fn risks(style: Style, changes: &[&Change]) -> String {
 }
 
 /// The changes as a unified diff: risky ones first, ignored ones last and set apart.
-pub(crate) fn unified(style: Style, changes: &[&Change]) -> String {
+pub(crate) fn unified(style: Style, changes: &[&Change], out: &mut dyn Write) -> io::Result<()> {
     let mut text = String::new();
     for change in ordered(changes) {
+        text.clear();
         text.push('\n');
         push_change(&mut text, style, change);
+        out.write_all(text.as_bytes())?;
     }
-    text
+    Ok(())
 }
 
 /// One line per change with its counts.
-pub(crate) fn stat(style: Style, changes: &[&Change]) -> String {
-    let row = |change: &Change| {
+pub(crate) fn stat(style: Style, changes: &[&Change], out: &mut dyn Write) -> io::Result<()> {
+    let row = |change: &&Change| {
         let counts = if change.binary {
             "binary".to_owned()
         } else if change.too_large {
@@ -132,11 +135,11 @@ pub(crate) fn stat(style: Style, changes: &[&Change]) -> String {
         let ignored = if change.ignored { "ignored" } else { "" };
         vec![kind_word(change).to_owned(), counts, name(change), ignored.to_owned()]
     };
-    let rows: Vec<_> = ordered(changes).into_iter().map(row).collect();
-    if rows.is_empty() {
-        return String::new();
+    let ordered = ordered(changes);
+    if ordered.is_empty() {
+        return Ok(());
     }
-    table(style, &["KIND", "LINES", "PATH", ""], &rows)
+    write_table(style, &["KIND", "LINES", "PATH", ""], &|| ordered.iter().map(row), out)
 }
 
 /// The line under everything: what there is in all.
@@ -331,6 +334,16 @@ mod tests {
     use super::*;
     use crate::fake;
 
+    fn written(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
+        let mut text = Vec::new();
+        write(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn unified_text(changes: &[&Change]) -> String {
+        written(|out| unified(Style::PLAIN, changes, out))
+    }
+
     fn all(set: &ChangeSet) -> Vec<&Change> {
         set.changes.iter().collect()
     }
@@ -338,7 +351,7 @@ mod tests {
     #[test]
     fn hunks_carry_their_ids_and_the_missing_newline() {
         let set = fake::change_set();
-        let text = unified(Style::PLAIN, &all(&set));
+        let text = unified_text(&all(&set));
         let expected = "\nmodified a.txt  +1 -1\n--- a/a.txt\n+++ b/a.txt\n\
                         @@ -1 +1 @@ hunk 0123456789abcdef\n-one\n+ONE\n\
                         \\ No newline at end of file\n";
@@ -351,8 +364,8 @@ mod tests {
         let shown = all(&set);
         let text = [
             heading(Style::PLAIN, &set, &Folded::nothing(&shown)),
-            unified(Style::PLAIN, &shown),
-            stat(Style::PLAIN, &shown),
+            unified_text(&shown),
+            written(|out| stat(Style::PLAIN, &shown, out)),
         ]
         .concat();
         let bad = |c: char| {
@@ -381,7 +394,7 @@ mod tests {
     #[test]
     fn what_has_no_hunks_is_still_said() {
         let set = fake::change_set();
-        let text = unified(Style::PLAIN, &all(&set));
+        let text = unified_text(&all(&set));
         for line in [
             "mode 0644 -> 0755",
             "+link to /etc/passwd",

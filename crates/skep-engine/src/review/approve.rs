@@ -54,7 +54,7 @@ impl Engine {
     ) -> Result<ApproveReport, Problem> {
         let mut derived = self.derive(sandbox)?;
         check_digest(request.digest, sandbox, &derived)?;
-        self.judge(sandbox, &mut derived.changes)?;
+        self.judge(sandbox, &mut derived.changes, &derived.kept)?;
         let meant = selector(&request.allow_risky)?;
         let books = GitBooks::of(&derived.changes);
         let held: BTreeSet<&RelPath> =
@@ -149,11 +149,8 @@ impl Engine {
         selection: &Selection,
     ) -> Approval {
         let exec_of = |path: &RelPath| {
-            derived
-                .changes
-                .iter()
-                .find(|change| change.path == *path)
-                .and_then(|change| change.exec.clone())
+            let at = derived.changes.binary_search_by(|change| change.path.cmp(path)).ok()?;
+            derived.changes.get(at).and_then(|change| change.exec.clone())
         };
         let paths = plan.targets.iter().map(|target| AppliedPath {
             path: target.path.clone(),
@@ -219,9 +216,7 @@ fn listed(changes: &[Change], plan: &Plan) -> Vec<RelPath> {
 /// The changes a plan takes over, in whole or in part.
 fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
     let hit = |change: &&Change| {
-        plan.targets.iter().any(|target| {
-            target.path == change.path || change.renamed_from.as_ref() == Some(&target.path)
-        })
+        plan.has(&change.path) || change.renamed_from.as_ref().is_some_and(|from| plan.has(from))
     };
     changes.iter().filter(hit).collect()
 }
@@ -311,17 +306,13 @@ fn check_rules(taken: &[&Change]) -> Result<(), Problem> {
 }
 
 fn merge_notes(derived: &Derived, plan: &Plan) -> Vec<String> {
-    let merged = derived.drift.iter().filter(|drift| {
-        drift.merges && plan.targets.iter().any(|target| target.path == drift.path)
-    });
+    let merged = derived.drift.iter().filter(|drift| drift.merges && plan.has(&drift.path));
     merged
         .map(|drift| format!("`{}` was merged with the project's newer version", drift.path))
         .collect()
 }
 
 fn remaining_ignored(derived: &Derived, plan: &Plan) -> u64 {
-    let left = derived.changes.iter().filter(|change| {
-        change.ignored && !plan.targets.iter().any(|target| target.path == change.path)
-    });
+    let left = derived.changes.iter().filter(|change| change.ignored && !plan.has(&change.path));
     left.count() as u64
 }

@@ -3,11 +3,12 @@
 use crate::Engine;
 use crate::meant::as_meant;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::FileType;
 use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Sandbox};
 use skep_workspace::WorkspaceSpec;
-use skep_workspace::tree::TreeRoot;
+use skep_workspace::held::{Held, Kept};
+use skep_workspace::tree::{Meta, TreeRoot};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,7 +19,12 @@ const TEXT: u64 = 1 << 20;
 
 impl Engine {
     /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it.
-    pub(super) fn judge(&self, sandbox: &Sandbox, changes: &mut [Change]) -> Result<(), Problem> {
+    pub(super) fn judge(
+        &self,
+        sandbox: &Sandbox,
+        changes: &mut [Change],
+        kept: &Kept,
+    ) -> Result<(), Problem> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -28,13 +34,15 @@ impl Engine {
         let policy = Policy { deny_changes, ..sandbox.policy.clone() };
         let rules = AcceptanceRules::of(&policy)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
-        let levels = Levels::open(&self.workspace(sandbox));
+        let roots = open_levels(&self.workspace(sandbox));
+        let levels = Levels(roots.iter().map(Held::new).collect());
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
+        let project = project.as_ref().map(Held::new);
         let bare = bare(changes, &levels, project.as_ref());
-        let execs = self.execs_of(&sandbox.id)?;
+        let times = Times::of(&self.execs_of(&sandbox.id)?);
         let links = links(changes, table, sandbox.project.as_path(), project.as_ref());
         for change in changes {
-            let text = new_text(change, &levels);
+            let text = new_text(change, &levels, kept);
             let aliases = aliases(&change.path, &links);
             let facts = ChangeFacts {
                 text: text.as_deref(),
@@ -45,31 +53,31 @@ impl Engine {
             if !rules.is_empty() {
                 change.verdict = Some(rules.verdict_of(change));
             }
-            change.exec = writer(&levels, &change.path, &execs);
+            change.exec = times.writer(&levels, &change.path);
         }
         Ok(())
     }
 }
 
 /// The upper and the frozen layers below it, topmost first.
-struct Levels(Vec<TreeRoot>);
+struct Levels<'a>(Vec<Held<'a>>);
 
-impl Levels {
-    fn open(workspace: &WorkspaceSpec) -> Self {
-        let paths = [&workspace.upper].into_iter().chain(&workspace.layers);
-        Self(paths.filter_map(|path| TreeRoot::open(path).ok()).collect())
-    }
+fn open_levels(workspace: &WorkspaceSpec) -> Vec<TreeRoot> {
+    let paths = [&workspace.upper].into_iter().chain(&workspace.layers);
+    paths.filter_map(|path| TreeRoot::open(path).ok()).collect()
+}
 
+impl<'a> Levels<'a> {
     /// The topmost level that has something at `path`, and its `lstat`.
-    fn holder(&self, path: &RelPath) -> Option<(&TreeRoot, Stat)> {
-        self.0.iter().find_map(|level| Some((level, level.stat(path).ok()??)))
+    fn holder(&self, path: &RelPath) -> Option<(&Held<'a>, Meta)> {
+        self.0.iter().find_map(|level| Some((level, level.meta(path).ok()??)))
     }
 }
 
 /// Directories that would be taken for a git repository although they are not called `.git`.
-fn bare(changes: &[Change], levels: &Levels, project: Option<&TreeRoot>) -> BTreeSet<RelPath> {
+fn bare(changes: &[Change], levels: &Levels<'_>, project: Option<&Held<'_>>) -> BTreeSet<RelPath> {
     let in_project = |path: &RelPath| {
-        project.is_some_and(|tree| tree.stat(path).is_ok_and(|stat| stat.is_some()))
+        project.is_some_and(|tree| tree.meta(path).is_ok_and(|meta| meta.is_some()))
     };
     let present =
         changes.iter().filter(|change| !change.new.is_absent()).map(|change| &change.path);
@@ -91,13 +99,19 @@ fn links(
     changes: &[Change],
     table: &RiskTable,
     path: &Path,
-    project: Option<&TreeRoot>,
+    project: Option<&Held<'_>>,
 ) -> Vec<Alias> {
     let Some(project) = project else { return Vec::new() };
-    let above = |change: &Change| change.path.ancestors().collect::<Vec<_>>();
     let known = WELL_KNOWN.into_iter().filter_map(|name| RelPath::parse(name).ok());
-    let directories: BTreeSet<RelPath> =
-        changes.iter().flat_map(above).chain(known).chain([RelPath::root()]).collect();
+    let mut directories: BTreeSet<RelPath> = known.chain([RelPath::root()]).collect();
+    for change in changes {
+        // One that is known has its parents there, too.
+        for above in change.path.ancestors() {
+            if !directories.insert(above) {
+                break;
+            }
+        }
+    }
     let mut found = Vec::new();
     for directory in directories {
         // What is new inside has no links of the project's.
@@ -117,6 +131,8 @@ fn links(
             found.extend(target.map(|target| Alias { link, target }));
         }
     }
+    // Not in the order of the directory: reasons are listed by it.
+    found.sort_by(|one: &Alias, other| one.link.cmp(&other.link));
     found
 }
 
@@ -131,10 +147,13 @@ fn aliases(path: &RelPath, links: &[Alias]) -> Vec<RelPath> {
         .collect()
 }
 
-fn new_text(change: &Change, levels: &Levels) -> Option<Vec<u8>> {
-    let EntryState::File { .. } = change.new else { return None };
-    if change.binary {
+fn new_text(change: &Change, levels: &Levels<'_>, kept: &Kept) -> Option<Vec<u8>> {
+    let EntryState::File { hash, size, .. } = &change.new else { return None };
+    if change.binary || *size == 0 {
         return None;
+    }
+    if let Some(bytes) = kept.get(hash) {
+        return Some(bytes.to_vec());
     }
     let (level, _) = levels.holder(&change.path)?;
     let (file, _) = level.open_file(&change.path).ok()?;
@@ -143,20 +162,35 @@ fn new_text(change: &Change, levels: &Levels) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The exec that was running when the entry last changed; the one started last, if several were.
-fn writer(levels: &Levels, path: &RelPath, execs: &[Exec]) -> Option<ExecId> {
-    let holder = levels.holder(path).or_else(|| levels.holder(&path.parent()?));
-    let (_, stat) = holder?;
-    let written = stat.st_ctime as i128 * 1_000 + stat.st_ctime_nsec as i128 / 1_000_000;
-    let during = |exec: &&Exec| {
-        let Some(start) = milliseconds(&exec.started_at) else { return false };
-        let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
-        let end = took.map(|took| start + i128::from(took));
+/// When execs ran, in milliseconds, in the order in which they were started.
+struct Times(Vec<(i128, Option<i128>, ExecId)>);
+
+impl Times {
+    fn of(execs: &[Exec]) -> Self {
+        let times = execs.iter().filter_map(|exec| {
+            let start = milliseconds(&exec.started_at)?;
+            let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
+            let end = took.map(|took| start + i128::from(took));
+            Some((start, end, exec.id.clone()))
+        });
+        Self(times.collect())
+    }
+
+    /// The exec that was running when the entry last changed; the one started last, if several were.
+    fn writer(&self, levels: &Levels<'_>, path: &RelPath) -> Option<ExecId> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let holder = levels.holder(path).or_else(|| levels.holder(&path.parent()?));
+        let (seconds, nanoseconds) = holder?.1.changed;
+        let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
         // Both clocks are coarse; a tick either way still names the right one of two execs that
         // did not run at the same time.
-        written + 10 >= start && end.is_none_or(|end| written <= end + 1_000)
-    };
-    execs.iter().rfind(during).map(|exec| exec.id.clone())
+        let during = |(start, end, _): &&(i128, Option<i128>, ExecId)| {
+            written + 10 >= *start && end.is_none_or(|end| written <= end + 1_000)
+        };
+        self.0.iter().rfind(during).map(|(_, _, exec)| exec.clone())
+    }
 }
 
 fn milliseconds(time: &str) -> Option<i128> {

@@ -118,8 +118,9 @@ impl Engine {
     }
 
     pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
-        let mut changes = derived.changes;
-        self.judge(sandbox, &mut changes)?;
+        let Derived { mut changes, kept, .. } = derived;
+        self.judge(sandbox, &mut changes, &kept)?;
+        drop(kept);
         let mut warnings = self.sibling_warnings(sandbox, &changes)?;
         warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));

@@ -4,7 +4,8 @@ use crate::Engine;
 use crate::problems::OrProblem;
 use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
-use skep_types::{Change, Problem, Sandbox, SandboxState, WorkspaceDriver};
+use skep_types::{Change, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
+use skep_workspace::held::Held;
 
 /// How many paths are named in one warning.
 const NAMED: usize = 3;
@@ -37,16 +38,17 @@ impl Engine {
             return None;
         }
         let levels = self.own_levels(sibling, &sandbox.layers);
+        let levels: Vec<Held<'_>> = levels.iter().map(Held::new).collect();
         // Whoever commits or looks around writes there, and nothing of it is ever applied as files.
         let books = GitBooks::of(changes);
         let touched = |change: &&Change| {
             !books.hold(change)
                 && levels
                     .iter()
-                    .any(|level| level.stat(&change.path).is_ok_and(|stat| stat.is_some()))
+                    .any(|level| level.meta(&change.path).is_ok_and(|meta| meta.is_some()))
         };
-        let paths: Vec<_> =
-            changes.iter().filter(touched).map(|change| change.path.to_string()).collect();
+        let paths: Vec<&RelPath> =
+            changes.iter().filter(touched).map(|change| &change.path).collect();
         let shown =
             paths.iter().take(NAMED).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
         match paths.len() {

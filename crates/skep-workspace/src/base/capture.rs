@@ -3,12 +3,14 @@
 
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
-use super::{Identity, Proof, is_dir};
+use super::{Identity, Proof};
 use crate::error::DeriveError;
+use crate::held::Kept;
 use crate::markers::Markers;
-use crate::spec::{Trees, WorkspaceSpec};
+use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
+use crate::tree::{Meta, TreeRoot};
 use crate::union::{self, Seen};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::FileType;
 use skep_types::{EntryState, RelPath, WorkspaceDriver};
 use std::collections::HashSet;
 use std::path::Path;
@@ -49,10 +51,12 @@ impl Captor {
         if known.is_complete_copy() {
             return Ok(CaptureSummary::default());
         }
-        let union = union::read(&trees, Markers::of(spec.driver))?;
-        let proof = Proof::new(&trees.project, &spec.base.instant, known.anchors().clone());
+        let kept = Kept::default();
+        let held = trees.held(&kept);
+        let union = union::read(&held.levels, Markers::of(spec.driver))?;
+        let proof = Proof::new(&held.project, &spec.base.instant, known.anchors().clone());
         let mut run = Run {
-            trees: &trees,
+            trees: &held,
             proof,
             memory: &spec.memory,
             known,
@@ -61,10 +65,10 @@ impl Captor {
             summary: CaptureSummary::default(),
         };
         // What is too deep is never applied, and so needs no base.
-        for (path, seen) in union.iter().filter(|(_, seen)| **seen != Seen::TooDeep) {
+        for (path, seen) in union.iter().filter(|(_, seen)| *seen != Seen::TooDeep) {
             let needs = known.needs(path);
             if needs.path && !spec.is_hidden(path) {
-                unless_mounted_over(run.path(path, *seen))?;
+                unless_mounted_over(run.path(path, seen))?;
             }
             if needs.below && seen.cuts() {
                 unless_mounted_over(run.subtree(spec, path))?;
@@ -90,9 +94,11 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
     debug_assert_eq!(spec.driver, WorkspaceDriver::Copy);
     let trees = Trees::open(spec)?;
     let mut memory = Memory::load(&spec.memory)?;
-    let upper = &trees.levels[0];
+    let kept = Kept::default();
+    let held = trees.held(&kept);
+    let upper = &held.levels[0];
     let mut records = Vec::new();
-    for path in union::read(&trees, Markers::of(spec.driver))?.into_keys() {
+    for path in union::read(&held.levels, Markers::of(spec.driver))?.into_paths() {
         let state =
             upper.state(&path).map_err(|source| DeriveError::read("sandbox", &path, source))?;
         let capture = Capture { identity: Some(NO_IDENTITY), state: Some(state) };
@@ -105,7 +111,7 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
 }
 
 struct Run<'a> {
-    trees: &'a Trees,
+    trees: &'a HeldTrees<'a>,
     proof: Proof<'a>,
     memory: &'a Path,
     known: &'a Known,
@@ -138,7 +144,7 @@ impl Run<'_> {
             memory::keep_blob(self.memory, &bytes)?;
         }
         self.record(path, Some(Identity::of(&stat)), state)?;
-        if is_dir(&stat) {
+        if is_directory(&stat) {
             self.anchor(path, &stat);
         }
         Ok(())
@@ -148,17 +154,16 @@ impl Run<'_> {
     fn read(
         &self,
         path: &RelPath,
-        stat: &Stat,
+        stat: &Meta,
     ) -> Result<(Option<EntryState>, Option<Vec<u8>>), DeriveError> {
         let error = |source| DeriveError::read("project", path, source);
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::RegularFile {
-            return Ok((Some(self.trees.project.state(path).map_err(error)?), None));
+        if stat.kind() != FileType::RegularFile {
+            return Ok((Some(self.root().state(path).map_err(error)?), None));
         }
-        if stat.st_size as u64 > CAPTURE_BYTES {
+        if stat.size > CAPTURE_BYTES {
             return Ok((None, None));
         }
-        let bytes = match self.trees.project.read(path, CAPTURE_BYTES) {
+        let bytes = match self.root().read(path, CAPTURE_BYTES) {
             Ok(bytes) => bytes,
             // Not readable by us: its identity has to do.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -167,15 +172,17 @@ impl Run<'_> {
             Err(source) => return Err(error(source)),
         };
         let hash = skep_types::ContentHash::of(&bytes);
-        let state =
-            EntryState::File { hash, size: bytes.len() as u64, mode: stat.st_mode & 0o7777 };
+        let state = EntryState::File { hash, size: bytes.len() as u64, mode: stat.permissions() };
         Ok((Some(state), Some(bytes)))
     }
 
     fn absent(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let made = match seen {
             Seen::Gone | Seen::TooDeep => None,
-            Seen::Leaf { level } | Seen::Dir { level, .. } => self.trees.made_ns(level, path)?,
+            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => self.trees.levels[level]
+                .meta(path)
+                .map_err(|source| DeriveError::read("sandbox", path, source))?
+                .and_then(|meta| self.trees.made_ns(level, &meta)),
         };
         if !self.proof.absent(path)? && !self.proof.absent_before(path, made)? {
             self.summary.unproven += 1;
@@ -206,9 +213,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn anchor(&mut self, path: &RelPath, stat: &Stat) {
+    fn anchor(&mut self, path: &RelPath, stat: &Meta) {
         if self.anchored.insert(path.clone()) {
-            let (device, inode) = (stat.st_dev, stat.st_ino);
+            let (device, inode) = (stat.device, stat.inode);
             self.records.push(Record::Anchor { path: path.clone(), device, inode });
         }
     }
@@ -216,7 +223,7 @@ impl Run<'_> {
     /// What the sandbox removed with a directory: identities are enough, a deletion is not merged.
     fn subtree(&mut self, spec: &WorkspaceSpec, top: &RelPath) -> Result<(), DeriveError> {
         match self.stat(top)? {
-            Some(stat) if is_dir(&stat) && !spec.is_hidden(top) => {}
+            Some(stat) if is_directory(&stat) && !spec.is_hidden(top) => {}
             _ => return Ok(()),
         }
         let mut pending = vec![top.clone()];
@@ -228,7 +235,7 @@ impl Run<'_> {
                 self.summary.unproven += 1;
                 return Ok(());
             }
-            for (name, _) in self.trees.project.list(&directory).map_err(error)? {
+            for (name, _) in self.root().list(&directory).map_err(error)? {
                 let path = directory.join(&name).map_err(|e| error(std::io::Error::other(e)))?;
                 if spec.is_hidden(&path) {
                     continue;
@@ -238,13 +245,13 @@ impl Run<'_> {
                     self.summary.unproven += 1;
                     return Ok(());
                 }
-                if is_dir(&stat) {
+                if is_directory(&stat) {
                     pending.push(path.clone());
                 }
-                let state = if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                let state = if stat.kind() == FileType::RegularFile {
                     None
                 } else {
-                    Some(self.trees.project.state(&path).map_err(error)?)
+                    Some(self.root().state(&path).map_err(error)?)
                 };
                 if !self.known.is_captured(&path) {
                     let capture = Capture { identity: Some(Identity::of(&stat)), state };
@@ -260,7 +267,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn stat(&self, path: &RelPath) -> Result<Option<Stat>, DeriveError> {
-        self.trees.project.stat(path).map_err(|source| DeriveError::read("project", path, source))
+    fn stat(&self, path: &RelPath) -> Result<Option<Meta>, DeriveError> {
+        let found = self.root().stat(path);
+        let found = found.map_err(|source| DeriveError::read("project", path, source))?;
+        Ok(found.map(|stat| Meta::of(&stat)))
     }
+
+    /// The project, every path of it resolved anew: the user works in it.
+    fn root(&self) -> &TreeRoot {
+        self.trees.project.root()
+    }
+}
+
+fn is_directory(stat: &Meta) -> bool {
+    stat.kind() == FileType::Directory
 }

@@ -22,10 +22,12 @@ pub(crate) mod tracked;
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
 
 use crate::error::DeriveError;
-use crate::tree::TreeRoot;
-use rustix::fs::{AtFlags, OFlags, Stat, StatxFlags};
+use crate::held::Held;
+use crate::tree::Meta;
+use rustix::fs::{FileType, Stat};
 use rustix::time::{ClockId, clock_gettime};
 use skep_types::{Instant, RelPath};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
@@ -106,14 +108,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        let ctime = (stat.st_ctime, stat.st_ctime_nsec as i64);
-        Self { device: stat.st_dev, inode: stat.st_ino, ctime }
+    pub(crate) fn of(stat: &Meta) -> Self {
+        Self { device: stat.device, inode: stat.inode, ctime: stat.changed }
     }
 }
 
-pub(crate) fn ctime_ns(stat: &Stat) -> i128 {
-    i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)
+pub(crate) fn ctime_ns(stat: &Meta) -> i128 {
+    let (seconds, nanoseconds) = stat.changed;
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
 /// How far two stamps of one moment may lie apart.
@@ -122,51 +124,55 @@ fn tick_ns() -> i128 {
     i128::from(tick.tv_sec) * 1_000_000_000 + i128::from(tick.tv_nsec)
 }
 
-/// When the entry at `path` was made; `None` where the filesystem does not say. Unlike the other
-/// times of an entry a program cannot move it.
-pub(crate) fn birth_ns(root: &TreeRoot, path: &RelPath) -> io::Result<Option<i128>> {
-    let fd = root.open_beneath(path, OFlags::PATH | OFlags::NOFOLLOW)?;
-    let found = rustix::fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
-    let known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let time = found.stx_btime;
-    Ok(known.then(|| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)))
-}
-
 pub(crate) fn is_dir(stat: &Stat) -> bool {
-    rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
 /// Answers whether an entry of the project is as it was at create. See the module's text.
 pub(crate) struct Proof<'a> {
-    project: &'a TreeRoot,
+    project: &'a Held<'a>,
     created_ns: i128,
     sound: bool,
     anchors: HashMap<RelPath, (u64, u64)>,
-    directories: std::cell::RefCell<HashMap<RelPath, Directory>>,
+    directories: RefCell<HashMap<RelPath, Directory>>,
 }
 
 /// What the change time and the anchors say of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Directory {
+    stands: Stands,
     /// It is the directory that was there at create.
     same: bool,
     /// And nothing was added to or removed from it since.
     untouched: bool,
 }
 
+/// What stands where a directory is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Nothing,
+    Directory { ctime_ns: i128 },
+    Other(Meta),
+}
+
 impl<'a> Proof<'a> {
     pub(crate) fn new(
-        project: &'a TreeRoot,
+        project: &'a Held<'a>,
         created: &Instant,
         anchors: HashMap<RelPath, (u64, u64)>,
     ) -> Self {
         let sound = clock_is_sound(created);
-        let directories = std::cell::RefCell::default();
-        Self { project, created_ns: created.wall_ns, sound, anchors, directories }
+        Self {
+            project,
+            created_ns: created.wall_ns,
+            sound,
+            anchors,
+            directories: RefCell::default(),
+        }
     }
 
     /// Whether this entry, with this `lstat`, stood here at create with these bytes and mode.
-    pub(crate) fn present(&self, path: &RelPath, stat: &Stat) -> Result<bool, DeriveError> {
+    pub(crate) fn present(&self, path: &RelPath, stat: &Meta) -> Result<bool, DeriveError> {
         if !self.sound || ctime_ns(stat) >= self.created_ns {
             return Ok(false);
         }
@@ -182,12 +188,12 @@ impl<'a> Proof<'a> {
             return Ok(false);
         }
         for parent in path.ancestors() {
-            let Some(stat) = self.stat(&parent)? else { continue };
-            if !is_dir(&stat) {
-                return self.present(&parent, &stat);
-            }
             let directory = self.directory(&parent)?;
-            return Ok(directory.same && directory.untouched);
+            match directory.stands {
+                Stands::Nothing => {}
+                Stands::Directory { .. } => return Ok(directory.same && directory.untouched),
+                Stands::Other(stat) => return self.present(&parent, &stat),
+            }
         }
         Ok(false)
     }
@@ -201,9 +207,12 @@ impl<'a> Proof<'a> {
     ) -> Result<bool, DeriveError> {
         let Some(made_ns) = made_ns.filter(|_| self.sound) else { return Ok(false) };
         for parent in path.ancestors() {
-            if let Some(stat) = self.stat(&parent)? {
-                return Ok(ctime_ns(&stat) + 2 * tick_ns() < made_ns);
-            }
+            let touched_ns = match self.directory(&parent)?.stands {
+                Stands::Nothing => continue,
+                Stands::Directory { ctime_ns } => ctime_ns,
+                Stands::Other(stat) => ctime_ns(&stat),
+            };
+            return Ok(touched_ns + 2 * tick_ns() < made_ns);
         }
         Ok(false)
     }
@@ -217,10 +226,11 @@ impl<'a> Proof<'a> {
         if let Some(known) = self.directories.borrow().get(path) {
             return Ok(*known);
         }
+        let unknown = |stands| Directory { stands, same: false, untouched: false };
         let known = match self.stat(path)? {
-            Some(stat) if is_dir(&stat) => {
+            Some(stat) if stat.kind() == FileType::Directory => {
                 let old = ctime_ns(&stat) < self.created_ns;
-                let anchored = self.anchors.get(path) == Some(&(stat.st_dev, stat.st_ino));
+                let anchored = self.anchors.get(path) == Some(&(stat.device, stat.inode));
                 let same = match path.parent() {
                     None => true,
                     Some(parent) => {
@@ -228,9 +238,11 @@ impl<'a> Proof<'a> {
                         parent.same && (old || anchored || parent.untouched)
                     }
                 };
-                Directory { same, untouched: old }
+                let stands = Stands::Directory { ctime_ns: ctime_ns(&stat) };
+                Directory { stands, same, untouched: old }
             }
-            _ => Directory { same: false, untouched: false },
+            Some(stat) => unknown(Stands::Other(stat)),
+            None => unknown(Stands::Nothing),
         };
         self.directories.borrow_mut().insert(path.clone(), known);
         Ok(known)
@@ -239,16 +251,18 @@ impl<'a> Proof<'a> {
     /// Forgets what was seen, so that the next question looks again.
     pub(crate) fn look_again(&self) {
         self.directories.borrow_mut().clear();
+        self.project.forget();
     }
 
-    fn stat(&self, path: &RelPath) -> Result<Option<Stat>, DeriveError> {
-        self.project.stat(path).map_err(|source| DeriveError::read("project", path, source))
+    fn stat(&self, path: &RelPath) -> Result<Option<Meta>, DeriveError> {
+        self.project.meta(path).map_err(|source| DeriveError::read("project", path, source))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::TreeRoot;
 
     fn instant(wall_ns: i128, boot_ns: i128, boot_id: &str) -> Instant {
         Instant { wall_ns, boot_ns, boot_id: boot_id.to_owned() }
@@ -278,9 +292,10 @@ mod tests {
             std::fs::write(dir.path().join(&before), b"x").unwrap();
             let created = now().unwrap();
             std::fs::write(dir.path().join(&after), b"x").unwrap();
-            let proof = Proof::new(&root, &created, HashMap::new());
+            let held = Held::new(&root);
+            let proof = Proof::new(&held, &created, HashMap::new());
             let old = |name: &str| {
-                let stat = root.stat(&path(name)).unwrap().unwrap();
+                let stat = held.meta(&path(name)).unwrap().unwrap();
                 proof.present(&path(name), &stat).unwrap()
             };
             assert!(old(&before));

@@ -5,7 +5,7 @@ use super::tracked::{self, Tracked};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::git::Repository;
-use rustix::fs::Stat;
+use crate::tree::Meta;
 use skep_types::{ContentHash, EntryState, RelPath};
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ impl Base {
 pub(crate) struct Question<'a> {
     pub path: &'a RelPath,
     pub project: &'a EntryState,
-    pub stat: Option<&'a Stat>,
+    pub stat: Option<&'a Meta>,
     /// When the sandbox's entry was made.
     pub made_ns: Option<i128>,
     /// Whether the sandbox removed it.
@@ -121,7 +121,8 @@ impl<'a> Resolver<'a> {
     fn captured(&self, question: &Question<'_>) -> Option<Base> {
         let Question { path, project, stat, .. } = question;
         let Some(capture) = self.memory.captures.get(path) else {
-            let covered = path.ancestors().any(|parent| self.memory.subtrees.contains(&parent));
+            let covered = !self.memory.subtrees.is_empty()
+                && path.ancestors().any(|parent| self.memory.subtrees.contains(&parent));
             return covered.then(|| Base::known(EntryState::Absent, BaseBytes::Blob));
         };
         let Some(identity) = capture.identity else {

@@ -14,8 +14,9 @@
 use super::Proof;
 use super::memory::make_private;
 use crate::error::DeriveError;
+use crate::held::Held;
 use crate::spec::WorkspaceSpec;
-use crate::tree::TreeRoot;
+use crate::tree::{Meta, TreeRoot};
 use gix::index::entry::{Flags, Mode as EntryMode};
 use rustix::fs::{FileType, Stat};
 use skep_types::RelPath;
@@ -97,7 +98,8 @@ impl TrackedPass {
     pub fn step(&mut self, spec: &WorkspaceSpec, count: usize) -> Result<Pass, DeriveError> {
         let project = TreeRoot::open(&spec.project)
             .map_err(|error| DeriveError::read("project", &RelPath::root(), error))?;
-        let proof = Proof::new(&project, &spec.base.instant, HashMap::new());
+        let held = Held::new(&project);
+        let proof = Proof::new(&held, &spec.base.instant, HashMap::new());
         let end = self.index.entries().len().min(self.at + count);
         while self.at < end {
             self.directory(spec, &project, &proof)?;
@@ -137,7 +139,7 @@ impl TrackedPass {
             return Ok(());
         }
         for (path, at, stat) in seen {
-            if !spec.is_hidden(&path) && proof.present(&path, &stat)? {
+            if !spec.is_hidden(&path) && proof.present(&path, &Meta::of(&stat))? {
                 let (id, mode) = (self.index.entries()[at].id, stat.st_mode);
                 let head = format!("{id} {mode:o} {}\0", stat.st_size);
                 self.lines.extend_from_slice(head.as_bytes());

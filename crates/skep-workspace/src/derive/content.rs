@@ -4,14 +4,14 @@ use super::judge::Entry;
 use crate::base::BaseBytes;
 use crate::base::memory::Memory;
 use crate::error::DeriveError;
+use crate::held::Held;
 use crate::hunks::{TextDiff, apply_hunks, diff_lines, diff_lines_since, is_binary, without_taken};
-use crate::spec::Trees;
-use crate::tree::TreeRoot;
+use crate::spec::HeldTrees;
 use skep_types::{Change, ContentHash, EntryState, RelPath};
 
 /// Reads content, up to a limit.
 pub(crate) struct Contents<'a> {
-    pub trees: &'a Trees,
+    pub trees: &'a HeldTrees<'a>,
     pub memory: &'a Memory,
     pub limit: u64,
 }
@@ -63,13 +63,16 @@ impl Contents<'_> {
     fn read(
         &self,
         side: &'static str,
-        root: &TreeRoot,
+        root: &Held<'_>,
         path: &RelPath,
         state: &EntryState,
     ) -> Result<Option<Vec<u8>>, DeriveError> {
         let EntryState::File { hash, size, .. } = state else { return Ok(None) };
         if *size > self.limit {
             return Ok(None);
+        }
+        if let Some(bytes) = self.trees.kept.get(hash) {
+            return Ok(Some(bytes.to_vec()));
         }
         let bytes =
             root.read(path, self.limit).map_err(|source| DeriveError::read(side, path, source))?;

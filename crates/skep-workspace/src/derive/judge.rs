@@ -6,10 +6,15 @@ use super::{Detail, kind_between};
 use crate::base::{Base, BaseBytes, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
 use crate::merge::{Merged, merge_text};
-use crate::spec::{Trees, WorkspaceSpec};
+use crate::spec::{HeldTrees, WorkspaceSpec};
 use crate::union::{Seen, Union};
-use skep_types::{ChangeKind, ContentHash, EntryState, RelPath, WorkspaceDriver};
-use std::collections::{BTreeSet, HashSet};
+use skep_types::{
+    Change, ChangeKind, ContentHash, EntryState, RelPath, SpecialKind, WorkspaceDriver,
+};
+use std::collections::HashSet;
+
+/// The level that is written to.
+const UPPER: usize = 0;
 
 /// One path where the sandbox differs from the base, or the project stands in the way.
 #[derive(Debug, Clone)]
@@ -55,6 +60,30 @@ pub(crate) enum MergedBytes {
 }
 
 impl Entry {
+    /// Of something new in the sandbox where the project has nothing and had nothing.
+    fn new_in_sandbox(path: RelPath, sandbox: EntryState, level: Option<usize>) -> Self {
+        let base = Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None };
+        let (project, standing) = (EntryState::Absent, Standing::Clean);
+        Self { path, base, project, sandbox, level, standing }
+    }
+
+    /// The entry of a change that says all of it, see [`Entry::is_plain`].
+    pub(crate) fn of_plain(change: &Change) -> Self {
+        Self::new_in_sandbox(change.path.clone(), change.new.clone(), Some(UPPER))
+    }
+
+    /// Whether the change alone tells everything: something new in the upper. A million of these is
+    /// not kept twice.
+    fn is_plain(&self, kind: ChangeKind) -> bool {
+        kind == ChangeKind::Added
+            && self.level == Some(UPPER)
+            && self.project.is_absent()
+            && self.standing == Standing::Clean
+            && self.base.state == Some(EntryState::Absent)
+            && self.base.bytes == BaseBytes::Blob
+            && self.base.partial.is_none()
+    }
+
     /// What the change starts from: the base, or what stands there when the base is not known.
     pub(crate) fn old(&self) -> EntryState {
         self.base.state.clone().unwrap_or_else(|| self.project.clone())
@@ -69,17 +98,20 @@ impl Entry {
 /// What is looked at, and with what.
 pub(crate) struct Judge<'a> {
     pub spec: &'a WorkspaceSpec,
-    pub trees: &'a Trees,
+    pub trees: &'a HeldTrees<'a>,
     pub resolver: &'a Resolver<'a>,
     pub contents: &'a Contents<'a>,
     pub spelling: Spelling<'a>,
 }
 
 /// One path with the sandbox's side read.
-struct Subject {
-    path: RelPath,
+struct Subject<'p> {
+    path: &'p RelPath,
     state: EntryState,
     level: Option<usize>,
+    made_ns: Option<i128>,
+    /// Whether the project's entries below it are out of sight.
+    cuts: bool,
 }
 
 /// The sandbox worked on what lies under a filesystem that is mounted in the project.
@@ -91,18 +123,13 @@ const HIDDEN: &str = "the project has something here that is hidden from the san
 /// See [`Spelling`].
 const FOLDED: &str = "the project's filesystem takes this name for another one that is there";
 
-impl Subject {
+impl Subject<'_> {
     /// The project has nothing of this name and can take nothing.
-    fn cannot_land(self, reason: &str, detail: &mut Detail) {
-        let entry = Entry {
-            path: self.path.clone(),
-            base: Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None },
-            project: EntryState::Absent,
-            sandbox: self.state,
-            level: self.level,
+    fn cannot_land(self, reason: &str, found: &mut Found) {
+        found.put(Entry {
             standing: Standing::Conflict(reason.to_owned()),
-        };
-        detail.entries.insert(self.path, entry);
+            ..Entry::new_in_sandbox(self.path.clone(), self.state, self.level)
+        });
     }
 }
 
@@ -114,61 +141,77 @@ struct Lower {
     nonempty: HashSet<RelPath>,
 }
 
+/// What was found so far.
+struct Found<'u> {
+    union: &'u Union,
+    /// Directories that hold something that can be applied.
+    filled: HashSet<&'u [u8]>,
+    lower: Lower,
+    changes: Vec<Change>,
+    detail: Detail,
+}
+
+impl Found<'_> {
+    /// Takes an entry: its change, if there is one, and the entry itself, unless it says no more.
+    fn put(&mut self, entry: Entry) {
+        if let Some(kind) = entry.kind() {
+            let (path, old) = (entry.path.clone(), entry.old());
+            if entry.is_plain(kind) {
+                self.changes.push(Change::new(path, kind, old, entry.sandbox));
+                return;
+            }
+            self.changes.push(Change::new(path, kind, old, entry.sandbox.clone()));
+        }
+        self.detail.entries.insert(entry.path.clone(), entry);
+    }
+}
+
 impl Judge<'_> {
     /// Judges every path of the union, and what of the project lies below replaced directories.
-    pub(crate) fn all(&self, union: &Union) -> Result<Detail, DeriveError> {
-        let mut subjects = Vec::new();
-        let mut lower = Lower::default();
+    pub(crate) fn all(&self, union: &Union) -> Result<(Vec<Change>, Detail), DeriveError> {
+        let mut found = Found {
+            union,
+            filled: filled_directories(union),
+            lower: Lower::default(),
+            changes: Vec::new(),
+            detail: Detail::default(),
+        };
         if self.spec.driver == WorkspaceDriver::Copy {
-            self.lower(union, &RelPath::root(), &mut lower)?;
+            self.lower(union, &RelPath::root(), &mut found.lower)?;
         }
-        let mut detail = Detail::default();
-        for (path, seen) in union {
-            let subject = self.subject(path, *seen)?;
+        for (path, seen) in union.iter() {
+            let subject = self.subject(path, seen)?;
             if let EntryState::Dir { mode } = subject.state {
-                detail.directories.insert(path.clone(), mode);
+                found.detail.directories.insert(path.clone(), mode);
             }
-            subjects.push(subject);
-            if seen.cuts() && !self.spec.is_hidden(path) {
-                self.lower(union, path, &mut lower)?;
-            }
+            self.one(subject, &mut found)?;
         }
-        let filled = filled_directories(&subjects);
-        for path in std::mem::take(&mut lower.paths) {
-            subjects.push(Subject { path, state: EntryState::Absent, level: None });
+        for path in std::mem::take(&mut found.lower.paths) {
+            let state = EntryState::Absent;
+            let subject = Subject { path: &path, state, level: None, made_ns: None, cuts: false };
+            self.one(subject, &mut found)?;
         }
-        let mut removed = BTreeSet::new();
-        for subject in subjects {
-            self.one(subject, &filled, &lower, &mut detail, &mut removed)?;
-        }
-        detail.removed_directories = removed;
-        Ok(detail)
+        Ok((found.changes, found.detail))
     }
 
-    fn subject(&self, path: &RelPath, seen: Seen) -> Result<Subject, DeriveError> {
-        let (level, state) = match seen {
-            Seen::Gone => (None, EntryState::Absent),
-            Seen::TooDeep => (None, EntryState::Special { what: skep_types::SpecialKind::TooDeep }),
-            Seen::Leaf { level } | Seen::Dir { level, .. } => {
-                let state = self.trees.levels[level]
-                    .state(path)
+    fn subject<'p>(&self, path: &'p RelPath, seen: Seen) -> Result<Subject<'p>, DeriveError> {
+        let (level, state, made_ns) = match seen {
+            Seen::Gone => (None, EntryState::Absent, None),
+            Seen::TooDeep => (None, EntryState::Special { what: SpecialKind::TooDeep }, None),
+            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => {
+                let (state, meta) = self.trees.levels[level]
+                    .state_and_meta(path)
                     .map_err(|source| DeriveError::read("sandbox", path, source))?;
-                (Some(level), state)
+                let made_ns = meta.and_then(|meta| self.trees.made_ns(level, &meta));
+                (Some(level), state, made_ns)
             }
         };
-        Ok(Subject { path: path.clone(), state, level })
+        Ok(Subject { path, state, level, made_ns, cuts: seen.cuts() })
     }
 
-    /// Collects what the project has below `top` and the union does not speak of.
+    /// Collects what the project has below the directory `top` and the union does not speak of.
     fn lower(&self, union: &Union, top: &RelPath, lower: &mut Lower) -> Result<(), DeriveError> {
         let error = |path: &RelPath, source| DeriveError::read("project", path, source);
-        match self.trees.project.stat(top) {
-            Err(source) if is_mounted_over(&source) => return Ok(()),
-            other => match other.map_err(|source| error(top, source))? {
-                Some(stat) if crate::base::is_dir(&stat) => {}
-                _ => return Ok(()),
-            },
-        }
         let mut pending = vec![top.clone()];
         while let Some(directory) = pending.pop() {
             let names = match self.trees.project.list(&directory) {
@@ -182,8 +225,10 @@ impl Judge<'_> {
                 if self.spec.is_hidden(&path) {
                     continue;
                 }
-                lower.nonempty.insert(directory.clone());
-                if union.contains_key(&path) {
+                if !lower.nonempty.contains(&directory) {
+                    lower.nonempty.insert(directory.clone());
+                }
+                if union.get(&path).is_some() {
                     continue;
                 }
                 if kind == rustix::fs::FileType::Directory {
@@ -195,74 +240,69 @@ impl Judge<'_> {
         Ok(())
     }
 
-    fn one(
-        &self,
-        subject: Subject,
-        filled: &HashSet<RelPath>,
-        lower: &Lower,
-        detail: &mut Detail,
-        removed: &mut BTreeSet<RelPath>,
-    ) -> Result<(), DeriveError> {
-        if self.spec.is_hidden(&subject.path) {
-            return self.hidden(subject.path, subject.state, subject.level, detail);
+    fn one(&self, subject: Subject<'_>, found: &mut Found<'_>) -> Result<(), DeriveError> {
+        if self.spec.is_hidden(subject.path) {
+            return self.hidden(subject, found);
         }
-        let error = |source| DeriveError::read("project", &subject.path, source);
-        let lands = !subject.state.is_absent() && !filled.contains(&subject.path);
-        let (project, stat) = match self.trees.project.state_and_stat(&subject.path) {
+        let error = |source| DeriveError::read("project", subject.path, source);
+        let lands = !subject.state.is_absent() && !found.filled.contains(subject.path.as_bytes());
+        let (project, stat) = match self.trees.project.state_and_meta(subject.path) {
             Err(source) if is_mounted_over(&source) => {
                 if lands {
-                    subject.cannot_land(MOUNTED_OVER, detail);
+                    subject.cannot_land(MOUNTED_OVER, found);
                 }
                 return Ok(());
             }
             other => other.map_err(error)?,
         };
-        if !self.spelling.is_exact(&subject.path).map_err(error)? {
+        let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
+        if subject.cuts && directory(&project) {
+            self.lower(found.union, subject.path, &mut found.lower)?;
+        }
+        if !self.spelling.is_exact(subject.path).map_err(error)? {
             if lands {
-                subject.cannot_land(FOLDED, detail);
+                subject.cannot_land(FOLDED, found);
             }
             return Ok(());
         }
-        let Subject { path, state: sandbox, level } = subject;
-        if sandbox == project || self.is_dependency(&path, &sandbox)? {
+        let Subject { path, state: sandbox, level, made_ns, .. } = subject;
+        if sandbox == project || self.is_dependency(path, &sandbox)? {
             return Ok(());
         }
-        let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
-        if sandbox.is_absent() && directory(&project) && lower.nonempty.contains(&path) {
+        if sandbox.is_absent() && directory(&project) && found.lower.nonempty.contains(path) {
             // Its entries are changes of their own; it goes when the last of them goes.
-            detail.implied.insert(path.clone(), EntryState::Absent);
-            removed.insert(path);
+            found.detail.implied.insert(path.clone(), EntryState::Absent);
+            found.detail.removed_directories.insert(path.clone());
             return Ok(());
         }
-        if sandbox.is_absent() && directory(&project) && self.holds_hidden(&path)? {
+        if sandbox.is_absent() && directory(&project) && self.holds_hidden(path)? {
             // All that is left in it was never in the view, and stays.
             return Ok(());
         }
         if project.is_absent()
-            && filled.contains(&path)
+            && found.filled.contains(path.as_bytes())
             && let EntryState::Dir { mode } = sandbox
-            && mode == self.ordinary(&path, mode, detail)?
+            && mode == self.ordinary(path, mode, &found.detail)?
         {
             // It comes with the first of its entries.
-            detail.implied.insert(path, sandbox);
+            found.detail.implied.insert(path.clone(), sandbox);
             return Ok(());
         }
-        let made_ns = if project.is_absent() { self.made(&path, level)? } else { None };
         let question = Question {
-            path: &path,
+            path,
             project: &project,
             stat: stat.as_ref(),
-            made_ns,
+            made_ns: made_ns.filter(|_| project.is_absent()),
             removed: sandbox.is_absent(),
         };
-        let base = self.resolver.base(&question)?;
+        let (base, path) = (self.resolver.base(&question)?, path.clone());
         let mut entry = Entry { path, base, project, sandbox, level, standing: Standing::Clean };
         if entry.base.state.as_ref() == Some(&entry.sandbox) {
-            Self::unchanged(entry, detail);
+            Self::unchanged(entry, found);
             return Ok(());
         }
         entry.standing = self.standing(&entry)?;
-        detail.entries.insert(entry.path.clone(), entry);
+        found.put(entry);
         Ok(())
     }
 
@@ -272,8 +312,8 @@ impl Judge<'_> {
         let parent = path.parent().unwrap_or_default();
         let above = match detail.directories.get(&parent) {
             Some(mode) => *mode,
-            None => match self.trees.project.stat(&parent) {
-                Ok(stat) => stat.map_or(0, |stat| stat.st_mode),
+            None => match self.trees.project.meta(&parent) {
+                Ok(stat) => stat.map_or(0, |stat| stat.mode),
                 Err(source) => return Err(DeriveError::read("project", &parent, source)),
             },
         };
@@ -281,41 +321,34 @@ impl Judge<'_> {
     }
 
     /// The sandbox has what the base had, and the project has something else.
-    fn unchanged(mut entry: Entry, detail: &mut Detail) {
+    fn unchanged(mut entry: Entry, found: &mut Found<'_>) {
+        let directories = &found.detail.directories;
         let parent_gone = entry
             .path
             .parent()
-            .is_some_and(|parent| !parent.is_root() && !detail.directories.contains_key(&parent));
+            .is_some_and(|parent| !parent.is_root() && !directories.contains_key(&parent));
         if parent_gone && !entry.project.is_absent() {
             entry.standing = Standing::Conflict(
                 "added in the project, inside a directory that the sandbox removed".to_owned(),
             );
-            detail.entries.insert(entry.path.clone(), entry);
+            found.put(entry);
         } else {
-            detail.stale.insert(entry.path.clone(), entry);
+            found.detail.stale.insert(entry.path.clone(), entry);
         }
     }
 
-    fn hidden(
-        &self,
-        path: RelPath,
-        sandbox: EntryState,
-        level: Option<usize>,
-        detail: &mut Detail,
-    ) -> Result<(), DeriveError> {
-        if sandbox.is_absent() {
+    fn hidden(&self, subject: Subject<'_>, found: &mut Found<'_>) -> Result<(), DeriveError> {
+        let Subject { path, state, level, .. } = subject;
+        if state.is_absent() {
             return Ok(());
         }
-        let standing = match self.trees.project.stat(&path) {
+        let standing = match self.trees.project.meta(path) {
             Ok(None) => Standing::Clean,
             Ok(Some(_)) => Standing::Conflict(HIDDEN.to_owned()),
             Err(source) if is_mounted_over(&source) => Standing::Conflict(MOUNTED_OVER.to_owned()),
-            Err(source) => return Err(DeriveError::read("project", &path, source)),
+            Err(source) => return Err(DeriveError::read("project", path, source)),
         };
-        let base = Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None };
-        let project = EntryState::Absent;
-        let entry = Entry { path: path.clone(), base, project, sandbox, level, standing };
-        detail.entries.insert(path, entry);
+        found.put(Entry { standing, ..Entry::new_in_sandbox(path.clone(), state, level) });
         Ok(())
     }
 
@@ -330,11 +363,6 @@ impl Judge<'_> {
             }
         }
         Ok(false)
-    }
-
-    fn made(&self, path: &RelPath, level: Option<usize>) -> Result<Option<i128>, DeriveError> {
-        let Some(level) = level else { return Ok(None) };
-        self.trees.made_ns(level, path)
     }
 
     fn standing(&self, entry: &Entry) -> Result<Standing, DeriveError> {
@@ -388,7 +416,7 @@ impl Judge<'_> {
             let found = self
                 .trees
                 .project
-                .stat(hidden)
+                .meta(hidden)
                 .map_err(|source| DeriveError::read("project", hidden, source))?;
             if found.is_some() {
                 return Ok(true);
@@ -461,10 +489,17 @@ pub(crate) fn merge_modes(base: u32, ours: u32, theirs: u32) -> Option<u32> {
 }
 
 /// Directories that hold something that can be applied.
-fn filled_directories(subjects: &[Subject]) -> HashSet<RelPath> {
-    subjects
-        .iter()
-        .filter(|subject| !matches!(subject.state, EntryState::Absent | EntryState::Special { .. }))
-        .filter_map(|subject| subject.path.parent())
-        .collect()
+fn filled_directories(union: &Union) -> HashSet<&[u8]> {
+    let mut filled = HashSet::new();
+    let mut last: Option<&[u8]> = None;
+    for (path, _) in union.iter().filter(|(_, seen)| seen.lands()) {
+        let bytes = path.as_bytes();
+        let parent = &bytes[..bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        // Paths are sorted: those of one directory come in a row.
+        if last != Some(parent) {
+            filled.insert(parent);
+            last = Some(parent);
+        }
+    }
+    filled
 }

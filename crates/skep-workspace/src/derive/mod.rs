@@ -13,12 +13,14 @@ use crate::base::memory::Memory;
 use crate::base::{Proof, Resolver};
 use crate::error::DeriveError;
 use crate::git::Repository;
+use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use crate::union;
 use skep_types::{
     Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, RelPath, Totals,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything a sandbox changed, and what planning needs to know about it.
@@ -36,13 +38,15 @@ pub struct Derived {
     pub totals: Totals,
     /// What the project was at create: a commit, or a word saying that there is none.
     pub base_word: String,
+    /// Bytes of small files that were read on the way.
+    pub kept: Kept,
     pub(crate) detail: Detail,
 }
 
 /// What planning needs beyond the changes themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Detail {
-    /// Every path with a pending difference or a conflict.
+    /// Every path with a pending difference or a conflict, without those that a change says all of.
     pub entries: BTreeMap<RelPath, Entry>,
     /// Permission bits of the directories the sandbox's levels have.
     pub directories: BTreeMap<RelPath, u32>,
@@ -53,32 +57,78 @@ pub(crate) struct Detail {
     pub removed_directories: BTreeSet<RelPath>,
     /// Paths where the sandbox holds the base unchanged while the project moved on.
     pub stale: BTreeMap<RelPath, Entry>,
-    /// For an ignored path, the topmost path that the ignore rules match.
-    pub ignored_tops: BTreeMap<RelPath, RelPath>,
+    /// The topmost paths that the ignore rules match, of those that are ignored.
+    pub ignored_tops: BTreeSet<RelPath>,
+}
+
+impl Detail {
+    /// The entry of a change.
+    fn of<'a>(&'a self, change: &Change) -> Cow<'a, Entry> {
+        match self.entries.get(&change.path) {
+            Some(entry) => Cow::Borrowed(entry),
+            None => Cow::Owned(Entry::of_plain(change)),
+        }
+    }
+
+    /// The topmost path above an ignored path (or it itself) that the ignore rules match.
+    pub(crate) fn ignored_top(&self, path: &RelPath) -> Option<RelPath> {
+        let above = path.ancestors().filter(|above| self.ignored_tops.contains(above)).last();
+        above.or_else(|| self.ignored_tops.contains(path).then(|| path.clone()))
+    }
+}
+
+impl Derived {
+    /// Everything known of a path with a change or a conflict.
+    pub(crate) fn entry(&self, path: &RelPath) -> Option<Cow<'_, Entry>> {
+        if let Some(entry) = self.detail.entries.get(path) {
+            return Some(Cow::Borrowed(entry));
+        }
+        let at = self.changes.binary_search_by(|change| change.path.cmp(path)).ok()?;
+        self.changes.get(at).map(|change| self.detail.of(change))
+    }
 }
 
 /// Derives the change set of a workspace. Nothing may write to it meanwhile (see DESIGN.md §5).
 pub fn derive(spec: &WorkspaceSpec, options: &DeriveOptions) -> Result<Derived, DeriveError> {
-    let trees = Trees::open(spec)?;
-    let memory = Memory::load(&spec.memory)?;
-    let union = union::read(&trees, Markers::of(spec.driver))?;
-    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
-    let git = Repository::new(&spec.project, spec.base.commit.as_deref());
-    let resolver = Resolver::new(proof, &memory, &git, &spec.memory);
-    let contents = Contents { trees: &trees, memory: &memory, limit: options.max_hunk_bytes };
-    let spelling = spelling::Spelling::new(&trees.project, spec.driver);
-    let judge =
-        judge::Judge { spec, trees: &trees, resolver: &resolver, contents: &contents, spelling };
-    let mut detail = judge.all(&union)?;
-    let mut changes = build_changes(&detail);
-    ignored::mark(spec, &trees.project, &git, &mut changes, &mut detail)?;
-    describe_all(&mut changes, &detail, &contents, options.max_total_bytes)?;
-    renames::detect(&mut changes, &detail, &contents)?;
-    changes.sort_by(|left, right| left.path.cmp(&right.path));
-    Ok(finish(spec, changes, detail))
+    let kept = Kept::default();
+    let (changes, detail) = look(spec, options, &kept)?;
+    Ok(finish(spec, changes, detail, kept))
 }
 
-fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail) -> Derived {
+fn look(
+    spec: &WorkspaceSpec,
+    options: &DeriveOptions,
+    kept: &Kept,
+) -> Result<(Vec<Change>, Detail), DeriveError> {
+    let trees = Trees::open(spec)?;
+    let held = trees.held(kept);
+    let memory = Memory::load(&spec.memory)?;
+    let git = Repository::new(&spec.project, spec.base.commit.as_deref());
+    let contents = Contents { trees: &held, memory: &memory, limit: options.max_hunk_bytes };
+    let (mut changes, mut detail) = judged(spec, &contents, &git)?;
+    changes.sort_by(|left, right| left.path.cmp(&right.path));
+    ignored::mark(spec, &held.project, &git, &mut changes, &mut detail)?;
+    describe_all(&mut changes, &detail, &contents, options.max_total_bytes)?;
+    renames::detect(&mut changes, &detail, &contents)?;
+    Ok((changes, detail))
+}
+
+/// Every path of the upper and the layers, against base and project.
+fn judged(
+    spec: &WorkspaceSpec,
+    contents: &Contents<'_>,
+    git: &Repository,
+) -> Result<(Vec<Change>, Detail), DeriveError> {
+    let (trees, memory) = (contents.trees, contents.memory);
+    let union = union::read(&trees.levels, Markers::of(spec.driver))?;
+    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
+    let resolver = Resolver::new(proof, memory, git, &spec.memory);
+    let spelling = spelling::Spelling::new(&trees.project, spec.driver);
+    let judge = judge::Judge { spec, trees, resolver: &resolver, contents, spelling };
+    judge.all(&union)
+}
+
+fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail, kept: Kept) -> Derived {
     let mut conflicts = Vec::new();
     let mut drift = Vec::new();
     for entry in detail.entries.values() {
@@ -98,7 +148,7 @@ fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail) -> Derived
     let digest = ChangeSet::digest_of(&changes, &detail.implied);
     let totals = totals(&changes);
     let base_word = spec.base.commit.clone().unwrap_or_else(|| "no commit".to_owned());
-    Derived { changes, conflicts, drift, digest, totals, base_word, detail }
+    Derived { changes, conflicts, drift, digest, totals, base_word, kept, detail }
 }
 
 fn totals(changes: &[Change]) -> Totals {
@@ -126,11 +176,15 @@ fn describe_all(
     for ignored in [false, true] {
         for change in changes.iter_mut().filter(|change| change.ignored == ignored) {
             let size = file_size(&change.old).saturating_add(file_size(&change.new));
-            if size > left {
-                change.too_large = size > 0;
+            if size == 0 {
+                // Nothing was there and nothing is.
                 continue;
             }
-            contents.describe(&detail.entries[&change.path], change)?;
+            if size > left {
+                change.too_large = true;
+                continue;
+            }
+            contents.describe(&detail.of(change), change)?;
             left -= size.min(left);
         }
     }
@@ -142,15 +196,6 @@ fn file_size(state: &EntryState) -> u64 {
         EntryState::File { size, .. } => *size,
         _ => 0,
     }
-}
-
-fn build_changes(detail: &Detail) -> Vec<Change> {
-    let mut changes = Vec::new();
-    for entry in detail.entries.values() {
-        let Some(kind) = entry.kind() else { continue };
-        changes.push(Change::new(entry.path.clone(), kind, entry.old(), entry.sandbox.clone()));
-    }
-    changes
 }
 
 /// What happened between two states; `None` when nothing did.

@@ -23,31 +23,9 @@ pub(super) fn detect(
     detail: &Detail,
     contents: &Contents<'_>,
 ) -> Result<(), DeriveError> {
-    let special: BTreeSet<RelPath> = changes
-        .iter()
-        .filter(|change| change.kind == ChangeKind::Special)
-        .map(|change| change.path.clone())
-        .collect();
-    // Only among what an approval can take and takes together: not below a special file, and not
-    // ignored, else a deletion in the sources could hide in a build directory.
-    let candidates = |kind: ChangeKind, side: fn(&Change) -> &EntryState| -> BTreeSet<RelPath> {
-        changes
-            .iter()
-            .filter(|change| change.kind == kind && !change.ignored)
-            .filter(|change| matches!(side(change), EntryState::File { size: 1.., .. }))
-            .map(|change| change.path.clone())
-            .filter(|path| detail.entries[path].standing == Standing::Clean)
-            .filter(|path| !path.ancestors().any(|parent| special.contains(&parent)))
-            .collect()
-    };
-    let mut deleted = candidates(ChangeKind::Deleted, |change| &change.old);
-    let mut added = candidates(ChangeKind::Added, |change| &change.new);
-    let mut pairs = exact_pairs(&deleted, &added, detail);
-    let moved: BTreeSet<RelPath> = pairs.values().cloned().collect();
-    deleted.retain(|path| !moved.contains(path));
-    added.retain(|path| !pairs.contains_key(path));
-    if deleted.len() <= MAX_CANDIDATES && added.len() <= MAX_CANDIDATES {
-        pairs.extend(similar_pairs(&deleted, &added, detail, contents)?);
+    let pairs = pairs(changes, detail, contents)?;
+    if pairs.is_empty() {
+        return Ok(());
     }
     for change in changes.iter_mut().filter(|change| change.kind == ChangeKind::Added) {
         if let Some(old) = pairs.get(&change.path) {
@@ -59,6 +37,49 @@ pub(super) fn detect(
     Ok(())
 }
 
+/// New path to old path. The changes come sorted.
+fn pairs(
+    changes: &[Change],
+    detail: &Detail,
+    contents: &Contents<'_>,
+) -> Result<BTreeMap<RelPath, RelPath>, DeriveError> {
+    let special: BTreeSet<&RelPath> = changes
+        .iter()
+        .filter(|change| change.kind == ChangeKind::Special)
+        .map(|change| &change.path)
+        .collect();
+    let below_special = |path: &RelPath| {
+        !special.is_empty() && path.ancestors().any(|parent| special.contains(&parent))
+    };
+    // Only among what an approval can take and takes together: not below a special file, and not
+    // ignored, else a deletion in the sources could hide in a build directory.
+    let candidates = |kind: ChangeKind, side: fn(&Change) -> &EntryState| -> Vec<&Change> {
+        changes
+            .iter()
+            .filter(|change| change.kind == kind && !change.ignored)
+            .filter(|change| matches!(side(change), EntryState::File { size: 1.., .. }))
+            .filter(|change| {
+                let entry = detail.entries.get(&change.path);
+                entry.is_none_or(|entry| entry.standing == Standing::Clean)
+            })
+            .filter(|change| !below_special(&change.path))
+            .collect()
+    };
+    let mut deleted = candidates(ChangeKind::Deleted, |change| &change.old);
+    if deleted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut added = candidates(ChangeKind::Added, |change| &change.new);
+    let mut pairs = exact_pairs(&deleted, &added);
+    let moved: BTreeSet<&RelPath> = pairs.values().collect();
+    deleted.retain(|change| !moved.contains(&change.path));
+    added.retain(|change| !pairs.contains_key(&change.path));
+    if deleted.len() <= MAX_CANDIDATES && added.len() <= MAX_CANDIDATES {
+        pairs.extend(similar_pairs(&deleted, &added, detail, contents)?);
+    }
+    Ok(pairs)
+}
+
 fn hash_of(state: &EntryState) -> Option<ContentHash> {
     match state {
         EntryState::File { hash, .. } => Some(*hash),
@@ -67,29 +88,25 @@ fn hash_of(state: &EntryState) -> Option<ContentHash> {
 }
 
 /// New path to old path, where the content is the same; the same file name is preferred.
-fn exact_pairs(
-    deleted: &BTreeSet<RelPath>,
-    added: &BTreeSet<RelPath>,
-    detail: &Detail,
-) -> BTreeMap<RelPath, RelPath> {
+fn exact_pairs(deleted: &[&Change], added: &[&Change]) -> BTreeMap<RelPath, RelPath> {
     let mut by_hash: HashMap<ContentHash, Vec<&RelPath>> = HashMap::new();
-    for path in deleted {
-        if let Some(hash) = hash_of(&detail.entries[path].old()) {
-            by_hash.entry(hash).or_default().push(path);
+    for change in deleted {
+        if let Some(hash) = hash_of(&change.old) {
+            by_hash.entry(hash).or_default().push(&change.path);
         }
     }
     let mut pairs = BTreeMap::new();
     for same_name in [true, false] {
         for new in added {
-            if pairs.contains_key(new) {
+            let Some(hash) = hash_of(&new.new) else { continue };
+            let Some(olds) = by_hash.get_mut(&hash) else { continue };
+            if pairs.contains_key(&new.path) {
                 continue;
             }
-            let Some(hash) = hash_of(&detail.entries[new].sandbox) else { continue };
-            let Some(olds) = by_hash.get_mut(&hash) else { continue };
             let found =
-                olds.iter().position(|old| !same_name || old.file_name() == new.file_name());
+                olds.iter().position(|old| !same_name || old.file_name() == new.path.file_name());
             if let Some(index) = found {
-                pairs.insert(new.clone(), olds.remove(index).clone());
+                pairs.insert(new.path.clone(), olds.remove(index).clone());
             }
         }
     }
@@ -127,8 +144,8 @@ impl Lines {
 }
 
 fn similar_pairs(
-    deleted: &BTreeSet<RelPath>,
-    added: &BTreeSet<RelPath>,
+    deleted: &[&Change],
+    added: &[&Change],
     detail: &Detail,
     contents: &Contents<'_>,
 ) -> Result<BTreeMap<RelPath, RelPath>, DeriveError> {
@@ -136,9 +153,9 @@ fn similar_pairs(
         return Ok(BTreeMap::new());
     }
     let mut olds = Vec::new();
-    for path in deleted {
-        if let Some(lines) = contents.base(&detail.entries[path])?.as_deref().and_then(Lines::of) {
-            olds.push((path, lines));
+    for change in deleted {
+        if let Some(lines) = contents.base(&detail.of(change))?.as_deref().and_then(Lines::of) {
+            olds.push((&change.path, lines));
         }
     }
     let mut postings: HashMap<u64, Vec<usize>> = HashMap::new();
@@ -149,14 +166,14 @@ fn similar_pairs(
     }
     let mut scored = Vec::new();
     for new in added {
-        let bytes = contents.sandbox(&detail.entries[new])?;
+        let bytes = contents.sandbox(&detail.of(new))?;
         let Some(lines) = bytes.as_deref().and_then(Lines::of) else { continue };
         for index in likely(&lines, &postings) {
             let (old, old_lines) = &olds[index];
             let shared = lines.shared(old_lines);
             let larger = lines.size.max(old_lines.size);
             if shared * 2 >= larger {
-                scored.push((shared * 10_000 / larger, (*old).clone(), new.clone()));
+                scored.push((shared * 10_000 / larger, (*old).clone(), new.path.clone()));
             }
         }
     }
@@ -195,7 +212,8 @@ fn join(
     detail: &Detail,
     contents: &Contents<'_>,
 ) -> Result<(), DeriveError> {
-    let (from, to) = (&detail.entries[old], &detail.entries[&change.path]);
+    let to = detail.of(change);
+    let from = &detail.entries[old];
     change.kind = ChangeKind::Renamed;
     change.renamed_from = Some(old.clone());
     change.old = from.old();
@@ -204,7 +222,7 @@ fn join(
     if hash_of(&change.old) == hash_of(&change.new) || change.binary {
         return Ok(());
     }
-    if let (Some(before), Some(after)) = (contents.base(from)?, contents.sandbox(to)?) {
+    if let (Some(before), Some(after)) = (contents.base(from)?, contents.sandbox(&to)?) {
         let diff = diff_lines(&change.path, &before, &after);
         (change.hunks, change.added, change.removed) = (diff.hunks, diff.added, diff.removed);
     }

@@ -9,7 +9,8 @@
 //! workspaces that are made without it can meet this; those look at directories as a whole anyway.
 
 use crate::error::is_mounted_over;
-use crate::tree::{TreeRoot, means_absent};
+use crate::held::Held;
+use crate::tree::means_absent;
 use skep_types::{RelPath, WorkspaceDriver};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -22,12 +23,12 @@ type Names = Option<Rc<HashSet<Vec<u8>>>>;
 /// Compares names with those that the project's directories list.
 pub(crate) struct Spelling<'a> {
     /// The project, where names may fold.
-    project: Option<&'a TreeRoot>,
+    project: Option<&'a Held<'a>>,
     listed: RefCell<HashMap<RelPath, Names>>,
 }
 
 impl<'a> Spelling<'a> {
-    pub(crate) fn new(project: &'a TreeRoot, driver: WorkspaceDriver) -> Self {
+    pub(crate) fn new(project: &'a Held<'a>, driver: WorkspaceDriver) -> Self {
         let folds = match driver {
             WorkspaceDriver::OverlayUserns | WorkspaceDriver::OverlayRoot => false,
             WorkspaceDriver::FuseOverlayfs | WorkspaceDriver::Copy => true,
@@ -42,14 +43,14 @@ impl<'a> Spelling<'a> {
         for name in path.components() {
             let at = parent.join(name).map_err(io::Error::other)?;
             match self.names(project, parent)? {
-                Some(names) if !names.contains(name) => return Ok(project.stat(&at)?.is_none()),
+                Some(names) if !names.contains(name) => return Ok(project.meta(&at)?.is_none()),
                 _ => parent = at,
             }
         }
         Ok(true)
     }
 
-    fn names(&self, project: &TreeRoot, directory: RelPath) -> io::Result<Names> {
+    fn names(&self, project: &Held<'_>, directory: RelPath) -> io::Result<Names> {
         if let Some(names) = self.listed.borrow().get(&directory) {
             return Ok(names.clone());
         }

@@ -16,9 +16,11 @@ use crate::apply::{Source, Target};
 use crate::base::memory::{Memory, Settled};
 use crate::derive::{Contents, Derived, Entry};
 use crate::error::{DeriveError, PlanError};
+use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use select::{Pick, Picked, Purpose};
 use skep_types::{Change, ChangeKind, Conflict, EntryState, RelPath, Selection};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// What an approval does, as data.
@@ -32,6 +34,13 @@ pub struct Plan {
     pub remaining: usize,
     /// Those among them that were set apart.
     pub apart: usize,
+}
+
+impl Plan {
+    /// Whether it changes something at `path`.
+    pub fn has(&self, path: &RelPath) -> bool {
+        self.targets.binary_search_by(|target| target.path.cmp(path)).is_ok()
+    }
 }
 
 /// Plans the approval of a selection. The project is not touched; base bytes that an undo or a later
@@ -63,7 +72,9 @@ pub fn plan_leaving(
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
-    let contents = Contents { trees: &trees, memory: &memory, limit };
+    let kept = Kept::default();
+    let held = trees.held(&kept);
+    let contents = Contents { trees: &held, memory: &memory, limit };
     let mut planner = Planner {
         derived,
         trees: &trees,
@@ -140,15 +151,15 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn entry(&self, path: &RelPath) -> Result<&Entry, PlanError> {
+    fn entry(&self, path: &RelPath) -> Result<Entry, PlanError> {
         let stale = || PlanError::Stale { path: path.clone() };
-        self.derived.detail.entries.get(path).ok_or_else(stale)
+        self.derived.entry(path).map(Cow::into_owned).ok_or_else(stale)
     }
 
     fn change(&mut self, change: &Change, pick: &Pick) -> Result<(), PlanError> {
-        let entry = self.entry(&change.path)?.clone();
+        let entry = self.entry(&change.path)?;
         let from = match &change.renamed_from {
-            Some(old) => Some(self.entry(old)?.clone()),
+            Some(old) => Some(self.entry(old)?),
             None => None,
         };
         self.keep_bytes(&entry)?;
@@ -242,7 +253,7 @@ impl Planner<'_> {
     fn make_directory(&mut self, path: &RelPath) {
         let mode = self.derived.detail.directories.get(path).copied().unwrap_or(0o755);
         // Bits that are a change of their own come when that is taken.
-        let apart = self.derived.detail.entries.contains_key(path);
+        let apart = self.derived.entry(path).is_some();
         let mode = if apart { crate::derive::ordinary_directory(mode) } else { mode };
         let after = EntryState::Dir { mode };
         let target = Target {

@@ -6,6 +6,7 @@ use crate::apply::Source;
 use crate::base::memory::{Memory, Settled};
 use crate::derive::{Contents, Derived, Entry, MergedBytes, Standing};
 use crate::error::DeriveError;
+use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use skep_types::{Conflict, EntryState};
 
@@ -26,7 +27,9 @@ pub fn rebase(spec: &WorkspaceSpec, derived: &Derived) -> Result<Rebased, Derive
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
-    let contents = Contents { trees: &trees, memory: &memory, limit };
+    let kept = Kept::default();
+    let held = trees.held(&kept);
+    let contents = Contents { trees: &held, memory: &memory, limit };
     let (mut writes, mut paths) = (Vec::new(), Vec::new());
     for entry in derived.detail.entries.values() {
         let Standing::Merges(merge) = &entry.standing else { continue };

@@ -11,6 +11,7 @@ use crate::apply::Source;
 use crate::base::memory::Memory;
 use crate::derive::{Contents, Derived, Entry, Standing};
 use crate::error::PlanError;
+use crate::held::Kept;
 use crate::hunks::apply_hunks;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use skep_types::{Change, ChangeKind, EntryState, Hunk, RelPath, Selection};
@@ -49,17 +50,20 @@ pub fn reject(
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
-    let contents = Contents { trees: &trees, memory: &memory, limit };
+    let kept = Kept::default();
+    let held = trees.held(&kept);
+    let contents = Contents { trees: &held, memory: &memory, limit };
     let mut writes = BTreeMap::new();
     let mut settlement = Settlement::default();
     for change in &derived.changes {
         let Some(pick) = picked.get(&change.path) else { continue };
         let stale = || PlanError::Stale { path: change.path.clone() };
-        let entry = derived.detail.entries.get(&change.path).ok_or_else(stale)?;
+        let entry = derived.entry(&change.path).ok_or_else(stale)?;
         let from = match &change.renamed_from {
-            Some(old) => Some(derived.detail.entries.get(old).ok_or_else(stale)?),
+            Some(old) => Some(derived.entry(old).ok_or_else(stale)?),
             None => None,
         };
+        let (entry, from) = (entry.as_ref(), from.as_deref());
         match pick {
             Pick::Whole => {
                 for entry in [Some(entry), from].into_iter().flatten() {
@@ -187,9 +191,11 @@ fn drop_directories(
 
 /// What the sandbox has in each of its directories.
 fn children_of(derived: &Derived) -> BTreeMap<RelPath, BTreeSet<&RelPath>> {
+    let changed = derived.changes.iter().filter(|change| !change.new.is_absent());
     let present = derived.detail.entries.values().filter(|entry| !entry.sandbox.is_absent());
+    let present = present.map(|entry| &entry.path).chain(changed.map(|change| &change.path));
     let mut children: BTreeMap<RelPath, BTreeSet<&RelPath>> = BTreeMap::new();
-    for path in present.map(|entry| &entry.path).chain(derived.detail.directories.keys()) {
+    for path in present.chain(derived.detail.directories.keys()) {
         if let Some(parent) = path.parent() {
             children.entry(parent).or_default().insert(path);
         }

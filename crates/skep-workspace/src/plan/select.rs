@@ -191,7 +191,7 @@ impl Pattern {
     /// Whether it names the ignored directory (or something in it) under which `path` lies.
     fn names_ignored(&self, derived: &Derived, path: &RelPath) -> bool {
         let Self::Path(named) = self else { return false };
-        derived.detail.ignored_tops.get(path).is_some_and(|top| named.starts_with(top))
+        derived.detail.ignored_top(path).is_some_and(|top| named.starts_with(&top))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::base::memory::Memory;
 use crate::derive::{Contents, Derived};
 use crate::error::DeriveError;
+use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use skep_types::{EntryState, RelPath};
 
@@ -32,17 +33,19 @@ pub fn three_sides(
     derived: &Derived,
     path: &RelPath,
 ) -> Result<Option<Sides>, DeriveError> {
-    let Some(entry) = derived.detail.entries.get(path) else { return Ok(None) };
+    let Some(entry) = derived.entry(path) else { return Ok(None) };
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
-    let contents = Contents { trees: &trees, memory: &memory, limit };
+    let kept = Kept::default();
+    let held = trees.held(&kept);
+    let contents = Contents { trees: &held, memory: &memory, limit };
     let base = match &entry.base.state {
         None => None,
-        Some(state) => Some(Side { state: state.clone(), bytes: contents.base(entry)? }),
+        Some(state) => Some(Side { state: state.clone(), bytes: contents.base(&entry)? }),
     };
     let project =
         Side { state: entry.project.clone(), bytes: contents.project(path, &entry.project)? };
-    let sandbox = Side { state: entry.sandbox.clone(), bytes: contents.sandbox(entry)? };
+    let sandbox = Side { state: entry.sandbox.clone(), bytes: contents.sandbox(&entry)? };
     Ok(Some(Sides { base, project, sandbox }))
 }
