@@ -34,6 +34,13 @@ impl ByteString {
     }
 }
 
+/// Compared and hashed as its bytes are, so that a set of these is asked with bytes.
+impl std::borrow::Borrow<[u8]> for ByteString {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl From<Vec<u8>> for ByteString {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes)

@@ -114,6 +114,12 @@ impl RelPath {
         Some(Self(self.0[..cut].to_vec()))
     }
 
+    /// The bytes of [`RelPath::parent`]; nothing for the root, too.
+    pub fn parent_bytes(&self) -> &[u8] {
+        let cut = self.0.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        &self.0[..cut]
+    }
+
     /// The parents from the nearest up to and including the root.
     pub fn ancestors(&self) -> impl Iterator<Item = RelPath> {
         std::iter::successors(self.parent(), RelPath::parent)

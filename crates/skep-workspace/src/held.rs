@@ -376,3 +376,87 @@ fn read_about(reader: &mut impl Read, expected: u64) -> io::Result<Vec<u8>> {
     bytes.truncate(filled);
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    /// A tree with everything in it, and names that lead nowhere.
+    fn scene() -> (tempfile::TempDir, Vec<RelPath>) {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("real/deep")).unwrap();
+        std::fs::write(at("real/file"), "bytes").unwrap();
+        std::fs::write(at("real/empty"), "").unwrap();
+        std::fs::write(at("real/deep/large"), vec![7; 2 * SMALL as usize]).unwrap();
+        symlink("real", at("link")).unwrap();
+        symlink("/etc/passwd", at("out")).unwrap();
+        let fifo = at("real/fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+            .unwrap();
+        let names = "real real/file real/empty real/deep/large real/fifo link out link/file \
+                     out/x real/file/below none none/below real/deep/none";
+        let mut paths: Vec<RelPath> = names.split_whitespace().map(path).collect();
+        paths.push(RelPath::root());
+        (dir, paths)
+    }
+
+    #[test]
+    fn says_of_every_path_what_the_tree_says() {
+        let (dir, paths) = scene();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let kept = Kept::default();
+        let held = Held::keeping(&root, &kept);
+        // Twice: the second time directories are open, and bytes are kept.
+        for path in paths.iter().chain(&paths) {
+            let (state, stat) = root.state_and_stat(path).unwrap();
+            let (found, meta) = held.state_and_meta(path).unwrap();
+            assert_eq!(found, state, "{path}");
+            assert_eq!(
+                meta.map(|meta| Meta { made_ns: None, ..meta }),
+                stat.map(|stat| Meta::of(&stat)),
+                "{path}"
+            );
+            assert_eq!(held.open_file(path).is_ok(), root.open_file(path).is_ok(), "{path}");
+        }
+        assert_eq!(kept.get(&ContentHash::of(b"bytes")).unwrap().as_ref(), b"bytes");
+        assert!(kept.get(&ContentHash::of(&vec![7; 2 * SMALL as usize])).is_none());
+        let mut names = held.list(&path("real")).unwrap();
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(names, root.list(&path("real")).unwrap());
+    }
+
+    #[test]
+    fn a_directory_that_gave_way_is_left_when_it_is_looked_for_anew() {
+        let (dir, _) = scene();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let held = Held::new(&root);
+        assert!(held.meta(&path("real/file")).unwrap().is_some());
+        std::fs::rename(dir.path().join("real"), dir.path().join("moved")).unwrap();
+        symlink("/etc", dir.path().join("real")).unwrap();
+        // What was resolved is the directory that was meant, and never what a link leads to.
+        assert_eq!(held.read(&path("real/file"), 9).unwrap(), b"bytes");
+        assert!(held.meta(&path("real/passwd")).unwrap().is_none());
+        held.forget();
+        assert!(held.meta(&path("real/file")).unwrap().is_none());
+        assert!(held.meta(&path("real/passwd")).unwrap().is_none());
+    }
+
+    #[test]
+    fn few_directories_are_open_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let held = Held::new(&root);
+        for number in 0..3 * HELD {
+            std::fs::create_dir(dir.path().join(number.to_string())).unwrap();
+            std::fs::write(dir.path().join(format!("{number}/file")), "").unwrap();
+            assert!(held.meta(&path(&format!("{number}/file"))).unwrap().is_some());
+        }
+        assert_eq!(held.places.borrow().len(), HELD);
+    }
+}

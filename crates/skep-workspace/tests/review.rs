@@ -162,6 +162,32 @@ fn a_file_saved_beside_does_not_disturb() {
     assert_eq!(project_text(&world, "src/a"), "agent\n");
 }
 
+/// Of a directory with thousands of new files one note is kept, and it says the same as one for each.
+#[test]
+fn what_is_new_in_a_crowd_stays_new_when_the_user_works_beside_it() {
+    let mut world = world(&[("src", Node::Dir(0o755)), ("src/a", file("base\n"))]);
+    world.put(&path("src/a"), file("agent\n"));
+    world.put(&path("new"), Node::Dir(0o755));
+    world.put(&path("new/deep"), Node::Dir(0o755));
+    for number in 0..1_200 {
+        world.put(&path(&format!("src/{number}")), file("new\n"));
+        world.put(&path(&format!("new/deep/{number}")), file("new\n"));
+    }
+    capture(&world.spec).unwrap();
+    let index = std::fs::read_to_string(world.spec.memory.join("index")).unwrap();
+    assert!(index.lines().count() < 20, "{index}");
+    later();
+    host_write(&world, "src/7", "the user's\n");
+    host_write(&world, "src/host", "host\n");
+    remove(&world.spec.project.join("src/a"));
+    std::fs::create_dir_all(world.spec.project.join("new/deep")).unwrap();
+    host_write(&world, "new/deep/8", "the user's\n");
+    assert_eq!(conflicts(&world), ["new/deep/8", "src/7", "src/a"]);
+    approve(&world, &of_paths(&["src/9", "new/deep/9"]), 1);
+    assert_eq!(project_text(&world, "src/9"), "new\n");
+    assert_eq!(conflicts(&world), ["new/deep/8", "src/7", "src/a"]);
+}
+
 #[test]
 fn what_the_user_removed_does_not_come_back() {
     let mut world = world(&[("a", file("base\n"))]);

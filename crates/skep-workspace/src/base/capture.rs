@@ -9,14 +9,17 @@ use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
 use crate::tree::{Meta, TreeRoot};
-use crate::union::{self, Seen};
+use crate::union::{self, Seen, Union};
 use rustix::fs::FileType;
-use skep_types::{EntryState, RelPath, WorkspaceDriver};
-use std::collections::HashSet;
+use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Files up to this size are captured with their bytes; larger ones by identity only.
 const CAPTURE_BYTES: u64 = 1 << 20;
+
+/// In a directory with more changes than this, its names are noted instead of each that is absent.
+const CROWDED: usize = 1_000;
 
 /// Of no inode: the copy's state alone counts.
 const NO_IDENTITY: Identity = Identity { device: 0, inode: 0, ctime: (0, 0) };
@@ -62,11 +65,23 @@ impl Captor {
             known,
             records: Vec::new(),
             anchored: known.anchors().keys().cloned().collect(),
+            listed: known.listings().clone(),
+            bare: HashSet::new(),
             summary: CaptureSummary::default(),
         };
+        for (directory, count) in crowded(&union) {
+            unless_mounted_over(run.listing(&directory, count))?;
+        }
         // What is too deep is never applied, and so needs no base.
         for (path, seen) in union.iter().filter(|(_, seen)| *seen != Seen::TooDeep) {
+            if run.is_known_nothing(path) {
+                run.note_bare(path, seen);
+                continue;
+            }
             let needs = known.needs(path);
+            if needs.bare {
+                run.note_bare(path, seen);
+            }
             if needs.path && !spec.is_hidden(path) {
                 unless_mounted_over(run.path(path, seen))?;
             }
@@ -117,10 +132,70 @@ struct Run<'a> {
     known: &'a Known,
     records: Vec<Record>,
     anchored: HashSet<RelPath>,
+    /// Directories of the project with all their names.
+    listed: HashMap<RelPath, HashSet<ByteString>>,
+    /// Directories of the sandbox where the project has none.
+    bare: HashSet<RelPath>,
     summary: CaptureSummary,
 }
 
+/// Directories in which so much is new or changed that one note for all is less.
+fn crowded(union: &Union) -> Vec<(RelPath, usize)> {
+    let mut counts: HashMap<&[u8], usize> = HashMap::new();
+    for (path, _) in union.iter() {
+        *counts.entry(path.parent_bytes()).or_default() += 1;
+    }
+    counts.retain(|_, count| *count > CROWDED);
+    let crowded = counts.into_iter();
+    crowded.filter_map(|(path, count)| Some((RelPath::parse(path).ok()?, count))).collect()
+}
+
 impl Run<'_> {
+    /// Notes what is in a directory that is as it was at create, in place of everything that is not.
+    fn listing(&mut self, path: &RelPath, most: usize) -> Result<(), DeriveError> {
+        let untouched = |run: &Self| {
+            let stat = run.stat(path)?.filter(is_directory);
+            Ok(stat.filter(|_| run.proof.untouched_directory(path).unwrap_or(false)))
+        };
+        let Some(before): Option<Meta> = untouched(self)? else { return Ok(()) };
+        if self.listed.contains_key(path) {
+            return Ok(());
+        }
+        let Some(names) = self
+            .root()
+            .list_some(path, most)
+            .map_err(|source| DeriveError::read("project", path, source))?
+        else {
+            return Ok(());
+        };
+        // Proven before and after, as everything that is captured.
+        self.proof.look_again();
+        let after: Option<Meta> = untouched(self)?;
+        if after.as_ref().map(Identity::of) == Some(Identity::of(&before)) {
+            let names: Vec<ByteString> = names.into_iter().map(|(name, _)| name.into()).collect();
+            self.listed.insert(path.clone(), names.iter().cloned().collect());
+            self.records.push(Record::Listing { path: path.clone(), names });
+        }
+        Ok(())
+    }
+
+    /// Whether a note about a directory above says that nothing stood here.
+    fn is_known_nothing(&self, path: &RelPath) -> bool {
+        if self.bare.is_empty() && self.listed.is_empty() {
+            return false;
+        }
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
+        self.bare.contains(&parent)
+            || self.listed.get(&parent).is_some_and(|names| !names.contains(name))
+    }
+
+    /// Everything below is new, too. Paths come sorted: a directory before what is in it.
+    fn note_bare(&mut self, path: &RelPath, seen: Seen) {
+        if matches!(seen, Seen::Dir { .. }) {
+            self.bare.insert(path.clone());
+        }
+    }
+
     fn path(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
         let Some(stat) = self.stat(path)? else {
             return self.absent(path, seen);
@@ -188,6 +263,7 @@ impl Run<'_> {
             self.summary.unproven += 1;
             return Ok(());
         }
+        self.note_bare(path, seen);
         self.record(path, None, Some(EntryState::Absent))
     }
 

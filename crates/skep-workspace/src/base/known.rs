@@ -8,7 +8,7 @@ use super::memory::{INDEX, Record, memory_error, parse_index};
 use crate::error::DeriveError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use skep_types::{ContentHash, EntryState, RelPath};
+use skep_types::{ByteString, ContentHash, EntryState, RelPath};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -42,6 +42,7 @@ pub(crate) struct Known {
     lines: usize,
     paths: HashMap<Mark, Standing>,
     subtrees: HashSet<Mark>,
+    listings: HashMap<RelPath, HashSet<ByteString>>,
     anchors: HashMap<RelPath, (u64, u64)>,
 }
 
@@ -98,6 +99,9 @@ impl Known {
             }
             Record::Unsettled { path } => self.standing(&path).settled = None,
             Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
+            Record::Listing { path, names } => {
+                self.listings.insert(path, names.into_iter().collect());
+            }
             Record::Anchor { path, device, inode } => {
                 self.anchors.insert(path, (device, inode));
             }
@@ -119,11 +123,17 @@ impl Known {
         Needs {
             path: captured.is_none() && settled.is_none(),
             below: !bare && !self.subtrees.contains(&mark(path)),
+            bare,
         }
     }
 
     pub(crate) fn is_captured(&self, path: &RelPath) -> bool {
         self.of(path).captured.is_some()
+    }
+
+    /// Directories of which all names are known.
+    pub(crate) fn listings(&self) -> &HashMap<RelPath, HashSet<ByteString>> {
+        &self.listings
     }
 
     /// Whether the whole workspace was captured when it was copied.
@@ -141,6 +151,8 @@ impl Known {
 pub(crate) struct Needs {
     pub path: bool,
     pub below: bool,
+    /// It was no directory: there is no base below it.
+    pub bare: bool,
 }
 
 fn stood(state: &EntryState) -> Stood {
@@ -175,7 +187,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut known = Known::default();
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("a")), Needs { path: true, below: true });
+        assert_eq!(known.needs(&path("a")), Needs { path: true, below: true, bare: false });
 
         let mut memory = Memory::load(dir.path()).unwrap();
         let append = |memory: &mut Memory, record| {
@@ -184,8 +196,8 @@ mod tests {
         append(&mut memory, captured("a", EntryState::Absent));
         append(&mut memory, captured("d", EntryState::Dir { mode: 0o755 }));
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("a")), Needs { path: false, below: false });
-        assert_eq!(known.needs(&path("d")), Needs { path: false, below: true });
+        assert_eq!(known.needs(&path("a")), Needs { path: false, below: false, bare: true });
+        assert_eq!(known.needs(&path("d")), Needs { path: false, below: true, bare: false });
 
         append(&mut memory, Record::Subtree { path: path("d") });
         std::fs::OpenOptions::new()
@@ -194,7 +206,7 @@ mod tests {
             .and_then(|mut file| std::io::Write::write_all(&mut file, b"0123 torn"))
             .unwrap();
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("d")), Needs { path: false, below: false });
+        assert_eq!(known.needs(&path("d")), Needs { path: false, below: false, bare: false });
 
         append(&mut memory, captured("late", EntryState::Absent));
         known.follow(dir.path()).unwrap();

@@ -9,7 +9,7 @@ use crate::error::DeriveError;
 use crate::tree::TreeRoot;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use skep_types::{ContentHash, EntryState, HunkId, RelPath};
+use skep_types::{ByteString, ContentHash, EntryState, HunkId, RelPath};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,6 +28,8 @@ pub(crate) enum Record {
     Capture { path: RelPath, capture: Capture },
     /// Everything below this directory was captured; what is not recorded there was not there.
     Subtree { path: RelPath },
+    /// Everything that was in this directory at create; noted in place of many absent names.
+    Listing { path: RelPath, names: Vec<ByteString> },
     /// This directory was there at create.
     Anchor { path: RelPath, device: u64, inode: u64 },
     /// The base of `path` from now on: it was approved, undone or rebased.
@@ -43,6 +45,14 @@ pub(crate) struct Capture {
     pub identity: Option<Identity>,
     /// Its state, when it was small enough to be read (or needs no reading).
     pub state: Option<EntryState>,
+}
+
+impl Capture {
+    /// Whether there was nothing below it.
+    pub(crate) fn is_no_directory(&self) -> bool {
+        // What was too large to be read is a file.
+        !matches!(self.state, Some(EntryState::Dir { .. }))
+    }
 }
 
 /// A base that was settled.
@@ -71,6 +81,7 @@ pub(crate) struct Memory {
     directory: PathBuf,
     pub captures: HashMap<RelPath, Capture>,
     pub subtrees: HashSet<RelPath>,
+    pub listings: HashMap<RelPath, HashSet<ByteString>>,
     pub anchors: HashMap<RelPath, (u64, u64)>,
     pub settled: BTreeMap<RelPath, Settled>,
 }
@@ -103,12 +114,33 @@ impl Memory {
         match record {
             Record::Capture { path, capture } => drop(self.captures.insert(path, capture)),
             Record::Subtree { path } => drop(self.subtrees.insert(path)),
+            Record::Listing { path, names } => {
+                self.listings.insert(path, names.into_iter().collect());
+            }
             Record::Anchor { path, device, inode } => {
                 self.anchors.insert(path, (device, inode));
             }
             Record::Settled { path, settled } => drop(self.settled.insert(path, settled)),
             Record::Unsettled { path } => drop(self.settled.remove(&path)),
         }
+    }
+
+    /// Whether something else tells that nothing stood at a path that was not captured itself: the
+    /// whole of a directory above it was, or something above it was no directory.
+    pub(crate) fn tells_nothing_stood(&self, path: &RelPath) -> bool {
+        if self.subtrees.is_empty() && self.listings.is_empty() && self.captures.is_empty() {
+            return false;
+        }
+        let mut at = path.clone();
+        while let (Some(parent), Some(name)) = (at.parent(), at.file_name()) {
+            let unlisted = self.listings.get(&parent).is_some_and(|names| !names.contains(name));
+            let bare = self.captures.get(&parent).is_some_and(Capture::is_no_directory);
+            if unlisted || bare || self.subtrees.contains(&parent) {
+                return true;
+            }
+            at = parent;
+        }
+        false
     }
 
     /// Appends records, whole or (after a kill) as a torn tail that readers leave out.
@@ -286,8 +318,9 @@ mod tests {
             prop::collection::vec(any::<u8>(), 0..9)
                 .prop_map(|target| EntryState::Symlink { target: target.into() }),
         ];
-        (path, state, 0..5).prop_map(|(path, state, which)| match which {
+        (path, state, 0..6).prop_map(|(path, state, which)| match which {
             0 => Record::Subtree { path },
+            5 => Record::Listing { names: vec![path.to_byte_string()], path },
             1 => Record::Anchor { path, device: 3, inode: u64::MAX },
             2 => Record::Unsettled { path },
             3 => Record::Settled { path, settled: Settled { state, partial: None } },

@@ -222,6 +222,12 @@ impl<'a> Proof<'a> {
         Ok(self.sound && self.directory(path)?.same)
     }
 
+    /// Whether it is that one, and nothing was added to it or removed from it since.
+    pub(crate) fn untouched_directory(&self, path: &RelPath) -> Result<bool, DeriveError> {
+        let directory = self.directory(path)?;
+        Ok(self.sound && directory.same && directory.untouched)
+    }
+
     fn directory(&self, path: &RelPath) -> Result<Directory, DeriveError> {
         if let Some(known) = self.directories.borrow().get(path) {
             return Ok(*known);

@@ -121,8 +121,7 @@ impl<'a> Resolver<'a> {
     fn captured(&self, question: &Question<'_>) -> Option<Base> {
         let Question { path, project, stat, .. } = question;
         let Some(capture) = self.memory.captures.get(path) else {
-            let covered = !self.memory.subtrees.is_empty()
-                && path.ancestors().any(|parent| self.memory.subtrees.contains(&parent));
+            let covered = self.memory.tells_nothing_stood(path);
             return covered.then(|| Base::known(EntryState::Absent, BaseBytes::Blob));
         };
         let Some(identity) = capture.identity else {

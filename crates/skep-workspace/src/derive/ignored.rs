@@ -92,9 +92,7 @@ impl<'a> Rules<'a> {
         directory: bool,
     ) -> Result<Option<RelPath>, DeriveError> {
         let Some(name) = path.file_name() else { return Ok(None) };
-        let above = path.as_bytes();
-        let above = &above[..above.len().saturating_sub(name.len() + 1)];
-        if self.last.0.as_bytes() != above {
+        if self.last.0.as_bytes() != path.parent_bytes() {
             let parent = path.parent().unwrap_or_default();
             self.last = (parent.clone(), self.directory(&parent)?);
         }

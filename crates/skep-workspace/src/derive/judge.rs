@@ -493,8 +493,7 @@ fn filled_directories(union: &Union) -> HashSet<&[u8]> {
     let mut filled = HashSet::new();
     let mut last: Option<&[u8]> = None;
     for (path, _) in union.iter().filter(|(_, seen)| seen.lands()) {
-        let bytes = path.as_bytes();
-        let parent = &bytes[..bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        let parent = path.parent_bytes();
         // Paths are sorted: those of one directory come in a row.
         if last != Some(parent) {
             filled.insert(parent);
