@@ -299,6 +299,33 @@ fn hidden_is_a_link_with_the_name_of_a_hidden_directory_and_where_it_leads() {
     });
 }
 
+/// Absolute, over another link, and a single file: what a hidden name leads to is as secret.
+#[test]
+fn hidden_is_where_a_hidden_link_leads_by_whatever_way() {
+    for_both(|lab| {
+        for name in ["real/aws/credentials", "far/x/config", "real/dev.settings"] {
+            lab.write(name, &lab.canary.text);
+        }
+        lab.write("real/.env.example", "template\n");
+        let link = |to: &str, at: &str| {
+            std::os::unix::fs::symlink(to, lab.project.join(at)).unwrap();
+        };
+        link(lab.project.join("real/aws").to_str().unwrap(), ".aws");
+        link("far", "over");
+        link("over/x", ".kube");
+        link("real/dev.settings", ".env");
+        link("real/.env.example", ".env.local");
+        let script = "cat real/aws/credentials; cat far/x/config; cat real/dev.settings; \
+                      cat real/.env.example";
+        let ran = lab.run_script(script).run().ok();
+        assert!(!lab.canary.is_in(&ran.stdout), "{}", ran.describe());
+        assert_eq!(ran.text(), "template");
+        // Control: shown on request.
+        let line = ["run", "--show", "real/dev.settings", "--", "cat", "real/dev.settings"];
+        assert!(lab.canary.is_in(&lab.skep(line).run().ok().stdout));
+    });
+}
+
 #[test]
 fn hidden_twice_is_hidden_once() {
     for_both(|lab| {

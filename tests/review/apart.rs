@@ -63,6 +63,31 @@ fn what_git_wrote_for_itself_is_left_out_of_everything() {
     });
 }
 
+/// Git tidies up by itself, and a merge may be half done: neither is in anybody's way.
+#[test]
+fn what_git_gc_and_an_unfinished_merge_leave_holds_nothing_up() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        repository(lab);
+        let script = "echo n > n; git add n; git commit -qm n; git gc -q; git branch side; \
+                      echo one > a; git commit -qam one; git checkout -q side; \
+                      echo two > a; git commit -qam two; git merge -q @{-1} || true; echo done > b";
+        lab.worked("s", script);
+        let ran = lab.skep(["approve", "s", "b"]).run().ok();
+        ran.says("applied 1 change");
+        let ran = lab.skep(["approve", "s"]).run().ok();
+        ran.says("git's own changes in `.git` are left out");
+        assert_eq!(lab.bytes("b"), b"done\n");
+        assert!(!lab.project.join(".git/MERGE_HEAD").exists());
+        // Another repository's objects, and what a rebase would run, never pass as such.
+        let script = "mkdir -p .git/objects/info .git/rebase-merge; \
+                      echo /elsewhere > .git/objects/info/alternates; \
+                      echo 'exec touch x' > .git/rebase-merge/git-rebase-todo";
+        lab.worked("t", script);
+        lab.skep(["approve", "t"]).run().exits(5);
+    });
+}
+
 #[test]
 fn commits_wait_until_they_were_pulled() {
     for_both(|lab| {

@@ -9,16 +9,33 @@
 use skep_types::{Change, EntryState, RelPath};
 
 /// Files and directories below `.git` that only hold data.
-const DATA: [&[u8]; 8] = [
+///
+/// Of a merge, a pick or a revert that is not finished, too. Not of a rebase: its list of what is to do
+/// can hold commands (`exec`).
+const DATA: [&[u8]; 18] = [
+    b"AUTO_MERGE",
+    b"CHERRY_PICK_HEAD",
     b"COMMIT_EDITMSG",
     b"FETCH_HEAD",
     b"HEAD",
+    b"MERGE_HEAD",
+    b"MERGE_MODE",
+    b"MERGE_MSG",
     b"ORIG_HEAD",
+    b"REBASE_HEAD",
+    b"REVERT_HEAD",
+    b"SQUASH_MSG",
+    b"gc.log",
+    b"gc.pid",
     b"index",
     b"logs",
     b"packed-refs",
     b"refs",
 ];
+
+/// What `git gc`, which git starts by itself, writes in `objects/info`; never `alternates`, by which
+/// git reads the objects of another repository.
+const OBJECTS_INFO: [&[u8]; 3] = [b"commit-graph", b"commit-graphs", b"packs"];
 
 /// Git's own changes among those of a change set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,9 +63,14 @@ impl GitBooks {
     pub fn have(self, path: &RelPath) -> bool {
         let mut parts = path.components();
         let (first, second, third) = (parts.next(), parts.next(), parts.next());
+        let fourth = parts.next();
         let data = match second {
             _ if self.new_repository => true,
-            Some(b"objects") => third != Some(b"info"),
+            Some(b"objects") if third == Some(b"info") => {
+                fourth.is_some_and(|name| OBJECTS_INFO.contains(&name))
+            }
+            Some(b"objects") => true,
+            Some(b"info") => third == Some(b"refs") && fourth.is_none(),
             Some(name) => DATA.contains(&name),
             None => false,
         };
@@ -78,14 +100,27 @@ mod tests {
     fn data_is_set_apart_and_what_can_run_is_not() {
         let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
         let (known, new) = (GitBooks::default(), GitBooks { new_repository: true });
-        for data in [".git/index", ".git/objects/ab/cd", ".git/refs/heads/x", ".git/logs/HEAD"] {
+        for data in [
+            ".git/index",
+            ".git/objects/ab/cd",
+            ".git/refs/heads/x",
+            ".git/logs/HEAD",
+            ".git/MERGE_MSG",
+            ".git/info/refs",
+            ".git/objects/info/packs",
+            ".git/objects/info/commit-graphs/graph-1",
+        ] {
             assert!(known.have(&path(data)) && new.have(&path(data)), "{data}");
         }
         for other in [
             ".git/config",
             ".git/hooks/pre-commit",
             ".git/info/attributes",
+            ".git/info/refs/x",
+            ".git/objects/info",
             ".git/objects/info/alternates",
+            ".git/objects/info/http-alternates",
+            ".git/rebase-merge/git-rebase-todo",
             ".git/modules/x/HEAD",
             ".git",
         ] {

@@ -189,6 +189,13 @@ impl HideRules {
         if self.shows(path, is_dir) { None } else { self.hidden_by_caller(path) }
     }
 
+    /// Whether the path is to be seen by its own name: the caller shows it, or it is called as a
+    /// template is.
+    pub fn is_shown(&self, path: &RelPath, is_dir: bool) -> bool {
+        let folded = folded_path(path.as_bytes());
+        self.shows(path, is_dir) || (!is_dir && !self.builtin.except.entry(&folded).is_empty())
+    }
+
     fn shows(&self, path: &RelPath, is_dir: bool) -> bool {
         let shown_below = |shown: &RelPath| shown != path && shown.starts_with(path);
         path.is_root()

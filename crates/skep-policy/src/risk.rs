@@ -283,7 +283,10 @@ impl Findings {
     fn sorted(mut self) -> (Risk, Vec<String>) {
         self.0.sort_by_key(|(risk, _)| std::cmp::Reverse(*risk));
         let highest = self.0.first().map_or(Risk::None, |(risk, _)| *risk);
-        (highest, self.0.into_iter().map(|(_, reason)| reason).collect())
+        let mut reasons: Vec<String> = self.0.into_iter().map(|(_, reason)| reason).collect();
+        // There may be a million changes with one reason each.
+        reasons.shrink_to_fit();
+        (highest, reasons)
     }
 }
 

@@ -10,7 +10,9 @@ use skep_workspace::remembered::{self, Content, Memory};
 use skep_workspace::tree::TreeRoot;
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 /// Which search it was: what another one remembers is of no use.
 const SEARCH: u32 = 2;
@@ -63,7 +65,7 @@ pub(crate) fn search(
             hidden.extend(judge.many(memories)?);
         }
     }
-    hidden.extend(linked_directories(project, rules, &hidden));
+    hidden.extend(linked(project, rules, &hidden));
     let hidden = topmost(hidden);
     let others = judge.unlisted.len().saturating_sub(1);
     let searched = match judge.unlisted.into_iter().min() {
@@ -73,37 +75,32 @@ pub(crate) fn search(
     Ok(Found { hidden, searched })
 }
 
-/// Where hidden links lead that have the name of a hidden directory (`.aws`, say, where somebody keeps
-/// such directories together and links to them). Of a file, the link alone is hidden: what it leads to
-/// has a name of its own, and `.env` may well lead to an example that is to be seen.
-fn linked_directories(project: &TreeRoot, rules: &HideRules, hidden: &[RelPath]) -> Vec<RelPath> {
+/// Where hidden links lead: `.aws`, say, where somebody keeps such directories together and links to
+/// them, or `.env`. Absolute links and links over other links are followed to their end; only what
+/// lies in the project can be hidden. What is to be seen by its own name (`.env` may lead to
+/// `.env.example`) stays to be seen.
+fn linked(project: &TreeRoot, rules: &HideRules, hidden: &[RelPath]) -> Vec<RelPath> {
+    // The way by which the kernel names what is pinned.
+    let way = PathBuf::from(format!("/proc/self/fd/{}", project.fd().as_raw_fd()));
+    let Ok(root) = way.canonicalize() else { return Vec::new() };
     let mut found = Vec::new();
-    for path in hidden.iter().filter(|path| rules.hides(path, true).is_some()) {
-        // Anything but a link of this name has no target.
-        let Ok(target) = project.read_link(path) else { continue };
-        let Some(target) = followed(path, target.as_bytes()) else { continue };
-        let directory = matches!(project.stat(&target), Ok(Some(stat)) if is_directory(&stat));
-        if directory && !target.is_root() && !path.starts_with(&target) {
+    for path in hidden {
+        // Anything but a link has no target.
+        if project.read_link(path).is_err() {
+            continue;
+        }
+        let Ok(place) = way.join(path.as_path()).canonicalize() else { continue };
+        let Ok(below) = place.strip_prefix(&root) else { continue };
+        let Ok(target) = RelPath::parse(below.as_os_str().as_bytes()) else { continue };
+        let Ok(Some(stat)) = project.stat(&target) else { continue };
+        let directory = is_directory(&stat);
+        // A link of a directory's name hides a directory, and any other a file.
+        let fits = rules.hides(path, directory).is_some() && !rules.is_shown(&target, directory);
+        if fits && !target.is_root() && !path.starts_with(&target) {
             found.push(target);
         }
     }
     found
-}
-
-/// Where a link leads, by its text; `None` out of the project.
-fn followed(link: &RelPath, target: &[u8]) -> Option<RelPath> {
-    if target.first() == Some(&b'/') {
-        return None;
-    }
-    let mut at = link.parent()?;
-    for part in target.split(|byte| *byte == b'/') {
-        at = match part {
-            b"" | b"." => at,
-            b".." => at.parent()?,
-            name => at.join(name).ok()?,
-        };
-    }
-    Some(at)
 }
 
 /// Sorted, and without what lies below another one: that is hidden with it.

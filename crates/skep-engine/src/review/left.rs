@@ -33,6 +33,8 @@ pub(crate) struct Left {
     pub(crate) git: u64,
     /// Commits among those.
     pub(crate) commits: Commits,
+    /// Whether a pull brings all of them; a stash, say, it does not.
+    brought: bool,
     approved: bool,
 }
 
@@ -55,7 +57,7 @@ impl Left {
             (Some(_), _) => Commits::Waiting,
         };
         let approved = sandbox.state == SandboxState::Approved;
-        Self { changes: plain, ignored, git, commits, approved }
+        Self { changes: plain, ignored, git, commits, brought: all_pulled(changes), approved }
     }
 
     /// How many nobody has decided on.
@@ -73,6 +75,9 @@ impl Left {
     pub(crate) fn describe(&self) -> String {
         let count = self.unreviewed();
         match self {
+            Self { changes: 0, commits: Commits::Waiting, brought: false, .. } => {
+                "a stash or other references that a pull does not bring".to_owned()
+            }
             Self { changes: 0, commits: Commits::Waiting, .. } => {
                 "commits that were not pulled".to_owned()
             }
@@ -90,6 +95,10 @@ impl Left {
         let name = &sandbox.name;
         let message = format!("sandbox `{name}` has {}", self.describe());
         let ways = match self {
+            Self { changes: 0, commits: Commits::Waiting, brought: false, .. } => format!(
+                "make a branch of a stash with `skep exec {name} -- git stash branch BRANCH`, commit \
+                 it there, and `skep pull {name}`"
+            ),
             Self { changes: 0, commits: Commits::Waiting, .. } => {
                 format!("`skep pull {name}` brings them")
             }
