@@ -69,7 +69,9 @@ fn what_git_gc_and_an_unfinished_merge_leave_holds_nothing_up() {
     for_both(|lab| {
         lab.write("a", "old\n");
         repository(lab);
-        let script = "echo n > n; git add n; git commit -qm n; git gc -q; git branch side; \
+        let script = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a \
+                      GIT_COMMITTER_EMAIL=a@b; \
+                      echo n > n; git add n; git commit -qm n; git gc -q; git branch side; \
                       echo one > a; git commit -qam one; git checkout -q side; \
                       echo two > a; git commit -qam two; git merge -q @{-1} || true; echo done > b";
         lab.worked("s", script);
