@@ -11,6 +11,19 @@ fn sleepers(lab: &Lab, seconds: &str) -> usize {
     outside::processes_of(&lab.root).iter().filter(asleep).count()
 }
 
+/// Who is left behind is no exec: a sandbox without one is idle.
+#[test]
+fn res_11_a_daemon_does_not_keep_an_idle_sandbox() {
+    for_both(|lab| {
+        lab.skep(["create", "s", "--idle-timeout", "1s"]).run().ok();
+        let left = "(setsid sleep 4761 > /dev/null 2>&1 &) ; sleep 0.5";
+        lab.exec_script("s", left).run().ok();
+        wait_for("the idle sandbox to be stopped", 20, || {
+            (lab.sandbox("s")["state"] == "stopped").then_some(())
+        });
+    });
+}
+
 #[test]
 fn res_11_a_timeout_takes_the_daemons_of_its_exec_along() {
     for_both(|lab| {

@@ -1,6 +1,6 @@
 //! What may be written: the upper is counted, however the bytes are put away.
 
-use crate::harness::{Lab, for_both, outside, wait_for};
+use crate::harness::{Lab, for_both, for_each, outside, wait_for};
 use serde_json::Value;
 use std::path::Path;
 
@@ -141,6 +141,77 @@ fn res_5_bytes_of_deleted_open_files_are_counted() {
         let program = "import os\nkept = []\nfor i in range(200):\n  f = open('f', 'wb'); os.unlink('f')\n  \
             f.write(bytes(4 << 20)); f.flush(); kept.append(f)\nprint('wrote')";
         ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// Descriptors that lead nowhere, more than can be searched in passing, hide nothing.
+#[test]
+fn res_5_bytes_of_deleted_files_are_found_among_many_descriptors() {
+    for_both(|lab| {
+        let program = "import os, resource, time\n\
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n\
+            f = os.open('u', os.O_RDWR | os.O_CREAT); os.unlink('u')\n\
+            try:\n  while True: os.dup(f)\nexcept OSError: pass\n\
+            for i in range(15):\n  if os.fork() == 0: time.sleep(60); os._exit(0)\n\
+            if os.fork(): time.sleep(60); os._exit(0)\n\
+            os.closerange(3, hard)\nkept = []\nfor i in range(20):\n  \
+            f = os.open('d', os.O_RDWR | os.O_CREAT); os.unlink('d'); kept.append(f)\n  \
+            for j in range(4): os.write(f, bytes(1 << 20)); time.sleep(0.003)\n\
+            time.sleep(60)";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
+/// Room that is taken without being written would be gone before any look.
+#[test]
+fn res_5_room_cannot_be_taken_at_once() {
+    let program = "import ctypes, fcntl, os, struct\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        f = os.open('f', os.O_RDWR | os.O_CREAT)\nos.write(f, bytes(1 << 20))\n\
+        def take(mode):\n  \
+        r = libc.fallocate(f, mode, ctypes.c_long(0), ctypes.c_long(1 << 20))\n  \
+        return ctypes.get_errno() if r else 0\n\
+        def resv(request):\n  \
+        try: fcntl.ioctl(f, request, struct.pack('hhxxxxqqiiiiii', 0, 0, 0, 1 << 20, 0, 0, 0, 0, 0, 0)); return 0\n  \
+        except OSError as e: return e.errno\n\
+        print(take(0), take(1), take(16), resv(0x40305828), resv(0x4030582a), take(3))";
+    for_both(|lab| {
+        let ran = lab.skep(["run", "--", "/usr/bin/python3", "-c", program]).run().ok();
+        assert_eq!(ran.text().trim(), "95 95 95 95 95 0", "{}", ran.describe());
+        // Control: the filesystem itself takes them, as far as it has them.
+        let outside = lab.program("/usr/bin/python3").args(["-c", program]).run().ok().text();
+        assert!(outside.starts_with("0 0 "), "{outside}");
+        std::fs::remove_file(lab.project.join("f")).unwrap();
+        // The C library writes instead, and is stopped.
+        let many = "import os\nfor i in range(60):\n  \
+            f = os.open(f'F{i}', os.O_RDWR | os.O_CREAT); os.posix_fallocate(f, 0, 15 << 20)";
+        ended_by_the_disk(lab, &fill(lab, many));
+    });
+}
+
+/// The disk is smaller than the limit: what is kept for the host is kept at any speed.
+#[test]
+fn res_5_the_hosts_reserve_is_kept_where_the_disk_is_smaller_than_the_limit() {
+    for_each([crate::harness::Who::root()], |lab| {
+        lab.write("a", "a\n");
+        let (skep, state) = (lab.binary.display(), lab.state.display());
+        let writer = "import time\nfor i in range(400):\n  open(f'f{i}', 'wb').write(bytes(1 << 20)); time.sleep(0.004)";
+        lab.write("writer.py", writer);
+        let script = format!(
+            "mkdir -p {state}; mount -t tmpfs -o size=300m,mode=700 none {state}
+             {skep} create s > /dev/null
+             {skep} exec s --json -- /usr/bin/python3 writer.py; echo
+             echo left $(stat -f -c '%a %S' {state})
+             {skep} exec s -- true; echo works $?; {skep} rm --discard s > /dev/null 2>&1"
+        );
+        let line = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let ran = lab.program("unshare").args(line).run().ok();
+        let text = ran.text();
+        assert!(text.contains("disk_limit"), "{}", ran.describe());
+        assert!(text.lines().any(|line| line == "works 0"), "{}", ran.describe());
+        let left = text.lines().find_map(|line| line.strip_prefix("left ")).unwrap();
+        let left: Vec<u64> = left.split(' ').map(|word| word.parse().unwrap()).collect();
+        assert!(left[0] * left[1] > 4 << 20, "{}", ran.describe());
     });
 }
 

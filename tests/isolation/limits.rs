@@ -442,6 +442,28 @@ fn res_10_zombies_and_orphans_are_reaped() {
 }
 
 #[test]
+fn res_12_watches_and_terminals_of_the_caller_are_left_to_it() {
+    for_both(|lab| {
+        let host = |name: &str| -> u64 {
+            let path = format!("/proc/sys/fs/inotify/{name}");
+            std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+        };
+        let program = "import ctypes, os\nlibc = ctypes.CDLL(None)\nn = 0\n\
+            while n < 5000 and libc.inotify_init1(0) >= 0: n += 1\n\
+            t = 0\ntry:\n  while t < 2000: os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY); t += 1\n\
+            except OSError: pass\nprint(n, t)";
+        let end = python(lab, &[], program).ok().json();
+        let text = end["stdout"].as_str().unwrap();
+        let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        assert!((1..=host("max_user_instances") / 2).contains(&numbers[0]), "{text}");
+        assert!((1..=256).contains(&numbers[1]), "{text}");
+        // Control: the host's own numbers are larger.
+        let most = std::fs::read_to_string("/proc/sys/kernel/pty/max").unwrap();
+        assert!(most.trim().parse::<u64>().unwrap() > 256, "{most}");
+    });
+}
+
+#[test]
 fn res_12_descriptors_and_watches_run_out_inside_only() {
     for_both(|lab| {
         let program = "import os, resource\nlimit = resource.getrlimit(resource.RLIMIT_NOFILE)\n\

@@ -9,6 +9,28 @@ fn mount(source: &Path, rest: &str) -> String {
     format!("{}:/mnt/there{rest}", source.display())
 }
 
+/// Who looks at somebody else's sandbox sees what was opened.
+#[test]
+fn what_was_opened_of_the_host_is_in_the_report() {
+    for_both(|lab| {
+        lab.write(".env", "x\n");
+        let shared = lab.root.join("shared");
+        lab.directory(&shared);
+        let mount = format!("{}:/shared:rw", shared.display());
+        lab.skep(["create", "s", "--mount", &mount, "--show", ".env"]).run().ok();
+        let how = lab.sandbox("s")["enforcement"]["filesystem"]["how"].to_string();
+        assert!(how.contains(&format!("`{}` at `/shared` (rw)", shared.display())), "{how}");
+        assert!(how.contains("shown on request: `.env`"), "{how}");
+        // Also after another start.
+        lab.skep(["stop", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["enforcement"]["filesystem"]["how"].to_string(), how);
+        lab.create("plain");
+        let how = lab.sandbox("plain")["enforcement"]["filesystem"]["how"].to_string();
+        assert!(!how.contains("of the host also") && !how.contains("shown on request"), "{how}");
+    });
+}
+
 #[test]
 fn fs_7_a_writable_mount_may_not_overlap_the_project() {
     for_both(|lab| {

@@ -5,7 +5,7 @@
 //! remembers which numbers are always allowed and then skips the program altogether.)
 
 use crate::assembler::{Assembler, Label, Step, Test};
-use crate::policy::{Action, Case, Condition, Decision, Policy, UNKNOWN, Variant};
+use crate::policy::{Action, Case, Condition, Decision, Policy, UNKNOWN, UNSUPPORTED, Variant};
 
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
@@ -84,9 +84,11 @@ fn check_names(policy: &Policy, variant: Variant) -> Result<(), String> {
 }
 
 /// Every call that some arguments get refused with another answer than "this kernel does not have
-/// it": architecture, number, name; sorted.
+/// it" or "not on this filesystem": architecture, number, name; sorted.
 pub fn noted(policy: &Policy) -> Vec<(u32, u32, &'static str)> {
-    let refused = |action: &Action| matches!(action, Action::Errno(_)) && *action != UNKNOWN;
+    let refused = |action: &Action| {
+        matches!(action, Action::Errno(_)) && ![UNKNOWN, UNSUPPORTED].contains(action)
+    };
     let is_noted = |name: &str| match policy.decide(Variant::Default, name) {
         None => false,
         Some(Decision::Fixed(action)) => refused(action),

@@ -18,8 +18,16 @@ pub enum Action {
 /// The answer to whatever nobody has decided.
 pub const UNKNOWN: Action = Action::Errno(38);
 
-const ERRNOS: &[(&str, u16)] =
-    &[("EPERM", 1), ("ENOSYS", 38), ("EPROTONOSUPPORT", 93), ("EAFNOSUPPORT", 97)];
+/// What a filesystem answers that cannot do it: EOPNOTSUPP.
+pub const UNSUPPORTED: Action = Action::Errno(95);
+
+const ERRNOS: &[(&str, u16)] = &[
+    ("EPERM", 1),
+    ("ENOSYS", 38),
+    ("EPROTONOSUPPORT", 93),
+    ("EOPNOTSUPP", 95),
+    ("EAFNOSUPPORT", 97),
+];
 
 /// Which of the two filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

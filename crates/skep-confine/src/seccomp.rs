@@ -46,9 +46,16 @@ const ERRNO: u32 = 0x0005_0000;
 const USER_NOTIFICATION: u32 = 0x7fc0_0000;
 /// "This kernel does not have it": programs try and fall back, some of them all the time.
 const NOT_THERE: u32 = 38;
+/// "Not on this filesystem": the same.
+const UNSUPPORTED: u32 = 95;
+
+/// Whether nobody is told of a refusal with this number.
+fn is_quiet(errno: u32) -> bool {
+    matches!(errno, NOT_THERE | UNSUPPORTED)
+}
 
 /// The same filter, but for refused calls being handed to a listener, who refuses them and keeps
-/// count. Allowed calls, and those that answer ENOSYS, never get there.
+/// count. Allowed calls, and those that answer ENOSYS or EOPNOTSUPP, never get there.
 ///
 /// It refuses no less than the plain one. A listener cannot be added inside (the filter refuses
 /// that), ours knows no other answer than [`NotingFilter::errno`], and with ours gone the kernel
@@ -65,7 +72,7 @@ impl NotingFilter {
         let plain = program(variant);
         let hand_over = |step: &Instruction| match *step {
             Instruction { code: RETURN, value, .. }
-                if value & ACTION == ERRNO && value != ERRNO | NOT_THERE =>
+                if value & ACTION == ERRNO && !is_quiet(value & !ACTION) =>
             {
                 Instruction { value: USER_NOTIFICATION, ..*step }
             }
@@ -153,7 +160,7 @@ mod tests {
                         let arguments = [first, first, first, 0, 0, 0];
                         let call = Waiting { id: 0, number, architecture, arguments };
                         let plain = verdict(noting.plain, &call).unwrap();
-                        let refused = plain & ACTION == ERRNO && plain & !ACTION != NOT_THERE;
+                        let refused = plain & ACTION == ERRNO && !is_quiet(plain & !ACTION);
                         let wanted = if refused { USER_NOTIFICATION } else { plain };
                         assert_eq!(verdict(&noting.noting, &call), Some(wanted), "{call:?}");
                         if refused {

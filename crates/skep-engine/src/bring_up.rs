@@ -5,7 +5,7 @@
 //! anything that a crash could leave.
 
 use crate::create::Planned;
-use crate::hidden::note_hidden;
+use crate::hidden::{note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
 use crate::shut::note_shut;
 use crate::{Desk, Engine, hidden, layout, naming};
@@ -139,6 +139,7 @@ impl Engine {
         // The first exec must not start before every later edit carries a later time.
         skep_workspace::wait_past(&sandbox.base.instant);
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &planned.searched);
+        note_opened(&mut started.enforcement, &sandbox.policy);
         let upper = self.layout().sandbox(&sandbox.id).join("upper");
         note_shut(&mut started.enforcement, sandbox, &upper);
         let event = self.event("sandbox.ready", &sandbox.id, None, json!({ "driver": driver }));

@@ -2,7 +2,7 @@
 
 use crate::api::{Disposal, SettledRun};
 use crate::create::find_hidden;
-use crate::hidden::{Searched, note_hidden};
+use crate::hidden::{Searched, note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
 use crate::review::Left;
 use crate::shut::note_shut;
@@ -76,6 +76,7 @@ impl Engine {
         let provider = self.provider(&sandbox.provider)?;
         let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
+        note_opened(&mut started.enforcement, &sandbox.policy);
         let upper = self.layout().sandbox(&sandbox.id).join("upper");
         note_shut(&mut started.enforcement, &sandbox, &upper);
         Ok((sandbox, started))

@@ -10,7 +10,7 @@ mod search;
 pub use mask::make_mask;
 pub(crate) use search::{SearchError, Searched, search, topmost};
 
-use skep_types::{EnforcementReport, Layer, LayerReport};
+use skep_types::{Access, EnforcementReport, Layer, LayerReport, Policy};
 
 const UNSEARCHED: &str = "the search for secrets could not list ";
 
@@ -31,6 +31,27 @@ pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searche
              their names"
         );
         *reason = Some(reason.take().into_iter().chain([more]).collect::<Vec<_>>().join("; "));
+    }
+}
+
+/// The report says what of the host was opened on request: somebody else's sandbox cannot be judged
+/// otherwise.
+pub(crate) fn note_opened(report: &mut EnforcementReport, policy: &Policy) {
+    let Some(LayerReport { how, .. }) = report.0.get_mut(&Layer::Filesystem) else { return };
+    let mounts = policy.mounts.iter().map(|mount| {
+        let access = match mount.access {
+            Access::Ro => "ro",
+            Access::Rw => "rw",
+        };
+        format!("`{}` at `{}` ({access})", mount.source, mount.target)
+    });
+    let home = policy.home.iter().map(|piece| format!("`~/{piece}` (ro)"));
+    let opened: Vec<String> = mounts.chain(home).collect();
+    if !opened.is_empty() {
+        how.push_str(&format!("; of the host also: {}", opened.join(", ")));
+    }
+    if !policy.show.is_empty() {
+        how.push_str(&format!("; shown on request: `{}`", policy.show.join("`, `")));
     }
 }
 

@@ -213,6 +213,7 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option
             let place = late_place(spec)?;
             let later = || late_sources(spec, channel, place.as_ref());
             let mut opened = Opened::from(settle(spec, channel)?);
+            leave_watches_for_the_caller();
             if !spec.late.is_empty() {
                 spec.late.iter().for_each(|index| opened.now.insert(*index, None));
                 opened.later = Some(&later);
@@ -268,6 +269,25 @@ pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Fa
         identity::become_inside_root()?;
     }
     Ok(opened)
+}
+
+/// Watches of files are counted for the caller too, whoever makes them: without a limit of its own a
+/// sandbox would take all the caller has, and editors and servers outside would get none.
+///
+/// What is written here holds for the writer's user namespace. A kernel without these files counts
+/// otherwise.
+fn leave_watches_for_the_caller() {
+    let shares = [
+        ("max_user_instances", "max_inotify_instances", 2),
+        ("max_user_watches", "max_inotify_watches", 4),
+    ];
+    for (host, own, share) in shares {
+        let most = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{host}")).ok();
+        let most = most.and_then(|text| text.trim().parse::<u64>().ok());
+        if let Some(most) = most {
+            let _ = std::fs::write(format!("/proc/sys/user/{own}"), (most / share).to_string());
+        }
+    }
 }
 
 /// Where late sources will lie, opened while nothing covers the way there; the keeper passes them

@@ -3,11 +3,15 @@
 use super::accountant::{Accountant, Usage};
 use crate::identity::LentIds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::Pid;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, statat};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
 use skep_confine::cgroup::Group;
+use skep_sys::process::{Child, Namespaces, clone_with, close_all_but, send_signal, wait_for};
 use skep_types::Limits;
 use std::collections::HashSet;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -23,8 +27,12 @@ const FIRST: Duration = Duration::from_millis(50);
 /// What must stay free for the host, our own data base among it: this, or a twentieth of a small
 /// filesystem.
 const RESERVE: u64 = 256 << 20;
-/// How long descriptors are searched for deleted files: a sandbox may hold millions.
+/// How long descriptors are searched for deleted files in passing: a sandbox may hold millions.
 const SEARCH: Duration = Duration::from_millis(100);
+/// How often somebody who searches longer is asked.
+const SEARCHING: Duration = Duration::from_millis(300);
+/// So much less room is worth a count on a disk that is full.
+const SOME: u64 = 16 << 20;
 /// With so little left to write, the last count of an exec is always made.
 const LITTLE: u64 = 256 << 20;
 /// How long the last count of an exec is waited for.
@@ -55,6 +63,12 @@ pub struct DiskGuard {
     /// is not ended for what others wrote.
     excused: Usage,
     room: Room,
+    /// What is left on the filesystem, as last seen.
+    left: u64,
+    /// Where there are more descriptors than can be searched in passing.
+    searcher: Option<Searcher>,
+    /// What it has found last.
+    searched: u64,
 }
 
 /// What a filesystem has left.
@@ -82,6 +96,9 @@ impl DiskGuard {
             counted: Usage::default(),
             excused: Usage::default(),
             room: Room::default(),
+            left: u64::MAX,
+            searcher: None,
+            searched: 0,
         }
     }
 
@@ -114,6 +131,7 @@ impl DiskGuard {
         let Usage { bytes, inodes } = self.counted;
         self.bytes.is_some_and(|limit| bytes >= limit)
             || self.inodes.is_some_and(|limit| inodes > limit)
+            || (self.left < reserve(&self.room) && bytes > reserve(&self.room))
     }
 
     /// Counts while nothing is written yet.
@@ -144,6 +162,7 @@ impl DiskGuard {
             return;
         }
         let room = room(&self.uppers);
+        self.left = room.bytes;
         if self.is_near(&room) || now >= self.count_at {
             self.count(now, room);
         } else {
@@ -152,7 +171,7 @@ impl DiskGuard {
     }
 
     fn count(&mut self, now: Instant, room: Room) {
-        self.room = room;
+        (self.room, self.left) = (room, room.bytes);
         if self.accountant.is_none() {
             self.accountant = Accountant::start(&self.uppers, self.lent).ok();
         }
@@ -192,7 +211,10 @@ impl DiskGuard {
     fn is_near(&self, room: &Room) -> bool {
         let lost = self.room.bytes.saturating_sub(room.bytes);
         let lost_inodes = self.room.inodes.saturating_sub(room.inodes);
-        lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2
+        // What others have filled is counted again only when more goes.
+        let full = room.bytes < reserve(room)
+            && (lost > SOME || self.counted.bytes > reserve(room) || self.room.total == 0);
+        full || lost > self.headroom() / 2 || lost_inodes > self.inode_headroom() / 2
     }
 
     /// Takes the accountant's answer; says which limit was passed. `pids` are the sandbox's: a file
@@ -203,17 +225,35 @@ impl DiskGuard {
             Some(Ok(usage)) => self.counted = usage,
             _ => self.accountant = None,
         }
-        let deleted = deleted_but_open(pids, self.room.kind);
+        let deleted = self.deleted(pids);
         self.counted.bytes = self.counted.bytes.saturating_add(deleted);
         self.schedule(asked);
         self.passed()
     }
 
+    /// Bytes of deleted files. A search that does not come to its end is gone on with beside us: what
+    /// is not seen must not pass for nothing.
+    fn deleted(&mut self, pids: &[Pid]) -> u64 {
+        let (found, all) = deleted_but_open(pids, self.room.kind, Some(SEARCH));
+        if all {
+            (self.searcher, self.searched) = (None, 0);
+            return found;
+        }
+        if let Some(answer) = self.searcher.as_ref().and_then(Searcher::answer) {
+            (self.searcher, self.searched) = (None, answer);
+        }
+        if self.searcher.is_none() {
+            self.searcher = Searcher::start(pids, self.room.kind).ok();
+        }
+        found.max(self.searched)
+    }
+
     fn schedule(&mut self, asked: Instant) {
         let took = asked.elapsed();
         let now = Instant::now();
-        // Counting must stay a small part of the time.
-        self.count_at = now + (took * 10).max(LONGEST);
+        // Counting must stay a small part of the time; but an answer is waited for.
+        let rarest = if self.searcher.is_some() { SEARCHING } else { LONGEST };
+        self.count_at = now + (took * 10).max(LONGEST).min(rarest.max(took * 2));
         self.next = now + self.interval().max(took * 2);
     }
 
@@ -227,7 +267,11 @@ impl DiskGuard {
     }
 
     fn interval(&self) -> Duration {
-        let bytes = self.headroom() / (2 * FASTEST_WRITER / 1000);
+        let reserve = reserve(&self.room);
+        let others = self.left < reserve && self.counted.bytes <= reserve;
+        // On a disk that others have filled there is nothing to hurry for.
+        let spare = if others { RESERVE } else { self.left.saturating_sub(reserve) };
+        let bytes = self.headroom().min(spare) / (2 * FASTEST_WRITER / 1000);
         let inodes = self.inode_headroom() / (2 * FASTEST_MAKER / 1000);
         Duration::from_millis(bytes.min(inodes)).clamp(SHORTEST, LONGEST)
     }
@@ -243,9 +287,9 @@ impl DiskGuard {
             return Some(format!("{inodes} files made of {limit} allowed"));
         }
         let left = room(&self.uppers);
-        let reserve = RESERVE.min(left.total / 20);
+        let reserve = reserve(&left);
         // Only who takes up much is ended for a full disk that all share.
-        (left.bytes < reserve && bytes > reserve)
+        (left.bytes < reserve && bytes > reserve && bytes > self.excused.bytes)
             .then(|| format!("{} bytes are left for the host, {reserve} are kept", left.bytes))
     }
 }
@@ -263,30 +307,83 @@ fn room(uppers: &[PathBuf]) -> Room {
     })
 }
 
+/// What is kept free for the host.
+fn reserve(room: &Room) -> u64 {
+    RESERVE.min(room.total / 20)
+}
+
+/// A process that searches all descriptors there are, however long that takes.
+#[derive(Debug)]
+struct Searcher {
+    child: Child,
+    answer: OwnedFd,
+}
+
+impl Searcher {
+    fn start(pids: &[Pid], kind: i64) -> io::Result<Self> {
+        let (answer, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let child = clone_with(Namespaces::NONE, move || {
+            let ends = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            if ends.is_err() || close_all_but(&[write.as_fd()]).is_err() {
+                return 1;
+            }
+            let (found, _) = deleted_but_open(pids, kind, None);
+            i32::from(rustix::io::write(&write, &found.to_le_bytes()).is_err())
+        })?;
+        Ok(Self { child, answer })
+    }
+
+    /// What it has found; one that died has found nothing.
+    fn answer(&self) -> Option<u64> {
+        let mut bytes = [0; 8];
+        match rustix::io::read(&self.answer, &mut bytes) {
+            Ok(8) => Some(u64::from_le_bytes(bytes)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+            Ok(_) | Err(_) => Some(0),
+        }
+    }
+}
+
+impl Drop for Searcher {
+    fn drop(&mut self) {
+        let _ = send_signal(&self.child.pidfd, Signal::KILL);
+        let _ = wait_for(&self.child);
+    }
+}
+
 /// Bytes of files that have no name any more but a descriptor, on the overlay or, for a copied
-/// workspace, on the filesystem of this kind.
-fn deleted_but_open(pids: &[Pid], kind: i64) -> u64 {
-    use std::os::unix::fs::MetadataExt;
+/// workspace, on the filesystem of this kind; and whether all were looked at in the time given.
+fn deleted_but_open(pids: &[Pid], kind: i64, patience: Option<Duration>) -> (u64, bool) {
     let start = Instant::now();
     let mut seen = HashSet::new();
     let mut total: u64 = 0;
     for pid in pids {
         let table = format!("/proc/{}/fd", pid.as_raw_nonzero());
-        for entry in std::fs::read_dir(table).into_iter().flatten().flatten() {
-            if start.elapsed() > SEARCH {
-                return total;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(opened) = rustix::fs::open(table.as_str(), flags, Mode::empty()) else { continue };
+        let Ok(entries) = Dir::read_from(&opened) else { continue };
+        for entry in entries.flatten() {
+            if patience.is_some_and(|patience| start.elapsed() > patience) {
+                return (total, false);
             }
-            let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
-            if metadata.nlink() > 0 || !metadata.is_file() || metadata.blocks() == 0 {
+            // One step from the table: half of the time that a path from the root takes.
+            let name = entry.file_name();
+            let Ok(stat) = statat(&opened, name, AtFlags::empty()) else { continue };
+            let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            if stat.st_nlink > 0 || !file || stat.st_blocks == 0 {
                 continue;
             }
-            let on = rustix::fs::statfs(entry.path()).map_or(0, |stat| stat.f_type);
-            if (on == OVERLAY || on == kind) && seen.insert((metadata.dev(), metadata.ino())) {
-                total = total.saturating_add(metadata.blocks() * 512);
+            if !seen.insert((stat.st_dev, stat.st_ino)) {
+                continue;
+            }
+            let path = format!("{table}/{}", name.to_string_lossy());
+            let on = rustix::fs::statfs(path.as_str()).map_or(0, |stat| stat.f_type);
+            if on == OVERLAY || on == kind {
+                total = total.saturating_add(stat.st_blocks as u64 * 512);
             }
         }
     }
-    total
+    (total, true)
 }
 
 /// Watches the processor time of one exec.

@@ -96,8 +96,9 @@ impl Keeper<'_> {
             self.state.stopping |= self.join_exec(exec).is_err();
         }
         self.forget_if_quiet(exec);
-        if self.state.execs.is_empty() {
-            self.state.idle_since = Some(Instant::now());
+        // Whoever is left behind is no exec.
+        if self.state.execs.values().all(Running::has_ended) {
+            self.state.idle_since.get_or_insert_with(Instant::now);
         }
         self.look_for_left();
     }
@@ -159,7 +160,7 @@ impl Keeper<'_> {
             let _ = group.remove();
         }
         if self.state.execs.is_empty() {
-            self.state.idle_since = Some(Instant::now());
+            self.state.idle_since.get_or_insert_with(Instant::now);
         }
     }
 

@@ -26,6 +26,9 @@ use std::path::Path;
 /// about to be left: the new root is put there until it becomes the root.
 const LANDING: &[&str] = &["/tmp", "/run", "/mnt", "/var"];
 
+/// Terminals that a sandbox may have. The host has some thousands, for everybody.
+const MOST_TERMINALS: &str = "256";
+
 /// What the workspace is made from: indices into the opened sources.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkspaceParts {
@@ -414,7 +417,7 @@ impl<'a> Builder<'a> {
     fn terminals(&self) -> Result<(), Failure> {
         let step = || "mount private terminals".to_owned();
         let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
-        for (key, value) in [("ptmxmode", "0666"), ("mode", "0600")] {
+        for (key, value) in [("ptmxmode", "0666"), ("mode", "0600"), ("max", MOST_TERMINALS)] {
             fsconfig_set_string(&context, key, value).step(step)?;
         }
         fsconfig_create(&context).step(step)?;
