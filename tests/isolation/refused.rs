@@ -94,7 +94,7 @@ fn proc_14_a_typed_limit_without_a_cgroup_is_refused_unless_best_effort() {
 #[test]
 fn net_1_a_command_that_fails_without_a_network_is_told_so() {
     for_both(|lab| {
-        let said = "this sandbox has no network; `--allow HOST` opens a way";
+        let said = "this sandbox has none; `--allow HOST` opens a way";
         for script in [
             "import socket; socket.create_connection(('192.0.2.1', 80), 2)",
             "import socket; socket.getaddrinfo('example.com', 80)",
