@@ -215,6 +215,17 @@ fn res_5_the_hosts_reserve_is_kept_where_the_disk_is_smaller_than_the_limit() {
     });
 }
 
+/// Or that are mapped only: neither a name nor a descriptor leads to them.
+#[test]
+fn res_5_bytes_of_deleted_mapped_files_are_counted() {
+    for_both(|lab| {
+        let program = "import os, mmap, time\nkept = []\nfor i in range(200):\n  f = open('f', 'w+b'); os.unlink('f')\n  \
+            f.write(bytes(4 << 20)); f.flush(); kept.append(mmap.mmap(f.fileno(), 4 << 20)); f.close()\n  \
+            time.sleep(0.01)\nprint('wrote')";
+        ended_by_the_disk(lab, &fill(lab, program));
+    });
+}
+
 /// Copied up from the project: a file of which one byte is changed takes its whole size.
 #[test]
 fn res_5_files_of_the_project_count_when_they_are_changed() {

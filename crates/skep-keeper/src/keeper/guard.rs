@@ -1,17 +1,13 @@
 //! Limits that nobody in the kernel enforces for us: processor time, and the size of the upper.
 
 use super::accountant::{Accountant, Usage};
+use super::deleted::{self, Searcher};
 use crate::identity::LentIds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, statat};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::process::Pid;
 use skep_confine::cgroup::Group;
-use skep_sys::process::{Child, Namespaces, clone_with, close_all_but, send_signal, wait_for};
 use skep_types::Limits;
-use std::collections::HashSet;
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -37,8 +33,6 @@ const SOME: u64 = 16 << 20;
 const LITTLE: u64 = 256 << 20;
 /// How long the last count of an exec is waited for.
 const LAST: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// `statfs` type of overlayfs.
-const OVERLAY: i64 = 0x794c_7630;
 
 /// Watches how much lies in the upper, and in those of a copy-on-write system.
 ///
@@ -234,7 +228,7 @@ impl DiskGuard {
     /// Bytes of deleted files. A search that does not come to its end is gone on with beside us: what
     /// is not seen must not pass for nothing.
     fn deleted(&mut self, pids: &[Pid]) -> u64 {
-        let (found, all) = deleted_but_open(pids, self.room.kind, Some(SEARCH));
+        let (found, all) = deleted::search(pids, self.room.kind, Some(SEARCH));
         if all {
             (self.searcher, self.searched) = (None, 0);
             return found;
@@ -310,80 +304,6 @@ fn room(uppers: &[PathBuf]) -> Room {
 /// What is kept free for the host.
 fn reserve(room: &Room) -> u64 {
     RESERVE.min(room.total / 20)
-}
-
-/// A process that searches all descriptors there are, however long that takes.
-#[derive(Debug)]
-struct Searcher {
-    child: Child,
-    answer: OwnedFd,
-}
-
-impl Searcher {
-    fn start(pids: &[Pid], kind: i64) -> io::Result<Self> {
-        let (answer, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let child = clone_with(Namespaces::NONE, move || {
-            let ends = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            if ends.is_err() || close_all_but(&[write.as_fd()]).is_err() {
-                return 1;
-            }
-            let (found, _) = deleted_but_open(pids, kind, None);
-            i32::from(rustix::io::write(&write, &found.to_le_bytes()).is_err())
-        })?;
-        Ok(Self { child, answer })
-    }
-
-    /// What it has found; one that died has found nothing.
-    fn answer(&self) -> Option<u64> {
-        let mut bytes = [0; 8];
-        match rustix::io::read(&self.answer, &mut bytes) {
-            Ok(8) => Some(u64::from_le_bytes(bytes)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
-            Ok(_) | Err(_) => Some(0),
-        }
-    }
-}
-
-impl Drop for Searcher {
-    fn drop(&mut self) {
-        let _ = send_signal(&self.child.pidfd, Signal::KILL);
-        let _ = wait_for(&self.child);
-    }
-}
-
-/// Bytes of files that have no name any more but a descriptor, on the overlay or, for a copied
-/// workspace, on the filesystem of this kind; and whether all were looked at in the time given.
-fn deleted_but_open(pids: &[Pid], kind: i64, patience: Option<Duration>) -> (u64, bool) {
-    let start = Instant::now();
-    let mut seen = HashSet::new();
-    let mut total: u64 = 0;
-    for pid in pids {
-        let table = format!("/proc/{}/fd", pid.as_raw_nonzero());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(opened) = rustix::fs::open(table.as_str(), flags, Mode::empty()) else { continue };
-        let Ok(entries) = Dir::read_from(&opened) else { continue };
-        for entry in entries.flatten() {
-            if patience.is_some_and(|patience| start.elapsed() > patience) {
-                return (total, false);
-            }
-            // One step from the table: half of the time that a path from the root takes.
-            let name = entry.file_name();
-            let Ok(stat) = statat(&opened, name, AtFlags::empty()) else { continue };
-            let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-            if stat.st_nlink > 0 || !file || stat.st_blocks == 0 {
-                continue;
-            }
-            if !seen.insert((stat.st_dev, stat.st_ino)) {
-                continue;
-            }
-            let path = format!("{table}/{}", name.to_string_lossy());
-            let on = rustix::fs::statfs(path.as_str()).map_or(0, |stat| stat.f_type);
-            if on == OVERLAY || on == kind {
-                total = total.saturating_add(stat.st_blocks as u64 * 512);
-            }
-        }
-    }
-    (total, true)
 }
 
 /// Watches the processor time of one exec.

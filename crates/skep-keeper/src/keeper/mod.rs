@@ -8,6 +8,7 @@ mod accountant;
 mod adoption;
 mod connection;
 mod deadlines;
+mod deleted;
 mod egress;
 mod felt;
 mod groups;

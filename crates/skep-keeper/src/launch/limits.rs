@@ -53,7 +53,7 @@ pub fn report(
     match limits.disk {
         Some(size) => {
             let guard = format!(
-                "guard on {counted} ({size}; looked at every 5 ms to 2 s, deleted open files too), one file by RLIMIT_FSIZE"
+                "guard on {counted} ({size}; looked at every 5 ms to 2 s, deleted files that are open or mapped too), one file by RLIMIT_FSIZE"
             );
             report.on(
                 Layer::Disk,
