@@ -177,3 +177,116 @@ fn a_receipt_is_checked_by_another_program() {
         assert_eq!(lab.skep(["history", "zzz", "--json"]).run().ok().json(), Value::Array(vec![]));
     });
 }
+
+/// `skep reject s "$FILE"` with `FILE` unset.
+#[test]
+fn an_empty_path_is_not_everything() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        lab.worked("s", "echo new > a; echo b > b");
+        for verb in ["approve", "reject", "diff", "conflicts"] {
+            let ran = lab.without_effect(lab.skep([verb, "s", ""]));
+            assert_eq!(ran.code(), 2, "{verb}: {}", ran.describe());
+        }
+        for option in ["--allow-risky", "--check"] {
+            let ran = lab.without_effect(lab.skep(["approve", "s", option, ""]));
+            assert_eq!(ran.code(), 2, "{option}: {}", ran.describe());
+        }
+        assert_eq!(super::desk::paths(&lab.diff("s")), ["a", "b"], "nothing was dropped");
+        for verb in ["approve", "reject"] {
+            let ran = lab.without_effect(lab.skep([verb, "s", "nosuch"]));
+            assert_eq!(ran.code(), 3, "{verb}: {}", ran.describe());
+        }
+    });
+}
+
+#[test]
+fn globs_are_read_from_where_one_stands() {
+    for_both(|lab| {
+        for name in ["f", "sub/f", "sub/g", "deep/er/f"] {
+            lab.write(name, "old\n");
+        }
+        lab.worked("s", "for f in f sub/f sub/g deep/er/f n; do echo new > $f; done");
+        let sub = lab.project.join("sub");
+        lab.skep(["approve", "s", "f*"]).directory(&sub).run().ok();
+        assert_eq!([lab.bytes("sub/f"), lab.bytes("f")], [b"new\n", b"old\n"]);
+        lab.skep(["reject", "s", "*"]).directory(&sub).run().ok();
+        assert_eq!(super::desk::paths(&lab.diff("s")), ["deep/er/f", "f", "n"]);
+        lab.skep(["approve", "s", "../deep/**"]).directory(&sub).run().ok();
+        assert_eq!(lab.bytes("deep/er/f"), b"new\n");
+        lab.skep(["approve", "s", "/*"]).directory(&sub).run().ok();
+        assert_eq!(lab.bytes("f"), b"new\n");
+        assert!(super::desk::paths(&lab.diff("s")).is_empty());
+    });
+}
+
+#[test]
+fn diff_17_an_approval_shows_every_line_it_applies() {
+    for_both(|lab| {
+        lab.write("old", "1\n2\n3\n4\n5\n");
+        lab.worked(
+            "s",
+            "mv old moved; for n in $(seq 30); do mkdir p$n; echo '{}' > p$n/package.json; \
+             echo $n > f$n; done; echo evil > zz_evil.sh",
+        );
+        let ran = lab.skep(["approve", "s"]).run().ok();
+        let said = ran.errors();
+        for number in 1..=30 {
+            for name in [format!("p{number}/package.json"), format!("f{number}")] {
+                let line = format!("  added    {name}  ");
+                assert!(said.contains(&line), "{name}: {said}");
+            }
+            assert!(said.contains(&format!("! note      p{number}/package.json")), "{said}");
+        }
+        assert!(said.contains("  added    zz_evil.sh"), "{said}");
+        assert!(said.contains("  renamed  old -> moved"), "{said}");
+    });
+}
+
+#[test]
+fn a_dry_run_runs_the_check_and_a_rename_is_found_by_its_old_name() {
+    for_both(|lab| {
+        lab.write("old", "1\n2\n3\n4\n5\n");
+        lab.worked("s", "mv old moved");
+        let ran = lab.without_effect(lab.skep(["approve", "s", "--dry-run", "--check", "false"]));
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        lab.skep(["approve", "s", "--dry-run", "--check", "test -f moved"]).run().ok();
+        lab.skep(["approve", "s", "old"]).run().ok();
+        assert!(lab.project.join("moved").exists() && !lab.project.join("old").exists());
+    });
+}
+
+/// Two commands at the same time: nobody can tell which one wrote, so nobody is named.
+#[test]
+fn which_of_two_commands_wrote_is_not_guessed() {
+    for_both(|lab| {
+        lab.write("shared", "old\n");
+        lab.up("s");
+        lab.inside("s", "echo one > alone");
+        let wait = "while ! test -e /tmp/go; do sleep 0.02; done;";
+        let begin = |number: u32| {
+            let script = format!(
+                "{wait} echo {number} >> shared; echo {number} > own{number}; touch /tmp/d{number}; while ! test -e /tmp/end; do sleep 0.02; done"
+            );
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok();
+        };
+        begin(1);
+        begin(2);
+        lab.inside(
+            "s",
+            "touch /tmp/go; while ! test -e /tmp/d1 -a -e /tmp/d2; do sleep 0.02; done",
+        );
+        let diff = lab.diff("s");
+        let exec = |path: &str| super::desk::change(&diff, path)["exec"].clone();
+        assert!(exec("alone").is_string(), "{diff}");
+        for path in ["own1", "own2", "shared"] {
+            assert_eq!(exec(path), Value::Null, "{path}: {diff}");
+        }
+        assert!(diff["warnings"].to_string().contains("several commands ran"), "{diff}");
+        let approval = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        let receipt = lab.skep(["receipt", &approval]).run().ok().json();
+        let predicate = &receipt["statement"]["predicate"];
+        assert_eq!(predicate["execs"].as_array().unwrap().len(), 1, "{predicate}");
+        lab.inside("s", "touch /tmp/end");
+    });
+}

@@ -64,21 +64,26 @@ fn diff_5_a_digest_with_some_paths_applies_exactly_those() {
     });
 }
 
+/// The digest is over the sandbox's work; what the project had beside it when it was shown counts too.
 #[test]
-fn the_project_moving_changes_what_is_approved() {
+fn a_digest_is_refused_when_the_project_moved_since_it_was_shown() {
     for_both(|lab| {
         lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
-        lab.worked("s", "sed -i s/2/two/ f");
+        lab.worked("s", "sed -i s/2/two/ f; echo g > g");
         let reviewed = digest(lab);
-        // The base and the new content are the same: the digest still is that of the review, and
-        // the user's line is kept by the merge.
         lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
-        let ran = lab.skep(["approve", "s", "--digest", &reviewed, "--json"]).run();
-        match ran.code() {
-            0 => assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n4\n5\n6\n7\n8\nnine\n"),
-            4 => assert_eq!(lab.bytes("f"), b"1\n2\n3\n4\n5\n6\n7\n8\nnine\n"),
-            _ => panic!("{}", ran.describe()),
-        }
+        let ran = lab.conflicts(&["s", "--digest", &reviewed]);
+        assert!(ran.errors().contains("the project moved"), "{}", ran.describe());
+        assert!(ran.errors().contains("\"f\""), "{}", ran.describe());
+        // What did not move is taken all the same.
+        lab.approve(&["s", "g", "--digest", &reviewed]);
+        // Shown, it is the merge that was looked at; moved again, it is not.
+        let shown = digest(lab);
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\neight\nnine\n");
+        lab.conflicts(&["s", "--digest", &shown]);
+        assert_eq!(digest(lab), shown, "the sandbox's work is the same");
+        lab.approve(&["s", "--digest", &shown]);
+        assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n4\n5\n6\n7\neight\nnine\n");
     });
 }
 

@@ -1,7 +1,7 @@
 //! The user goes on working: nothing of the user's is reverted, whatever the sandbox did.
 
 use super::desk::{drift, paths};
-use crate::harness::{Lab, Tree, for_both};
+use crate::harness::{Lab, Tree, for_both, wait_for};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -359,5 +359,41 @@ fn a_project_that_was_emptied_is_no_set_of_deletions() {
         lab.conflicts(&["s"]);
         let before = Tree::read(&lab.project);
         assert!(before.get("d").is_none());
+    });
+}
+
+/// A page that is dirty already is written without a fault: no time of the file moves.
+#[test]
+fn a_write_through_a_mapping_is_not_reverted() {
+    const MAPPED: &str = r#"
+import mmap, os, sys, time
+file = open(sys.argv[1], "r+b")
+m = mmap.mmap(file.fileno(), 0)
+m[0:4] = b"LINE"
+open(sys.argv[2] + "/mapped", "w").close()
+while not os.path.exists(sys.argv[2] + "/go"):
+    time.sleep(0.01)
+m[5:6] = b"X"
+os.rename(sys.argv[2] + "/go", sys.argv[2] + "/done")
+time.sleep(60)
+"#;
+    for_both(|lab| {
+        let text: String = (0..40).map(|n| format!("line {n}\n")).collect();
+        let file = lab.write("f", &text);
+        let room = lab.directory(lab.root.join("room"));
+        let script = lab.write(lab.root.join("mapped.py"), MAPPED);
+        let mut python = lab.program("python3").arg(&script).arg(&file).arg(&room).spawn();
+        let there = |name: &str| room.join(name).exists().then_some(());
+        wait_for("the mapping", 20, || there("mapped"));
+        lab.up("s");
+        lab.inside("s", "sed -i 's/line 39$/AGENT/' f");
+        lab.write(room.join("go"), "");
+        wait_for("the write", 20, || there("done"));
+        assert_eq!(drift(&lab.diff("s")), [("f".to_owned(), true)]);
+        lab.approve(&["s"]);
+        let expected = text.replace("line 0\n", "LINE X\n").replace("line 39", "AGENT");
+        assert_eq!(String::from_utf8(lab.bytes("f")).unwrap(), expected);
+        python.kill().unwrap();
+        python.wait().unwrap();
     });
 }

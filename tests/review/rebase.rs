@@ -94,3 +94,109 @@ fn rebase_without_drift_changes_nothing() {
         assert_eq!(lab.diff("s")["digest"], digest);
     });
 }
+
+/// The user puts something else in the place of a directory in which the sandbox has work.
+#[test]
+fn a_directory_that_the_user_replaced_is_a_conflict_of_what_is_in_it() {
+    for_both(|lab| {
+        for (up, link) in [(true, false), (false, false), (true, true), (false, true)] {
+            fs::remove_dir_all(&lab.project).unwrap();
+            for name in ["d/a", "d/b", "d/sub/c", "f"] {
+                lab.write(name, "old\n");
+            }
+            let work = "echo n > d/new; echo x >> f";
+            if up {
+                lab.up("s");
+                lab.inside("s", work);
+            } else {
+                lab.worked("s", work);
+            }
+            let d = lab.project.join("d");
+            if link {
+                fs::rename(&d, lab.project.join("d2")).unwrap();
+                std::os::unix::fs::symlink("d2", &d).unwrap();
+            } else {
+                fs::remove_dir_all(&d).unwrap();
+                lab.write("d", "file\n");
+            }
+            assert_eq!(drift(&lab.diff("s")), [("d/new".to_owned(), false)]);
+            lab.conflicts(&["s"]);
+            lab.conflicts(&["s", "d/new"]);
+            let ran = lab.skep(["rebase", "s", "--json"]).run();
+            assert_eq!(ran.code(), 4, "{}", ran.describe());
+            assert_eq!(ran.json()["conflicts"][0]["path"], "d/new", "{}", ran.describe());
+            assert_eq!(
+                paths(&lab.diff("s")),
+                ["d/new", "f"],
+                "nothing of ours is left in the view"
+            );
+            // What has nothing to do with it goes on, and the change can be dropped.
+            lab.approve(&["s", "f"]);
+            lab.skep(["reject", "s", "d/new"]).run().ok();
+            assert_eq!(paths(&lab.diff("s")), [""; 0]);
+            lab.skep(["stop", "s"]).run().ok();
+            lab.skep(["rebase", "s"]).run().ok();
+            assert_eq!(paths(&lab.diff("s")), [""; 0]);
+            let kind = if link { "test -L d" } else { "test -f d && grep file d" };
+            lab.skep(["start", "s"]).run().ok();
+            lab.inside("s", kind);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn rebase_takes_another_mode_of_a_changed_file_in() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for_both(|lab| {
+        for up in [true, false] {
+            lab.write("f", "old\n");
+            lab.write("g", numbered(&[]));
+            let work = "echo x >> f; sed -i 's/^10$/ten/' g";
+            if up {
+                lab.up("s");
+                lab.inside("s", work);
+            } else {
+                lab.worked("s", work);
+            }
+            fs::set_permissions(lab.project.join("f"), fs::Permissions::from_mode(0o700)).unwrap();
+            lab.write("g", numbered(&[(50, "user")]));
+            lab.skep(["rebase", "s"]).run().ok();
+            assert_eq!(drift(&lab.diff("s")), []);
+            let seen = lab.skep(["exec", "s", "--", "sh", "-c", "stat -c %a f; cat f"]).run().ok();
+            assert_eq!(seen.text(), "700\nold\nx");
+            assert_eq!(read_inside(lab, "g"), numbered(&[(10, "ten"), (50, "user")]));
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), b"old\nx\n");
+            assert_eq!(lab.tree().get("f").unwrap().mode, 0o700);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+/// Its removal was approved; that the user makes it again later is nobody's conflict.
+#[test]
+fn a_directory_that_went_by_an_approval_is_the_users_again() {
+    for_both(|lab| {
+        lab.write("d/a", "old\n");
+        lab.write("d/sub/b", "old\n");
+        lab.write("f", "old\n");
+        lab.up("s");
+        lab.inside("s", "rm -r d");
+        lab.approve(&["s"]);
+        for name in ["d/a", "d/h", "d/sub/b", "d/other/c"] {
+            lab.write(name, "the user's\n");
+        }
+        assert_eq!(drift(&lab.diff("s")), []);
+        assert_eq!(lab.approve(&["s"])["approval"], serde_json::Value::Null);
+        lab.inside("s", "echo x >> f");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), b"old\nx\n");
+        for name in ["d/a", "d/h", "d/sub/b", "d/other/c"] {
+            assert_eq!(lab.bytes(name), b"the user's\n", "{name}");
+        }
+        lab.skep(["rebase", "s"]).run().ok();
+        assert_eq!(paths(&lab.diff("s")), [""; 0]);
+        assert_eq!(read_inside(lab, "d/a"), "the user's\n");
+    });
+}

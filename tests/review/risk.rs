@@ -312,3 +312,27 @@ fn a_file_behind_a_link_of_the_projects_is_judged_by_the_links_name() {
         lab.skep(["approve", "s"]).run().exits(5);
     });
 }
+
+/// A glob or a directory says nothing of what lies there.
+#[test]
+fn diff_13_what_is_blocked_is_taken_only_by_its_own_path() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        super::desk::repository(lab);
+        lab.worked(
+            "s",
+            "printf '#!/bin/sh\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; \
+             git config core.fsmonitor /tmp/evil; echo x > .envrc; echo y >> f; \
+             git -c user.name=a -c user.email=a@b commit -qam inside",
+        );
+        let before = lab.bytes(".git/refs/heads/main");
+        for word in ["**", ".git", ".git/**", "*", ".", ".git/hooks", ".git/hooks/*"] {
+            refused(lab, &["--allow-risky", word]);
+        }
+        lab.approve(&["s", "--allow-risky", ".env*", "--", ".envrc", "f"]);
+        let both = ["--allow-risky", ".git/hooks/pre-commit", "--allow-risky", ".git/config"];
+        lab.approve(&[&["s"][..], &both].concat());
+        assert!(lab.project.join(".git/hooks/pre-commit").exists());
+        assert_eq!(lab.bytes(".git/refs/heads/main"), before, "git's own is not taken along");
+    });
+}

@@ -1,7 +1,7 @@
 //! Undo: exactly, or not at all.
 
 use super::desk::paths;
-use crate::harness::{Lab, for_both};
+use crate::harness::{Lab, Who, for_both, for_each};
 use std::fs;
 
 /// A tree with one of everything.
@@ -170,5 +170,35 @@ fn an_approval_after_a_merge_is_undone_to_the_users_version() {
         assert_eq!(lab.bytes("f"), users.as_bytes());
         lab.approve(&["s"]);
         assert_eq!(lab.bytes("f"), users.replace("\n10\n", "\na\n").as_bytes());
+    });
+}
+
+/// A directory that its owner closed is not written because a file elsewhere had to be read.
+#[test]
+fn a_directory_that_the_user_closed_is_refused_and_what_came_closed_can_be_undone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for_each([Who::user()], |lab| {
+        for mode in [0o000, 0o600, 0o555] {
+            lab.write("f", "old\n");
+            lab.write("d/a", "old\n");
+            lab.write("d/sub/b", "old\n");
+            lab.worked("s", "echo 1 >> f; echo 2 >> d/a; echo 3 >> d/sub/b");
+            let shut = |mode| {
+                let mode = fs::Permissions::from_mode(mode);
+                fs::set_permissions(lab.project.join("d"), mode).unwrap();
+            };
+            shut(mode);
+            let ran = lab.skep(["approve", "s"]).run();
+            assert_eq!(ran.code(), 5, "{mode:o}: {}", ran.describe());
+            shut(0o755);
+            assert_eq!(lab.bytes("d/a"), b"old\n", "{mode:o}");
+            assert_eq!(lab.bytes("f"), b"old\n", "{mode:o}");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+        lab.worked("s", "mkdir closed; echo 1 > closed/1; chmod 000 closed; echo x > x");
+        lab.approve(&["s"]);
+        assert!(lab.project.join("closed").exists());
+        lab.skep(["undo"]).run().ok();
+        assert!(!lab.project.join("closed").exists());
     });
 }

@@ -6,7 +6,7 @@ use crate::json::error::ErrorDocument;
 use crate::render::style::Style;
 use crate::surroundings::Surroundings;
 use serde::Serialize;
-use skep_types::escape::visible_text;
+use skep_types::escape::{is_deceptive, visible_text};
 use skep_types::{Code, Problem};
 use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
@@ -111,6 +111,7 @@ impl Output {
         let mut text = text.map_err(|error| {
             Problem::new(Code::Internal, format!("cannot write the answer as JSON: {error}"))
         })?;
+        text = plain_json(&text);
         text.push('\n');
         self.text(&text)
     }
@@ -191,10 +192,28 @@ impl Output {
     fn error_document(&self, problem: &Problem) {
         let document = ErrorDocument::new(problem);
         match serde_json::to_string(&document) {
-            Ok(text) => self.always(&text),
+            Ok(text) => self.always(&plain_json(&text)),
             Err(_) => self.always(&problem.message),
         }
     }
+}
+
+/// The same document with what a terminal would act on, or not show, as `\uXXXX`: outside of ASCII a
+/// document has characters only in its strings.
+fn plain_json(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_deceptive(character) {
+            true => {
+                let mut units = [0; 2];
+                for unit in character.encode_utf16(&mut units) {
+                    plain.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            false => plain.push(character),
+        }
+    }
+    plain
 }
 
 fn usage_problem(text: &str) -> Problem {

@@ -1,7 +1,7 @@
 //! PATHs as typed, relative to the current directory, become paths of the project.
 
 use crate::context::show_path;
-use skep_types::{ByteString, ChangeSet, Code, Problem, RelPath};
+use skep_types::{ByteString, Change, ChangeSet, Code, Problem, RelPath};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -54,11 +54,11 @@ pub(crate) fn among<'a>(
 
 /// Whether some of the words can be read in two ways, so that the known paths are needed.
 pub(crate) fn has_two_readings(words: &[OsString], start: &Path, project: &Path) -> bool {
-    start != project && words.iter().any(|word| !is_glob(word.as_bytes()))
+    start != project && !words.is_empty()
 }
 
-/// A selection for `diff`, `approve` and `reject`: globs go on as they were typed, paths are made
-/// relative to the project.
+/// A selection for `diff`, `approve` and `reject`: paths and globs are made relative to the project. A
+/// glob is read from where one stands, as a shell would; with `/` before it, from the project's root.
 pub(crate) fn select(
     words: &[OsString],
     start: &Path,
@@ -67,13 +67,35 @@ pub(crate) fn select(
 ) -> Result<Vec<ByteString>, Problem> {
     let changes = set.map_or(&[][..], |set| &set.changes);
     let one = |word: &OsString| {
-        if is_glob(word.as_bytes()) {
-            return Ok(ByteString::from(word.as_os_str()));
+        let whole = Path::new(word).is_absolute() && !Path::new(word).starts_with(project);
+        if let (true, Some(glob)) = (whole, word.as_bytes().strip_prefix(b"/"))
+            && is_glob(glob)
+        {
+            return Ok(ByteString::from(glob));
         }
         let path = among(word, start, project, changes.iter().map(|change| &change.path))?;
+        let names = |change: &Change| change.path.starts_with(&path);
+        let below = start.strip_prefix(project).unwrap_or(Path::new("")).as_os_str().as_bytes();
+        if is_glob(word.as_bytes()) && is_glob(below) && !changes.iter().any(names) {
+            return Ok(glob_below(below, word));
+        }
         Ok(ByteString::from(path.as_path_or_dot()))
     };
     words.iter().map(one).collect()
+}
+
+/// A glob below a directory in whose name the same characters mean nothing.
+fn glob_below(directory: &[u8], word: &OsStr) -> ByteString {
+    let mut glob = Vec::new();
+    for byte in directory {
+        match is_glob(&[*byte]) {
+            true => glob.extend([b'[', *byte, b']']),
+            false => glob.push(*byte),
+        }
+    }
+    glob.push(b'/');
+    glob.extend_from_slice(word.as_bytes());
+    ByteString::from(glob)
 }
 
 /// Whether a word has characters that mean something in a glob.
@@ -123,10 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn globs_stay_as_typed() {
-        let words = ["*.rs".into(), "x".into(), "../".into()];
+    fn globs_are_read_from_where_one_stands() {
+        let words = ["*.rs", "x", "../", "./*.md", "/*.md", "../*.c"].map(OsString::from);
         let found = select(&words, Path::new("/p/src"), Path::new("/p"), None).unwrap();
-        assert_eq!(found, ["*.rs".into(), "src/x".into(), ByteString::from(".")]);
+        let wanted = ["src/*.rs", "src/x", ".", "src/*.md", "*.md", "*.c"];
+        assert_eq!(found, wanted.map(ByteString::from));
+        let odd = select(&["*".into()], Path::new("/p/[a]"), Path::new("/p"), None).unwrap();
+        assert_eq!(odd, [ByteString::from("[[]a]/*")]);
+        assert_eq!(path("").unwrap_err(), Code::Usage);
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub(crate) fn changes<'a>(
         .settled(paths);
     // An ignored path that was named is meant, as in an approval.
     let meant = |change: &&Change| {
-        selector.matches(&change.path)
+        (selector.matches(&change.path)
+            || change.renamed_from.as_ref().is_some_and(|from| selector.matches(from)))
             && (!change.ignored || ignored == Ignored::Shown || !words.is_empty())
     };
     Ok(set.changes.iter().filter(meant).collect())

@@ -6,13 +6,14 @@
 
 use crate::failure::{Failure, Step};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use skep_types::{EntryState, RelPath};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 
-const TEMPORARY: &str = ".skep-write";
+const TEMPORARY: &CStr = c".skep-write";
 
 /// Makes `path` be `state`.
 pub fn write(
@@ -39,20 +40,44 @@ pub fn write(
         EntryState::Absent => remove(&parent, &name).step(step),
         EntryState::Dir { mode } => directory(&parent, &name, *mode).step(step),
         EntryState::Symlink { target } => {
-            let _ = remove(&parent, c".skep-write");
-            rustix::fs::symlinkat(target.as_path(), &parent, TEMPORARY).step(step)?;
-            replace(&parent, &name).step(step)
+            let _ = remove(&parent, TEMPORARY);
+            let link = || {
+                rustix::fs::symlinkat(target.as_path(), &parent, TEMPORARY)?;
+                Ok(replace(&parent, &name)?)
+            };
+            cleanly(&parent, link()).step(step)
         }
         EntryState::File { mode, .. } => {
-            let content =
-                content.ok_or_else(|| Failure::invalid(format!("no bytes came for `{path}`")))?;
-            file(&parent, content, *mode).step(step)?;
-            replace(&parent, &name).step(step)
+            let Some(content) = content else {
+                return same_bytes(&parent, &name, *mode).step(step);
+            };
+            let put = || {
+                file(&parent, content, *mode)?;
+                Ok(replace(&parent, &name)?)
+            };
+            cleanly(&parent, put()).step(step)
         }
         EntryState::Special { .. } => {
             Err(Failure::invalid(format!("`{path}`: a {} is never written", state.noun())))
         }
     }
+}
+
+/// Whatever stood in the way: our own entry is nobody's change.
+fn cleanly(parent: &OwnedFd, written: io::Result<()>) -> io::Result<()> {
+    if written.is_err() {
+        let _ = remove(parent, TEMPORARY);
+    }
+    written
+}
+
+/// The bytes stay, and get another mode. A link is not followed.
+fn same_bytes(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
+    let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(Errno::LOOP);
+    }
+    chmod(parent, name, mode)
 }
 
 fn open_directory(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {
@@ -83,11 +108,11 @@ fn make_parents(project: &OwnedFd, path: &RelPath) -> Result<OwnedFd, Errno> {
     Ok(at)
 }
 
-fn chmod(at: impl AsFd, name: &std::ffi::CStr, mode: u32) -> Result<(), Errno> {
+fn chmod(at: impl AsFd, name: &CStr, mode: u32) -> Result<(), Errno> {
     rustix::fs::chmodat(at, name, Mode::from_raw_mode(mode), AtFlags::empty())
 }
 
-fn remove(parent: &OwnedFd, name: &std::ffi::CStr) -> Result<(), Errno> {
+fn remove(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
     let result = match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR),
         other => other,
@@ -98,7 +123,7 @@ fn remove(parent: &OwnedFd, name: &std::ffi::CStr) -> Result<(), Errno> {
     }
 }
 
-fn directory(parent: &OwnedFd, name: &std::ffi::CStr, mode: u32) -> Result<(), Errno> {
+fn directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
     match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -115,7 +140,7 @@ fn directory(parent: &OwnedFd, name: &std::ffi::CStr, mode: u32) -> Result<(), E
 }
 
 fn file(parent: &OwnedFd, mut content: File, mode: u32) -> io::Result<()> {
-    let _ = remove(parent, c".skep-write");
+    let _ = remove(parent, TEMPORARY);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let out = rustix::fs::openat(parent, TEMPORARY, flags, Mode::from_raw_mode(0o600))?;
     let mut out = File::from(out);
@@ -125,7 +150,7 @@ fn file(parent: &OwnedFd, mut content: File, mode: u32) -> io::Result<()> {
 }
 
 /// Renames over what is there; a directory in the way goes if it is empty.
-fn replace(parent: &OwnedFd, name: &std::ffi::CStr) -> Result<(), Errno> {
+fn replace(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
     match rustix::fs::renameat(parent, TEMPORARY, parent, name) {
         Err(Errno::ISDIR) => {
             rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;

@@ -5,6 +5,7 @@ use rustix::process::Pid;
 use std::ffi::CString;
 use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 bitflags_lite! {
@@ -384,8 +385,6 @@ pub fn signal_everyone(signal: rustix::process::Signal) -> io::Result<()> {
 /// too, because a sandbox may have left files of theirs. It must have one thread. Once is enough: a
 /// second namespace inside the first would have fewer ids.
 pub fn enter_own_user_namespace() -> io::Result<()> {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    static ENTERED: AtomicBool = AtomicBool::new(false);
     if ENTERED.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -393,6 +392,14 @@ pub fn enter_own_user_namespace() -> io::Result<()> {
     ENTERED.store(true, Ordering::Relaxed);
     Ok(())
 }
+
+/// Whether this process has power over its own files whatever their modes say, which their owner
+/// has not given it: it entered a user namespace of its own.
+pub fn in_own_user_namespace() -> bool {
+    ENTERED.load(Ordering::Relaxed)
+}
+
+static ENTERED: AtomicBool = AtomicBool::new(false);
 
 fn enter_user_namespace_once() -> io::Result<()> {
     use crate::subordinate;

@@ -369,7 +369,7 @@ fn rebase_takes_the_projects_state_in() {
     host_write(&world, "a", &numbered(&[3]));
     host_write(&world, "b", "b of the user\n");
     host_write(&world, "c", "c of the user\n");
-    let rebased = rebase(&world.spec, &derived(&world)).unwrap();
+    let rebased = rebase(&world.spec, &derived(&world), false).unwrap();
     assert_eq!(rebased.conflicts.len(), 1);
     write_view(&mut world, &rebased.writes);
     settle(&world.spec, &rebased.settlement).unwrap();

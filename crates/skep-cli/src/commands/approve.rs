@@ -14,7 +14,7 @@ use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest};
-use skep_policy::{GitBooks, PathSelector};
+use skep_policy::GitBooks;
 use skep_types::{
     Change, ChangeKind, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, RelPath, Sandbox,
     Selection, escape,
@@ -35,13 +35,13 @@ pub(crate) struct Approve {
     /// Say what would be applied, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// A risky path that is meant (may be repeated)
+    /// A risky path that is meant (may be repeated); what is `block` only by its own path, each
     #[arg(long, value_name = "PATH")]
     allow_risky: Vec<OsString>,
     /// Make a commit of what is applied
     #[arg(long, requires = "message")]
     commit: bool,
-    /// Message of the commit
+    /// Message of the commit; `{sandbox}` in it is the name, `{files}` the paths
     #[arg(short, long, value_name = "MSG", requires = "commit")]
     message: Option<String>,
     /// Undo everything if no commit can be made (otherwise the changes stay applied)
@@ -140,7 +140,7 @@ impl Approve {
         let taken = match request.selection.is_everything() {
             true => everything(set, &selected, request),
             false => {
-                let trial = ApproveRequest { dry_run: true, ..request.clone() };
+                let trial = ApproveRequest { dry_run: true, check: None, ..request.clone() };
                 match context.api()?.approve(&sandbox.id, &trial) {
                     Ok(report) => taken_over(set, &report),
                     Err(problem) => {
@@ -219,9 +219,8 @@ fn everything<'a>(
 ) -> Vec<&'a Change> {
     let books = GitBooks::of(&set.changes);
     let meant = |change: &Change| {
-        !request.allow_risky.is_empty()
-            && PathSelector::parse(&request.allow_risky)
-                .is_ok_and(|selector| selector.matches(&change.path))
+        let bytes = change.path.as_bytes();
+        request.allow_risky.iter().any(|word| word.as_bytes() == bytes)
     };
     let applied = |change: &&&Change| {
         change.kind != ChangeKind::Special && (!books.hold(change) || meant(change))

@@ -94,6 +94,15 @@ pub(crate) fn way_out(sandbox: &Sandbox) -> String {
     )
 }
 
+/// Text with what a terminal would act on made visible, line by line.
+fn shown(bytes: &[u8]) -> String {
+    let line = |line: &[u8]| match line.strip_suffix(b"\n") {
+        Some(line) => escape::visible_text(line) + "\n",
+        None => escape::visible_text(line),
+    };
+    bytes.split_inclusive(|byte| *byte == b'\n').map(line).collect()
+}
+
 fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Side) -> Outcome {
     let [word] = typed else {
         let message = "--side wants exactly one PATH";
@@ -114,6 +123,11 @@ fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Si
         Side::Sandbox => (inside, "sandbox"),
     };
     match content {
+        Some(bytes) if context.surroundings.terminals.stdout => {
+            // A terminal would act on what the sandbox wrote; into a file or pipe go the bytes.
+            context.output.text(&shown(bytes.as_bytes()))?;
+            Ok(0)
+        }
         Some(bytes) => {
             context.output.bytes(bytes.as_bytes())?;
             Ok(0)

@@ -15,7 +15,7 @@ use std::time::Duration;
 const NOT_FOUND: i32 = 127;
 const SIGINT: i32 = 2;
 const SIGPIPE: i32 = 13;
-/// How many paths are listed before the rest is only counted.
+/// How many lines the risks have after a run before the rest is only counted.
 const LISTED: usize = 20;
 /// The same for refused calls.
 const REFUSED: usize = 4;
@@ -200,24 +200,19 @@ pub(crate) fn before_approval(
 ) -> String {
     let all: Vec<&Change> = set.changes.iter().collect();
     let folded = diff::fold(set, if about == About::All { &all } else { taken });
-    let mut text = risks(style, set, &folded, about);
+    // Nothing is left out: what is not shown here is applied unseen.
+    let risks = all_risks(style, set, &folded, about);
+    let mut text: String = risks.iter().map(|line| format!("{line}\n")).collect();
     let (mut added, mut removed) = (0, 0);
-    for (index, change) in taken.iter().enumerate() {
+    for change in taken {
         let (plus, minus) = lines_taken(change, hunks);
         (added, removed) = (added + plus, removed + minus);
-        if index < LISTED {
-            let counts =
-                if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
-            let _ =
-                writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), diff::name(change));
-        }
+        let counts = if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
+        let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), diff::name(change));
         // Whoever names hunks by their ids sees what these are.
         for hunk in change.hunks.iter().filter(|hunk| hunks.contains(&hunk.id)) {
             diff::push_hunk(&mut text, style, hunk);
         }
-    }
-    if taken.len() > LISTED {
-        let _ = writeln!(text, "  … and {} more", taken.len() - LISTED);
     }
     let count = diff::counted(taken.len() as u64, "change", "changes");
     let _ = writeln!(text, "{} {count} to apply, +{added} -{removed}", style.bold("skep:"));
@@ -250,6 +245,17 @@ pub(crate) enum About {
 
 /// Risks, conflicts and warnings, cut to a screen.
 pub(crate) fn risks(style: Style, set: &ChangeSet, folded: &Folded<'_>, about: About) -> String {
+    let mut lines = all_risks(style, set, folded, about);
+    let more = lines.len().saturating_sub(LISTED);
+    lines.truncate(LISTED);
+    if more > 0 {
+        lines.push(format!("… and {more} more; `skep diff {}` shows all", set.sandbox));
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// All of them, a line each.
+fn all_risks(style: Style, set: &ChangeSet, folded: &Folded<'_>, about: About) -> Vec<String> {
     let named = |path: &RelPath| folded.rest.iter().any(|change| change.path == *path);
     let said = folded.line(style, set) + &diff::risks(style, &folded.rest);
     let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
@@ -266,12 +272,7 @@ pub(crate) fn risks(style: Style, set: &ChangeSet, folded: &Folded<'_>, about: A
     for warning in set.warnings.iter().filter(meant) {
         lines.push(style.yellow(&format!("! warning   {}", visible_text(warning.as_bytes()))));
     }
-    let more = lines.len().saturating_sub(LISTED);
-    lines.truncate(LISTED);
-    if more > 0 {
-        lines.push(format!("… and {more} more; `skep diff {}` shows all", set.sandbox));
-    }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::json;
 use skep_policy::{GitBooks, PathSelector};
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Change, ChangeSetDigest, Code,
-    Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
+    EntryState, Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
 };
 use skep_workspace::{Derived, Plan};
 use std::collections::BTreeSet;
@@ -59,7 +59,8 @@ impl Engine {
         let books = GitBooks::of(&derived.changes);
         let held: BTreeSet<&RelPath> =
             derived.changes.iter().filter(|change| books.hold(change)).map(|c| &c.path).collect();
-        let apart = |path: &RelPath| held.contains(path) && !meant(path);
+        let named = named(&request.allow_risky);
+        let apart = |path: &RelPath| held.contains(path) && !named.contains(path);
         let plan = skep_workspace::plan_leaving(
             &self.workspace(sandbox),
             &derived,
@@ -67,8 +68,15 @@ impl Engine {
             &apart,
         )
         .or_problem()?;
+        if request.digest.is_some() {
+            self.check_shown(sandbox, &derived, &plan)?;
+        }
         let taken = taken(&derived.changes, &plan);
-        check_risk(sandbox, &taken, &meant)?;
+        let covered = |change: &Change| match change.risk {
+            Risk::Block => named.contains(&change.path),
+            _ => meant(&change.path),
+        };
+        check_risk(sandbox, &taken, &covered)?;
         check_rules(&taken)?;
         let mut notes = merge_notes(&derived, &plan);
         notes.extend(left_in_git(sandbox, books, plan.apart, &request.selection));
@@ -83,6 +91,9 @@ impl Engine {
             notes,
         };
         if request.dry_run {
+            if let Some(command) = request.check.as_ref().filter(|_| !plan.targets.is_empty()) {
+                self.gate(sandbox, &plan, command)?;
+            }
             return Ok(report);
         }
         // Ignored paths and git's own are set apart and said; they are no work that waits.
@@ -215,8 +226,14 @@ fn listed(changes: &[Change], plan: &Plan) -> Vec<RelPath> {
 
 /// The changes a plan takes over, in whole or in part.
 fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
+    // A new directory that is only made for what is in it comes as any other, not as it is inside.
+    let made = |change: &Change, after: &EntryState| {
+        change.old.is_absent() && matches!(after, EntryState::Dir { .. }) && *after != change.new
+    };
     let hit = |change: &&Change| {
-        plan.has(&change.path) || change.renamed_from.as_ref().is_some_and(|from| plan.has(from))
+        let taken = plan.targets.iter().find(|target| target.path == change.path);
+        taken.is_some_and(|target| !made(change, &target.after))
+            || change.renamed_from.as_ref().is_some_and(|from| plan.has(from))
     };
     changes.iter().filter(hit).collect()
 }
@@ -227,6 +244,12 @@ fn selector(allowed: &[skep_types::ByteString]) -> Result<impl Fn(&RelPath) -> b
         PathSelector::parse(allowed).map_err(|error| Problem::from_error(Code::Usage, &error))?;
     let some = !allowed.is_empty();
     Ok(move |path: &RelPath| some && selector.matches(path))
+}
+
+/// The paths themselves. What can run on the host without being asked, and git's own, is taken only
+/// by its own name, each: a glob or a directory says nothing of what lies there.
+fn named(allowed: &[skep_types::ByteString]) -> BTreeSet<RelPath> {
+    allowed.iter().filter_map(|word| RelPath::parse(word.as_bytes()).ok()).collect()
 }
 
 /// What is said of git's own changes that an approval of everything left where they are.
@@ -255,10 +278,10 @@ fn left_in_git(
 fn check_risk(
     sandbox: &Sandbox,
     taken: &[&Change],
-    covered: &dyn Fn(&RelPath) -> bool,
+    covered: &dyn Fn(&Change) -> bool,
 ) -> Result<(), Problem> {
     let risky: Vec<_> =
-        taken.iter().filter(|change| change.risk >= Risk::Ask && !covered(&change.path)).collect();
+        taken.iter().filter(|change| change.risk >= Risk::Ask && !covered(change)).collect();
     if risky.is_empty() {
         return Ok(());
     }

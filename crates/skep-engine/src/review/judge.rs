@@ -5,7 +5,7 @@ use crate::meant::as_meant;
 
 use rustix::fs::FileType;
 use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
-use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Sandbox};
+use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Risk, Sandbox};
 use skep_workspace::WorkspaceSpec;
 use skep_workspace::held::{Held, Kept};
 use skep_workspace::tree::{Meta, TreeRoot};
@@ -17,16 +17,26 @@ use std::path::Path;
 /// As much of a text as is looked at for deceptive characters.
 const TEXT: u64 = 1 << 20;
 
+/// As much as decides whether a file is text.
+const HEAD: u64 = 8000;
+const NOT_SHOWN: &str = "is text with NUL bytes in it: its content is not shown";
+
+/// A tick of the clock of files, and how late the end of an exec may be seen, in milliseconds.
+const TICK: i128 = 10;
+const LATE: i128 = 1_000;
+
 impl Engine {
-    /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it.
+    /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it. Gives the
+    /// paths that more than one exec may have written.
     pub(super) fn judge(
         &self,
         sandbox: &Sandbox,
         changes: &mut [Change],
         kept: &Kept,
-    ) -> Result<(), Problem> {
+    ) -> Result<Vec<RelPath>, Problem> {
+        let mut unknown = Vec::new();
         if changes.is_empty() {
-            return Ok(());
+            return Ok(unknown);
         }
         let table = RiskTable::builtin();
         // A path is denied by whatever name it was written.
@@ -50,12 +60,20 @@ impl Engine {
                 aliases: &aliases,
             };
             (change.risk, change.risk_reasons) = table.classify(change, &facts);
+            if change.binary && text_with_nul(change, &levels) {
+                change.risk = change.risk.max(Risk::Note);
+                change.risk_reasons.push(NOT_SHOWN.to_owned());
+            }
             if !rules.is_empty() {
                 change.verdict = Some(rules.verdict_of(change));
             }
-            change.exec = times.writer(&levels, &change.path);
+            let mut writers = times.writers(&levels, &change.path);
+            match writers.len() {
+                0 | 1 => change.exec = writers.pop(),
+                _ => unknown.push(change.path.clone()),
+            }
         }
-        Ok(())
+        Ok(unknown)
     }
 }
 
@@ -162,6 +180,28 @@ fn new_text(change: &Change, levels: &Levels<'_>, kept: &Kept) -> Option<Vec<u8>
     Some(text)
 }
 
+/// Whether a file is shown as binary, and a shell or an editor would take it for text: a NUL byte or
+/// two among letters. Text of two bytes per letter has one in every second place.
+fn text_with_nul(change: &Change, levels: &Levels<'_>) -> bool {
+    let EntryState::File { .. } = change.new else { return false };
+    let Some((level, _)) = levels.holder(&change.path) else { return false };
+    let Ok((file, _)) = level.open_file(&change.path) else { return false };
+    let mut head = Vec::new();
+    if file.take(HEAD).read_to_end(&mut head).is_err() {
+        return false;
+    }
+    let odd = head.iter().filter(|byte| **byte < b' ' && !b"\n\r\t".contains(byte)).count();
+    !head.is_empty() && (head.starts_with(b"#!") || (odd * 20 < head.len() && is_utf8(&head)))
+}
+
+/// Text, but for a letter that the end of what was read cut in two.
+fn is_utf8(bytes: &[u8]) -> bool {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => true,
+        Err(error) => error.error_len().is_none(),
+    }
+}
+
 /// When execs ran, in milliseconds, in the order in which they were started.
 struct Times(Vec<(i128, Option<i128>, ExecId)>);
 
@@ -176,20 +216,31 @@ impl Times {
         Self(times.collect())
     }
 
-    /// The exec that was running when the entry last changed; the one started last, if several were.
-    fn writer(&self, levels: &Levels<'_>, path: &RelPath) -> Option<ExecId> {
+    /// The execs that were running when the entry last changed: it is known which one wrote only if
+    /// it was the only one. A process that outlived its exec is taken for the one that runs.
+    fn writers(&self, levels: &Levels<'_>, path: &RelPath) -> Vec<ExecId> {
         if self.0.is_empty() {
-            return None;
+            return Vec::new();
         }
         let holder = levels.holder(path).or_else(|| levels.holder(&path.parent()?));
-        let (seconds, nanoseconds) = holder?.1.changed;
-        let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
-        // Both clocks are coarse; a tick either way still names the right one of two execs that
-        // did not run at the same time.
-        let during = |(start, end, _): &&(i128, Option<i128>, ExecId)| {
-            written + 10 >= *start && end.is_none_or(|end| written <= end + 1_000)
+        let Some((seconds, nanoseconds)) = holder.map(|(_, meta)| meta.changed) else {
+            return Vec::new();
         };
-        self.0.iter().rfind(during).map(|(_, _, exec)| exec.clone())
+        let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
+        // Both clocks are coarse. First those that fit exactly; else one that began within a tick,
+        // which is the one that wrote; else one whose end was noted early.
+        [(0, 0), (TICK, 0), (TICK, LATE)]
+            .into_iter()
+            .map(|(early, late)| self.during(written, early, late))
+            .find(|found| !found.is_empty())
+            .unwrap_or_default()
+    }
+
+    fn during(&self, written: i128, early: i128, late: i128) -> Vec<ExecId> {
+        let fits = |(start, end, _): &&(i128, Option<i128>, ExecId)| {
+            written + early >= *start && end.is_none_or(|end| written <= end + late)
+        };
+        self.0.iter().filter(fits).map(|(_, _, exec)| exec.clone()).collect()
     }
 }
 

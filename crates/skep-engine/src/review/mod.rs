@@ -5,6 +5,7 @@ mod journal;
 mod judge;
 mod left;
 mod reject;
+mod shown;
 mod siblings;
 mod undo;
 
@@ -19,6 +20,16 @@ use skep_types::{
 };
 use skep_workspace::{DeriveError, DeriveOptions, Derived};
 use std::path::PathBuf;
+
+/// What is said of paths that were written while several commands ran.
+fn unknown_writer(paths: &[RelPath]) -> Option<String> {
+    let first = paths.first()?;
+    let more = match paths.len() {
+        1 => String::new(),
+        many => format!(" and {} more", many - 1),
+    };
+    Some(format!("`{first}`{more}: several commands ran then, and which one wrote is not known"))
+}
 
 impl Engine {
     /// Runs `look` while nothing inside can write: a change set is a consistent cut.
@@ -118,10 +129,12 @@ impl Engine {
     }
 
     pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
+        self.note_shown(sandbox, &derived);
         let Derived { mut changes, kept, .. } = derived;
-        self.judge(sandbox, &mut changes, &kept)?;
+        let unknown = self.judge(sandbox, &mut changes, &kept)?;
         drop(kept);
         let mut warnings = self.sibling_warnings(sandbox, &changes)?;
+        warnings.extend(unknown_writer(&unknown));
         warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));
         Ok(ChangeSet {

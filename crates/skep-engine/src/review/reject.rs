@@ -64,8 +64,9 @@ impl Engine {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let (merged, conflicts, settlement) = self.through_view(&sandbox, |sandbox| {
             let derived = self.derive(sandbox)?;
+            let mounted = self.is_running(sandbox);
             let rebased =
-                skep_workspace::rebase(&self.workspace(sandbox), &derived).or_problem()?;
+                skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted).or_problem()?;
             let merged: Vec<RelPath> =
                 rebased.writes.iter().map(|write| write.path.clone()).collect();
             Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))

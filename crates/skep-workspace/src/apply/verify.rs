@@ -165,12 +165,33 @@ fn check_parent(
             ),
         },
     )?;
+    if let Some(closed) = closed_by_its_owner(root, &parent) {
+        let reason = format!("the directory `{closed}` is closed by its mode");
+        return Err(ApplyError::Refused { path: target.path.clone(), reason });
+    }
     if let Some(word) = held_fast(&fd) {
         let reason = format!("the directory `{parent}` is marked {word} (`chattr`)");
         return Err(ApplyError::Refused { path: target.path.clone(), reason });
     }
     writable.insert(parent);
     Ok(())
+}
+
+/// In a user namespace of our own the kernel lets us write where the caller has shut a directory.
+/// Modes are then asked as if we had not entered one: writing needs `wx`, going through needs `x`.
+fn closed_by_its_owner(root: &TreeRoot, parent: &RelPath) -> Option<RelPath> {
+    if !skep_sys::process::in_own_user_namespace() {
+        return None;
+    }
+    let us = rustix::process::geteuid().as_raw();
+    let closed = |path: &RelPath, needed: u32| {
+        let stat = root.stat(path).ok().flatten();
+        stat.is_some_and(|stat| stat.st_uid == us && stat.st_mode & needed != needed)
+    };
+    if closed(parent, 0o300) {
+        return Some(parent.clone());
+    }
+    parent.ancestors().find(|above| closed(above, 0o100))
 }
 
 /// What keeps an inode from being changed whatever its mode is: in a directory that is append-only,

@@ -107,6 +107,14 @@ impl<'a> Resolver<'a> {
         if let Some(stat) = stat
             && self.proof.present(path, stat)?
         {
+            // A write through a mapping whose page was dirty already moves no change time; what was
+            // captured shows it.
+            let capture = self.memory.captures.get(path).and_then(|capture| capture.state.as_ref());
+            if let Some(state @ EntryState::File { hash, .. }) = capture
+                && matches!(project, EntryState::File { hash: now, .. } if now != hash)
+            {
+                return Ok(Base::known(state.clone(), BaseBytes::Blob));
+            }
             return Ok(Base::known((*project).clone(), BaseBytes::Project));
         }
         if let Some(base) = self.captured(question) {

@@ -191,6 +191,7 @@ impl Judge<'_> {
             let subject = Subject { path: &path, state, level: None, made_ns: None, cuts: false };
             self.one(subject, &mut found)?;
         }
+        found.detail.below_replaced(&found.changes);
         Ok((found.changes, found.detail))
     }
 
@@ -298,7 +299,7 @@ impl Judge<'_> {
         let (base, path) = (self.resolver.base(&question)?, path.clone());
         let mut entry = Entry { path, base, project, sandbox, level, standing: Standing::Clean };
         if entry.base.state.as_ref() == Some(&entry.sandbox) {
-            Self::unchanged(entry, found);
+            self.unchanged(entry, found);
             return Ok(());
         }
         entry.standing = self.standing(&entry)?;
@@ -321,12 +322,18 @@ impl Judge<'_> {
     }
 
     /// The sandbox has what the base had, and the project has something else.
-    fn unchanged(mut entry: Entry, found: &mut Found<'_>) {
+    fn unchanged(&self, mut entry: Entry, found: &mut Found<'_>) {
         let directories = &found.detail.directories;
         let parent_gone = entry
             .path
             .parent()
             .is_some_and(|parent| !parent.is_root() && !directories.contains_key(&parent));
+        // That it went was approved: what stands there now is new, and the user's alone.
+        let settled = |parent: RelPath| {
+            let settled = self.contents.memory.settled.get(&parent);
+            settled.is_some_and(|settled| settled.state.is_absent())
+        };
+        let parent_gone = parent_gone && !entry.path.ancestors().any(settled);
         if parent_gone && !entry.project.is_absent() {
             entry.standing = Standing::Conflict(
                 "added in the project, inside a directory that the sandbox removed".to_owned(),

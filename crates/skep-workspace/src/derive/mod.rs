@@ -18,7 +18,8 @@ use crate::markers::Markers;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
 use crate::union;
 use skep_types::{
-    Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, RelPath, Totals,
+    Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, ContentHash, Drift, EntryState,
+    RelPath, Totals,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +86,52 @@ impl Derived {
         }
         let at = self.changes.binary_search_by(|change| change.path.cmp(path)).ok()?;
         self.changes.get(at).map(|change| self.detail.of(change))
+    }
+}
+
+impl Derived {
+    /// Where an approval would merge, each with a hash of what stands in the project there.
+    pub fn moved(&self) -> Vec<(RelPath, ContentHash)> {
+        let merges = self.detail.entries.values();
+        let merges = merges.filter(|entry| matches!(entry.standing, Standing::Merges(_)));
+        let mark = |entry: &Entry| ContentHash::of(format!("{:?}", entry.project).as_bytes());
+        merges.map(|entry| (entry.path.clone(), mark(entry))).collect()
+    }
+}
+
+impl Detail {
+    /// Directories that the sandbox has as they were, and in whose place the project has something
+    /// else now.
+    pub(crate) fn replaced(&self) -> BTreeSet<&RelPath> {
+        let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
+        let replaced = self.stale.values().filter(|entry| {
+            directory(&entry.sandbox) && !directory(&entry.project) && !entry.project.is_absent()
+        });
+        replaced.map(|entry| &entry.path).collect()
+    }
+
+    /// What the sandbox has in a directory that is none any more in the project cannot go there.
+    fn below_replaced(&mut self, changes: &[Change]) {
+        let replaced: BTreeSet<RelPath> = self.replaced().into_iter().cloned().collect();
+        if replaced.is_empty() {
+            return;
+        }
+        for change in changes {
+            if change.path.ancestors().any(|parent| replaced.contains(&parent)) {
+                let entry = self.of(change).into_owned();
+                self.entries.insert(change.path.clone(), entry);
+            }
+        }
+        for entry in self.entries.values_mut() {
+            let above = entry.path.ancestors().find(|parent| replaced.contains(parent));
+            if let Some(parent) = above
+                && entry.standing == Standing::Clean
+                && !entry.sandbox.is_absent()
+            {
+                let reason = format!("its directory `{parent}` was replaced in the project");
+                entry.standing = Standing::Conflict(reason);
+            }
+        }
     }
 }
 

@@ -240,9 +240,10 @@ impl Planner<'_> {
                     EntryState::Dir { .. } => break,
                     EntryState::Absent => self.make_directory(&parent),
                     other => {
-                        let reason = format!("the project has a {} there", other.noun());
+                        let noun = other.noun();
+                        let reason = format!("its directory `{parent}` is a {noun} in the project");
                         let path = path.clone();
-                        return Err(PlanError::Depends { path, needs: parent, reason });
+                        return Err(PlanError::Conflicts(vec![Conflict { path, reason }]));
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Rebase: the sandbox takes the project's newer state in.
 
-use super::reject::{ViewWrite, order_writes, project_write};
+use super::reject::{ViewWrite, order_writes, project_write, restore_parents};
 use super::settle::{SettledPath, Settlement};
 use crate::apply::Source;
 use crate::base::memory::{Memory, Settled};
@@ -8,7 +8,8 @@ use crate::derive::{Contents, Derived, Entry, MergedBytes, Standing};
 use crate::error::DeriveError;
 use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
-use skep_types::{Conflict, EntryState};
+use skep_types::{Conflict, EntryState, RelPath};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a rebase writes, and what it leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +23,13 @@ pub struct Rebased {
 }
 
 /// Plans to take the project's newer state in: changed paths are merged, copies that the sandbox has
-/// not changed are brought up to date, conflicts are listed and not touched.
-pub fn rebase(spec: &WorkspaceSpec, derived: &Derived) -> Result<Rebased, DeriveError> {
+/// not changed are brought up to date, conflicts are listed and not touched. `mounted` says whether a
+/// view is up in which the sandbox has run.
+pub fn rebase(
+    spec: &WorkspaceSpec,
+    derived: &Derived,
+    mounted: bool,
+) -> Result<Rebased, DeriveError> {
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
@@ -46,14 +52,54 @@ pub fn rebase(spec: &WorkspaceSpec, derived: &Derived) -> Result<Rebased, Derive
         }
         paths.push(moved_base(entry));
     }
-    for entry in derived.detail.stale.values() {
+    let mut conflicts = derived.conflicts.clone();
+    let left = left_alone(derived, mounted, &mut conflicts);
+    let stays = |path: &RelPath| left.iter().any(|top| path.starts_with(top));
+    for entry in derived.detail.stale.values().filter(|entry| !stays(&entry.path)) {
         keep_project(&contents, &memory, entry)?;
         writes.push(project_write(spec, entry));
         paths.push(moved_base(entry));
     }
+    for top in derived.detail.replaced().into_iter().filter(|path| !stays(path)) {
+        let below = derived.detail.directories.keys();
+        let below = below.filter(|path| *path != top && path.starts_with(top));
+        let (state, content) = (EntryState::Absent, Source::None);
+        let gone = |path: &RelPath| ViewWrite {
+            path: path.clone(),
+            state: state.clone(),
+            content: content.clone(),
+        };
+        writes.extend(below.map(gone));
+    }
+    let mut writes: BTreeMap<RelPath, ViewWrite> =
+        writes.into_iter().map(|write| (write.path.clone(), write)).collect();
+    restore_parents(derived, &trees, &mut writes)?;
+    let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
-    let conflicts = derived.conflicts.clone();
     Ok(Rebased { writes, conflicts, settlement: Settlement { paths } })
+}
+
+/// Directories that are none any more in the project, and stay as they are in the sandbox: it has
+/// work in them, or a view is mounted whose kernel still takes them for directories.
+fn left_alone<'a>(
+    derived: &'a Derived,
+    mounted: bool,
+    conflicts: &mut Vec<Conflict>,
+) -> BTreeSet<&'a RelPath> {
+    let mut left = BTreeSet::new();
+    for path in derived.detail.replaced() {
+        let works = |entry: &Entry| !entry.sandbox.is_absent() && entry.path.starts_with(path);
+        if derived.detail.entries.values().any(works) {
+            left.insert(path);
+        } else if mounted {
+            let reason = "is no directory any more in the project; that is taken in when the \
+                          sandbox is stopped"
+                .to_owned();
+            conflicts.push(Conflict { path: path.clone(), reason });
+            left.insert(path);
+        }
+    }
+    left
 }
 
 pub(super) fn keep_project(

@@ -10,7 +10,7 @@ use super::settle::Settlement;
 use crate::apply::Source;
 use crate::base::memory::Memory;
 use crate::derive::{Contents, Derived, Entry, Standing};
-use crate::error::PlanError;
+use crate::error::{DeriveError, PlanError};
 use crate::held::Kept;
 use crate::hunks::apply_hunks;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
@@ -139,11 +139,11 @@ pub(super) fn project_write(spec: &WorkspaceSpec, entry: &Entry) -> ViewWrite {
 }
 
 /// Directories that the sandbox removed, above what comes back.
-fn restore_parents(
+pub(super) fn restore_parents(
     derived: &Derived,
     trees: &Trees,
     writes: &mut BTreeMap<RelPath, ViewWrite>,
-) -> Result<(), PlanError> {
+) -> Result<(), DeriveError> {
     let parents: BTreeSet<RelPath> = writes
         .values()
         .filter(|write| !write.state.is_absent())
@@ -154,7 +154,7 @@ fn restore_parents(
         let state = trees
             .project
             .state(&path)
-            .map_err(|source| crate::error::DeriveError::read("project", &path, source))?;
+            .map_err(|source| DeriveError::read("project", &path, source))?;
         writes.insert(path.clone(), ViewWrite { path, state, content: Source::None });
     }
     Ok(())
@@ -179,7 +179,7 @@ fn drop_directories(
         let standing = trees
             .project
             .stat(path)
-            .map_err(|source| crate::error::DeriveError::read("project", path, source))?;
+            .map_err(|source| DeriveError::read("project", path, source))?;
         if standing.is_none() {
             let write =
                 ViewWrite { path: path.clone(), state: EntryState::Absent, content: Source::None };
