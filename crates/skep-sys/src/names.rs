@@ -1,4 +1,4 @@
-//! Looking up users and hosts in a program that was linked statically.
+//! Looking up users and hosts in a program that may have been linked statically.
 //!
 //! The C library reads `/etc/nsswitch.conf` and loads a shared library for every service that it
 //! names and does not contain (`systemd`, `sss`, `resolve` …). Such a library brings a second C
@@ -7,7 +7,7 @@
 
 use std::ffi::CStr;
 
-#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+#[cfg(target_env = "gnu")]
 mod c_library {
     use std::ffi::{c_char, c_int};
 
@@ -20,8 +20,8 @@ mod c_library {
 const BUILT_IN: [(&CStr, &CStr); 3] =
     [(c"passwd", c"files"), (c"group", c"files"), (c"hosts", c"files dns")];
 
-/// Keeps later look-ups of users and hosts to what the C library contains, where it is part of the
-/// program; elsewhere nothing is changed. To be called before a library that may ask for either
+/// Keeps later look-ups of users and hosts to what the C library contains. How the program is linked
+/// is decided after this was compiled, and every build is to give the same answers. To be called before a library that may ask for either
 /// (gitoxide for a home, a database client for a user); costs little from the second time on.
 pub fn keep_built_in() {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -30,12 +30,12 @@ pub fn keep_built_in() {
     });
 }
 
-#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+#[cfg(target_env = "gnu")]
 fn set(database: &CStr, services: &CStr) {
     // SAFETY: both are NUL-terminated and live for ever; the function takes a lock of its own. That
     // it fails for want of memory leaves things as they were.
     unsafe { c_library::__nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
 }
 
-#[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
+#[cfg(not(target_env = "gnu"))]
 fn set(_: &CStr, _: &CStr) {}
