@@ -136,6 +136,25 @@ impl<'a> Sweep<'a> {
         places
     }
 
+    /// A run in which all goes well: the looks that name `part` in a path, each with the number that it
+    /// has among the calls of its kind.
+    #[track_caller]
+    pub(crate) fn looks_at(&self, part: &str) -> Vec<(String, usize)> {
+        self.strace(&["-y", "-e", &format!("trace={}", LOOKS.join(","))]).ok();
+        let text = std::fs::read_to_string(self.trace()).unwrap();
+        let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        let mut found = Vec::new();
+        for line in text.lines() {
+            let Some((process, call)) = call_of(line) else { continue };
+            let count = counts.entry((process, call)).or_default();
+            *count += 1;
+            if line.contains(part) {
+                found.push((call.to_owned(), *count));
+            }
+        }
+        found
+    }
+
     /// The command with one fault.
     pub(crate) fn meets(&self, fault: &Fault) -> Ran {
         let watch = format!("trace={}", fault.call);
@@ -144,16 +163,20 @@ impl<'a> Sweep<'a> {
     }
 }
 
+/// The process and the call of a line. With `-f` a number stands before the call.
+fn call_of(line: &str) -> Option<(&str, &str)> {
+    let number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let process = line.split_whitespace().next().filter(number).unwrap_or_default();
+    let (call, _) = line[process.len()..].trim_start().split_once('(')?;
+    Some((process, call))
+}
+
 /// What strace wrote: the calls of each process, each with those that went before it.
 fn read_places(text: &str, calls: &[&str]) -> Places {
     let mut places = Places::new();
     let mut before: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in text.lines() {
-        // With -f a number stands before the call.
-        let number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
-        let process = line.split_whitespace().next().filter(number).unwrap_or_default();
-        let rest = line[process.len()..].trim_start();
-        let Some(call) = rest.split_once('(').map(|(call, _)| call) else { continue };
+        let Some((process, call)) = call_of(line) else { continue };
         if !calls.contains(&call) {
             continue;
         }

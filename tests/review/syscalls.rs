@@ -149,6 +149,71 @@ fn crash_5_an_approval_that_cannot_be_settled_is_told() {
     });
 }
 
+/// A journal whose directory could not be looked at for a moment was taken for one that is not there: the
+/// approval was called aborted, the journal thrown away, and the project left with a part of it for good.
+#[test]
+fn crash_5_a_journal_that_cannot_be_looked_at_is_not_taken_for_gone() {
+    for_both(|lab| {
+        let scene = Scene::new(lab);
+        let work = Work::Recovery(FORWARD);
+        let Some(sweep) = Sweep::new(lab, work.line(), true) else { return };
+        work.prepare(&scene, "counting");
+        let journal = sweep.looks_at("/approvals/");
+        scene.rewind("counting");
+        work.prepare(&scene, "counting");
+        let lock = sweep.looks_at("/locks/project-");
+        scene.rewind("counting");
+        assert!(journal.len() > 2 && !lock.is_empty(), "{journal:?} {lock:?}");
+        // The number under which it was found.
+        let found = ("statx".to_owned(), 24);
+        for (call, nth) in journal.iter().chain(&lock).chain([&found]) {
+            work.meets(&scene, &sweep, &Fault::failure(call, *nth, "EIO"));
+        }
+        scene.closed();
+    });
+}
+
+/// Of what was staged a part was removed when the removal was cut short; the rest was then taken for
+/// published, and the approval was open for ever.
+#[test]
+fn crash_5_a_roll_back_cut_short_amid_its_removals_is_ended_by_the_next() {
+    for_both(|lab| {
+        let scene = Scene::new(lab);
+        let work = Work::Recovery(BACK);
+        let Some(sweep) = Sweep::new(lab, work.line(), true) else { return };
+        for nth in 2..=5 {
+            work.meets(&scene, &sweep, &Fault::failure("unlinkat", nth, "EIO"));
+            work.meets(&scene, &sweep, &Fault::death("unlinkat", nth));
+            scene.closed();
+        }
+    });
+}
+
+/// One that is not there, when the row says that it was: nobody can know what is in the project.
+#[test]
+fn crash_5_a_committed_approval_without_its_journal_needs_attention() {
+    for_both(|lab| {
+        let scene = Scene::new(lab);
+        scene.approve().env("SKEP_FAILPOINT", FORWARD).run();
+        let half = lab.tree();
+        let newest = || lab.skep(["history", "--json"]).run().ok().json()[0].clone();
+        let approvals = lab.state.join("approvals");
+        let open = |entry: &std::fs::DirEntry| !entry.path().join("outcome.json").exists();
+        let entries = std::fs::read_dir(&approvals).unwrap().map(Result::unwrap);
+        let open: Vec<_> = entries.filter(open).map(|entry| entry.path()).collect();
+        assert_eq!(open.len(), 1, "{open:?}");
+        std::fs::rename(&open[0], lab.root.join("away")).unwrap();
+        lab.skep(["ls"]).run().ok();
+        lab.tree().assert_equals(&half, "nothing is done on a guess");
+        let row = newest();
+        assert_eq!(row["state"], "needs_attention", "{row}");
+        let id = row["approval"].as_str().unwrap_or_else(|| panic!("{row}"));
+        let given_up = lab.skep(["undo", id, "--abandon"]).run().ok();
+        assert!(given_up.errors().contains("kept: "), "{}", given_up.describe());
+        assert_eq!(newest()["state"], "aborted");
+    });
+}
+
 #[test]
 fn heavy_crash_5_the_nth_system_call_of_a_recovery_fails_or_is_the_last() {
     for_both(|lab| {

@@ -3,6 +3,7 @@
 
 use crate::Engine;
 use crate::api::{LogChunk, LogStream, StartedExec};
+use crate::layout::may_be_there;
 use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem, unless_full};
 use serde_json::{Value, json};
@@ -53,7 +54,7 @@ impl Engine {
     /// died over it, and it goes on when somebody sees to it. Should this take too long, the keeper
     /// waits instead. Who waits can be killed.
     fn wait_for_a_look(&self, sandbox: &Sandbox, exec: &Exec) -> Result<(), Problem> {
-        if !self.layout().stilled(&sandbox.id).exists() {
+        if !may_be_there(&self.layout().stilled(&sandbox.id)) {
             return Ok(());
         }
         drop(self.lock_sandbox(&sandbox.id));
@@ -162,8 +163,8 @@ impl Engine {
     /// waiting. In a sandbox that was removed nothing runs.
     fn doubt(&self, mut exec: Exec) -> Result<Exec, Problem> {
         let directory = self.layout().sandbox(&exec.sandbox).join("execs");
-        let waits = self.layout().stilled(&exec.sandbox).exists();
-        if waits || directory.join(format!("{}.head", exec.id)).exists() {
+        let waits = may_be_there(&self.layout().stilled(&exec.sandbox));
+        if waits || may_be_there(&directory.join(format!("{}.head", exec.id))) {
             return Ok(exec);
         }
         let sandbox = self.store.sandbox(&exec.sandbox).or_problem()?;
@@ -231,7 +232,9 @@ impl Engine {
         let sandbox = self.load(&exec.sandbox)?;
         let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(&sandbox));
         let waits = || provider.status(&spec).is_ok_and(|now| !now.running.contains(&exec.id));
-        if self.layout().stilled(&sandbox.id).exists() && waits() {
+        let mark = self.layout().stilled(&sandbox.id);
+        let stilled = mark.try_exists().map_err(|error| io_problem("look at", &mark, &error))?;
+        if stilled && waits() {
             // It waits for the end of a look, and finds then that it is over.
             let end = unseen(EndReason::Killed, 137, "it was killed before it began");
             return self.record_end(&exec, &end);

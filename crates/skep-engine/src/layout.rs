@@ -154,6 +154,20 @@ pub fn existing_part(path: &Path) -> &Path {
     path.ancestors().find(|part| part.exists()).unwrap_or(Path::new("/"))
 }
 
+/// Whether something may stand at a path: a look that failed does not say that there is nothing.
+pub(crate) fn may_be_there(path: &Path) -> bool {
+    !matches!(path.try_exists(), Ok(false))
+}
+
+/// Whether a directory stands at a path; an error where that cannot be seen.
+pub(crate) fn is_directory(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Makes a directory that nobody else can look into; fine if it is there.
 pub fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).recursive(true).create(path) {

@@ -6,12 +6,13 @@
 //! a record is moved once.
 
 use crate::Engine;
+use crate::layout::may_be_there;
 use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use crate::reconcile::directory_names;
 use serde_json::{Value, json};
 use skep_provider::record::{self, Record};
-use skep_store::NewEvent;
+use skep_store::{NewEvent, StoreError};
 use skep_sys::failpoint;
 use skep_types::{Exec, Problem, Sandbox, SandboxId, SandboxState};
 use std::io::ErrorKind;
@@ -63,9 +64,9 @@ impl Engine {
         failpoint::hit("taking.claimed").map_err(failed)?;
         match self.store.sandbox(id) {
             Ok(sandbox) => self.take_in(&sandbox)?,
+            Err(StoreError::NotFound { .. }) if !may_be_there(&self.layout().sandbox(id)) => {}
             // A store that does not know it may be the wrong one, or damaged: the news wait.
-            Err(_) if self.layout().sandbox(id).exists() => return Ok(()),
-            Err(_) => {}
+            Err(_) => return Ok(()),
         }
         failpoint::hit("taking.moved").map_err(failed)?;
         remove(&claimed)

@@ -75,8 +75,12 @@ impl Trees {
         level_paths.extend(spec.layers.iter().cloned());
         let levels =
             level_paths.iter().map(|path| open("layer", path)).collect::<Result<_, _>>()?;
-        let copied =
-            level_paths.iter().map(|path| path.with_extension("copied").exists()).collect();
+        let copied = |path: &PathBuf| path.with_extension("copied").try_exists();
+        let copied = level_paths
+            .iter()
+            .map(copied)
+            .collect::<Result<_, _>>()
+            .map_err(|source| DeriveError::read("layer", &RelPath::root(), source))?;
         let dependencies = spec
             .dependency_layers
             .iter()

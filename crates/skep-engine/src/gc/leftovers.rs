@@ -5,6 +5,7 @@ use crate::api::{GcDecision, GcRequest};
 use crate::problems::OrProblem;
 use crate::{Engine, lock, trash, usage};
 use skep_policy::Settings;
+use skep_store::StoreError;
 use skep_types::{Approval, LayerId, Problem, SandboxId, SandboxState};
 use skep_workspace::apply;
 use std::path::Path;
@@ -107,7 +108,11 @@ impl Engine {
         // It was this sandbox's upper; that the sandbox does not stand on it may be what a power
         // loss left. Its work is not thrown away.
         let owner = all.iter().find_map(|mark| mark.strip_prefix(name)?.strip_prefix(".of-"));
-        let owner = owner.and_then(|owner| self.store.sandbox(&owner.parse().ok()?).ok())?;
+        let owner = match self.store.sandbox(&owner?.parse().ok()?) {
+            Ok(owner) => owner,
+            Err(StoreError::NotFound { .. }) => return None,
+            Err(error) => return Some(format!("whose upper it was cannot be read: {error}")),
+        };
         (owner.state != SandboxState::Deleted)
             .then(|| format!("it was the upper of sandbox `{}`, which is still there", owner.name))
     }
@@ -150,8 +155,10 @@ impl Engine {
 
 fn names(directory: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let mut names: Vec<String> =
-        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    // Of a list that cannot be read whole, nothing is judged: a mark may be in the rest.
+    let entries: Vec<_> = entries.collect::<Result<_, _>>().unwrap_or_default();
+    let name = |entry: &std::fs::DirEntry| entry.file_name().into_string().ok();
+    let mut names: Vec<String> = entries.iter().filter_map(name).collect();
     names.sort();
     names
 }

@@ -31,6 +31,7 @@ pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 use crate::problems::{OrProblem, io_problem};
 use crate::{Engine, layout, lock};
 use serde_json::json;
+use skep_store::StoreError;
 use skep_sys::failpoint;
 use skep_types::{Code, LayerId, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
 use std::io;
@@ -205,10 +206,10 @@ impl Engine {
         }
         let (kept, merged) = sandbox.layers.split_at(chain.kept_apart);
         let paths: Vec<PathBuf> = merged.iter().map(|layer| self.layout().layer(layer)).collect();
-        let copied = paths.iter().any(|path| copied_mark(path).exists());
         let one = self.build_layer(|to| {
             flatten::merge(&paths, to, sandbox.driver)?;
-            if copied {
+            let marks = paths.iter().map(|path| copied_mark(path).try_exists());
+            if marks.collect::<io::Result<Vec<_>>>()?.contains(&true) {
                 std::fs::write(copied_mark(&to.with_extension("")), b"")?;
             }
             Ok(())
@@ -237,7 +238,7 @@ impl Engine {
 
     /// Takes back what a crash left between an upper and its row. Costs one look at a directory.
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes() {
+        for (sandbox, layer, intent) in self.pending_freezes()? {
             let (layout, none) = (self.layout(), std::time::Duration::ZERO);
             let Ok(_lock) = lock::take_sandbox(layout, &sandbox, "sandbox", none) else {
                 // It is being frozen right now.
@@ -250,7 +251,7 @@ impl Engine {
 
     /// The same for one sandbox whose lock the caller just took.
     pub(crate) fn settle_layers_of(&self, id: &SandboxId) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes() {
+        for (sandbox, layer, intent) in self.pending_freezes()? {
             if sandbox == *id {
                 self.settle_intent(&sandbox, &layer, &intent)?;
             }
@@ -258,25 +259,36 @@ impl Engine {
         Ok(())
     }
 
-    fn pending_freezes(&self) -> Vec<(SandboxId, LayerId, PathBuf)> {
-        let Ok(entries) = std::fs::read_dir(self.intents()) else { return Vec::new() };
+    fn pending_freezes(&self) -> Result<Vec<(SandboxId, LayerId, PathBuf)>, Problem> {
+        let intents = self.intents();
+        let failed = |error: io::Error| io_problem("read", &intents, &error);
+        let entries = match std::fs::read_dir(&intents) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed)?,
+        };
         let parse = |entry: std::fs::DirEntry| {
             let name = entry.file_name().into_string().ok()?;
             let (sandbox, layer) = name.split_once('-')?;
             Some((sandbox.parse().ok()?, layer.parse().ok()?, entry.path()))
         };
-        entries.flatten().filter_map(parse).collect()
+        let entries = entries.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        Ok(entries.into_iter().filter_map(parse).collect())
     }
 
     fn settle_intent(&self, id: &SandboxId, layer: &LayerId, intent: &Path) -> Result<(), Problem> {
-        let row = self.store.sandbox(id).ok().filter(|row| row.state != SandboxState::Deleted);
+        let row = match self.store.sandbox(id) {
+            Ok(row) => Some(row).filter(|row| row.state != SandboxState::Deleted),
+            Err(StoreError::NotFound { .. }) => None,
+            // A row that cannot be read now may be the one that stands without its upper.
+            Err(error) => return Err(error).or_problem(),
+        };
         let path = self.layout().layer(layer);
         let upper = self.layout().sandbox(id).join("upper");
         let settle = || -> io::Result<()> {
-            let frozen = path.is_dir();
+            let frozen = layout::is_directory(&path)?;
             match &row {
                 Some(row) if row.layers.contains(layer) => {
-                    if !upper.is_dir() {
+                    if !layout::is_directory(&upper)? {
                         new_upper(&upper, &path)?;
                     }
                     return std::fs::rename(intent, self.mark_of(layer, id));
@@ -302,12 +314,15 @@ impl Engine {
         let carry = || -> io::Result<()> {
             layout::make_private(to)?;
             for name in ["index", "tracked"] {
-                let file = from.join(name);
-                if file.exists() {
-                    std::fs::copy(&file, to.join(name))?;
+                match std::fs::copy(from.join(name), to.join(name)) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    other => drop(other?),
                 }
             }
-            let Ok(blobs) = std::fs::read_dir(from.join("blobs")) else { return Ok(()) };
+            let blobs = match std::fs::read_dir(from.join("blobs")) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => other?,
+            };
             layout::make_private(&to.join("blobs"))?;
             for blob in blobs {
                 let blob = blob?;

@@ -195,7 +195,14 @@ impl Engine {
     pub(crate) fn reconcile_approvals(&self) -> Result<(), Problem> {
         for approval in self.interrupted(None)? {
             let path = self.layout().project_lock(&approval.project);
-            let Ok(_lock) = crate::lock::take(&path, "project", Duration::ZERO) else { continue };
+            let _lock = match crate::lock::take(&path, "project", Duration::ZERO) {
+                Ok(lock) => lock,
+                Err(problem) if problem.code == Code::Busy => continue,
+                Err(problem) => {
+                    self.unsettled.borrow_mut().push((approval, problem));
+                    continue;
+                }
+            };
             let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
             if let Err(problem) = self.recover_approval(&approval) {
                 self.unsettled.borrow_mut().push((approval, problem));
@@ -282,7 +289,10 @@ impl Engine {
                 self.conclude(&approval.id, &note, &applied).map(drop)
             }
             Recovered::Nothing | Recovered::Aborted { .. } => {
-                self.abort(&approval.id);
+                // The journal goes last: while the row is open, it alone can say what was done.
+                let state = ApprovalState::Aborted;
+                let moved = self.store.move_approval(&approval.id, state, &[], &mut |_| {});
+                moved.or_problem()?;
                 let _ = crate::trash::discard(&directory, &self.layout().trash());
                 Ok(())
             }

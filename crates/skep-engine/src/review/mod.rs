@@ -12,6 +12,7 @@ mod undo;
 pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::write_all;
 
+use crate::layout::may_be_there;
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
 use skep_sys::failpoint;
@@ -73,7 +74,7 @@ impl Engine {
     /// Processes that were paused for a look by a command that died go on.
     pub(crate) fn wake_forgotten(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let mark = self.layout().stilled(&sandbox.id);
-        if !mark.exists() {
+        if !may_be_there(&mark) {
             return Ok(());
         }
         let (layout, none) = (self.layout(), std::time::Duration::ZERO);
@@ -82,7 +83,10 @@ impl Engine {
             return Ok(());
         };
         let sandbox = self.load(&sandbox.id)?;
-        if mark.exists() && sandbox.state != SandboxState::Frozen && self.is_running(&sandbox) {
+        let stilled = mark
+            .try_exists()
+            .map_err(|error| crate::problems::io_problem("look at", &mark, &error))?;
+        if stilled && sandbox.state != SandboxState::Frozen && self.is_running(&sandbox) {
             self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
         }
         let _ = std::fs::remove_file(&mark);

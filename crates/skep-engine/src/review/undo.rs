@@ -132,7 +132,8 @@ impl Engine {
             return Err(Problem::new(Code::IllegalState, message).hint("see `skep history`"));
         }
         let mut kept = left_behind(approval.project.as_path(), id);
-        kept.push(self.layout().approval(id));
+        let journal = self.layout().approval(id);
+        kept.extend(Some(journal).filter(|path| crate::layout::may_be_there(path)));
         let kept: Vec<ByteString> = kept.into_iter().map(ByteString::from).collect();
         let data = serde_json::json!({ "approval": id, "kept": kept });
         let event = self.event("approval.abandoned", &approval.sandbox, None, data);

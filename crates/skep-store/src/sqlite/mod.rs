@@ -65,9 +65,13 @@ struct FileId {
 }
 
 impl FileId {
-    fn of(path: &Path) -> Option<Self> {
-        let found = std::fs::metadata(path).ok()?;
-        Some(Self { device: found.dev(), inode: found.ino() })
+    /// `None` if there is no file; one that cannot be looked at now is not gone.
+    fn of(path: &Path) -> Result<Option<Self>> {
+        match std::fs::metadata(path) {
+            Ok(found) => Ok(Some(Self { device: found.dev(), inode: found.ino() })),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(open::io_error("look at", path, error)),
+        }
     }
 }
 
@@ -97,7 +101,7 @@ impl SqliteStore {
     }
 
     fn check_file(&self) -> Result<()> {
-        if FileId::of(&self.path) == Some(self.file) {
+        if FileId::of(&self.path)? == Some(self.file) {
             Ok(())
         } else {
             Err(StoreError::Replaced { path: self.path.clone() })

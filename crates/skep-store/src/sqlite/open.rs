@@ -82,9 +82,9 @@ impl SqliteStore {
 
     fn attach(path: &Path, access: Access) -> Result<Self> {
         let gone = || StoreError::Replaced { path: path.to_owned() };
-        let before = FileId::of(path).ok_or_else(gone)?;
+        let before = FileId::of(path)?.ok_or_else(gone)?;
         let connection = connect(path, access).map_err(|fault| fault.into_error("open", path))?;
-        if FileId::of(path) != Some(before) {
+        if FileId::of(path)? != Some(before) {
             return Err(gone());
         }
         Ok(Self {

@@ -134,6 +134,18 @@ impl JournalDir {
         Ok(Self { path: path.to_owned(), fd })
     }
 
+    /// As [`JournalDir::open`]; `None` only where there surely is no such directory. One that cannot
+    /// be looked at now is not gone: what it says of a project would be thrown away.
+    pub fn open_if_there(path: &Path) -> Result<Option<Self>, ApplyError> {
+        match Self::open(path) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(ApplyError::Own { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

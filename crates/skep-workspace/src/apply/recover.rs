@@ -2,7 +2,7 @@
 //!
 //! | intent | journal | outcome | committed | then |
 //! |---|---|---|---|---|
-//! | – | – | – | any | nothing |
+//! | – | – | – | any | nothing; but an error if it is committed and the whole directory is gone |
 //! | yes | – or half | – | no | remove staging |
 //! | yes | yes | – | no | take back steps (there are none), remove staging |
 //! | yes | yes | – | yes | roll forward, or say where somebody else was |
@@ -33,10 +33,9 @@ use std::path::Path;
 /// `committed` says whether the store holds the commit point. With it a damaged journal is an
 /// error, never a reason to remove anything.
 pub fn recover(journal_dir: &Path, committed: bool) -> Result<Recovered, ApplyError> {
-    if !journal_dir.exists() {
-        return Ok(Recovered::Nothing);
-    }
-    let dir = JournalDir::open(journal_dir)?;
+    let Some(dir) = JournalDir::open_if_there(journal_dir)? else {
+        return without_directory(journal_dir, committed);
+    };
     failpoint::hit("recover.start").map_err(own("recover", journal_dir))?;
     let journal = dir.read::<Journal>(JOURNAL)?;
     match (journal, dir.read::<Outcome>(OUTCOME)?) {
@@ -50,6 +49,16 @@ pub fn recover(journal_dir: &Path, committed: bool) -> Result<Recovered, ApplyEr
         }
         (Found::Absent | Found::Damaged, _) => remove_unjournaled(&dir),
     }
+}
+
+/// Before the commit point the directory may not be made yet. After it the journal was there, and goes
+/// only when the row has ended: whoever removed it, a part may be in the project.
+fn without_directory(journal_dir: &Path, committed: bool) -> Result<Recovered, ApplyError> {
+    if !committed {
+        return Ok(Recovered::Nothing);
+    }
+    let reason = "its directory is gone".to_owned();
+    Err(ApplyError::Journal { path: journal_dir.join(JOURNAL), reason })
 }
 
 fn has_intent(dir: &JournalDir) -> Result<bool, ApplyError> {
@@ -159,6 +168,10 @@ fn take_back(dir: &JournalDir, journal: Journal) -> Result<Recovered, ApplyError
             }
             sync_published(&scene)?;
         }
+        // The journal goes first: with it, a staged entry that is not in its slot any more is one that
+        // was published, and a removal that was cut short could never be told from that.
+        dir.remove(JOURNAL)?;
+        dir.sync().map_err(own("sync", &dir.path_of(JOURNAL)))?;
         failpoint::hit("recover.take_back").map_err(own("recover", &path))?;
         staging.remove_staged(&journal.records).map_err(own("remove", &path))?;
     }

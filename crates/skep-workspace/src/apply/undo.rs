@@ -95,10 +95,7 @@ fn state_of_backup(tree: Option<&TreeRoot>, record: &Record) -> io::Result<Entry
 /// Ends the retention: removes backups and journal, and the directory if it is empty then.
 /// Refuses while the approval is neither applied nor rolled back. May be repeated.
 pub fn discard(journal_dir: &Path) -> Result<(), ApplyError> {
-    if !journal_dir.exists() {
-        return Ok(());
-    }
-    let dir = JournalDir::open(journal_dir)?;
+    let Some(dir) = JournalDir::open_if_there(journal_dir)? else { return Ok(()) };
     let ended = matches!(dir.read::<Outcome>(OUTCOME)?, Found::Good(_));
     let journal = dir.read::<Journal>(JOURNAL)?;
     if !ended && !matches!(journal, Found::Absent) {
