@@ -29,6 +29,14 @@ fn mounts_are_read_only_unless_said_otherwise() {
         let script = "cat /mnt/one-file /mnt/x/file";
         let ran = lab.skep(["run"]).args(both).args(["--", "sh", "-c", script]).run().ok();
         assert_eq!(ran.text(), "changed\nchanged");
+        // Whoever looks at the sandbox sees what is open to the host.
+        lab.skep(["create", "m"]).args(both).run().ok();
+        let shown = lab.skep(["show", "--json", "m"]).run().ok().json()["mounts"].clone();
+        let one = serde_json::json!({ "source": format!("{at}/file"), "target": "/mnt/one-file", "mode": "ro" });
+        let two = serde_json::json!({ "source": at, "target": "/mnt/x", "mode": "rw" });
+        assert_eq!(shown, serde_json::json!([one, two]));
+        let text = lab.skep(["show", "m"]).run().ok().text();
+        assert!(text.contains(&format!("{at} at /mnt/x, writable")), "{text}");
     });
 }
 

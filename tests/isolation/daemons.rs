@@ -21,6 +21,16 @@ fn res_11_a_daemon_does_not_keep_an_idle_sandbox() {
         wait_for("the idle sandbox to be stopped", 20, || {
             (lab.sandbox("s")["state"] == "stopped").then_some(())
         });
+        let reason = lab.sandbox("s")["state_reason"].clone();
+        assert_eq!(reason, "nothing ran for 1.0 s (`--idle-timeout`)");
+        let events = lab.skep(["events"]).run().ok().text();
+        assert!(events.contains("nothing ran for 1.0 s"), "{events}");
+        // Control: a keeper that was killed is not called idle, although this one was before.
+        lab.skep(["start", "s"]).run().ok();
+        lab.keepers().into_iter().for_each(outside::kill);
+        wait_for("it to be noticed", 10, || {
+            (lab.sandbox("s")["state_reason"] == "its keeper was gone").then_some(())
+        });
     });
 }
 
@@ -113,6 +123,46 @@ fn a_freeze_holds_the_daemon_of_a_short_exec() {
         lab.skep(["thaw", "s"]).run().ok();
         let then = count();
         wait_for("it to count on", 10, || (count() > then).then_some(()));
+    });
+}
+
+/// A stop signal does not hold who has a timer that sends SIGCONT. With a freezer it stands; without one
+/// neither a freeze nor a change set is claimed, and it is said who moved.
+#[test]
+fn a_process_that_wakes_itself_is_named_and_not_called_frozen() {
+    for_both(|lab| {
+        let Some(waker) = attack::program("waker") else { return };
+        std::fs::copy(waker, lab.project.join("waker")).unwrap();
+        for (name, words) in [("calm", &["./waker"][..]), ("hostile", &["./waker", "wake"])] {
+            lab.create(name);
+            lab.skep(["exec", "-d", name, "--"]).args(words).run().ok();
+            let file = upper(lab, name).join("count");
+            let count = || std::fs::read(&file).ok().filter(|bytes| !bytes.is_empty());
+            wait_for("it to count", 10, count);
+            let report = lab.sandbox(name)["enforcement"]["processes"]["how"].to_string();
+            let signals = report.contains("by signals");
+            let frozen = lab.skep(["freeze", name]).run();
+            if signals && name == "hostile" {
+                frozen.exits(4).says("(`waker`) inside does not stay stopped");
+                assert_eq!(lab.sandbox(name)["state"], "ready");
+                lab.skep(["diff", name]).run().exits(4).says("(`waker`) inside does not stay");
+                let then = count();
+                wait_for("it to count on", 10, || (count() != then).then_some(()));
+                continue;
+            }
+            frozen.ok();
+            let reason = lab.sandbox(name)["state_reason"].to_string();
+            assert_eq!(reason.contains("stopped by signals"), signals, "{reason}");
+            let before = count();
+            // Long enough for a hundred rounds of one that is not frozen.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            assert_eq!(count(), before, "{name} stands");
+            let digest = lab.diff(name)["digest"].clone();
+            assert_eq!(lab.diff(name)["digest"], digest);
+            lab.skep(["thaw", name]).run().ok();
+            assert_eq!(lab.sandbox(name)["state_reason"], serde_json::Value::Null);
+            wait_for("it to count on", 10, || (count() != before).then_some(()));
+        }
     });
 }
 

@@ -464,7 +464,7 @@ fn res_12_watches_and_terminals_of_the_caller_are_left_to_it() {
 }
 
 #[test]
-fn res_12_descriptors_and_watches_run_out_inside_only() {
+fn res_12_descriptors_run_out_inside_only() {
     for_both(|lab| {
         let program = "import os, resource\nlimit = resource.getrlimit(resource.RLIMIT_NOFILE)\n\
             n = 0\ntry:\n  while n < 200000: os.open('/dev/null', os.O_RDONLY); n += 1\n\

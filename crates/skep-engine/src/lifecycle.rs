@@ -9,13 +9,26 @@ use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash, ways};
 use serde_json::{Value, json};
-use skep_provider::Started;
+use skep_provider::{ProviderError, Started, Stillness};
 use skep_store::{ExecMoves, Expect, NewEvent, Snapshot};
 use skep_sys::failpoint;
 use skep_types::{
     ChangeSet, Code, ExecEnd, ExecId, Problem, RelPath, Sandbox, SandboxId, SandboxState,
     WorkspaceDriver,
 };
+use std::time::Duration;
+
+/// What a freeze without a freezer is called.
+const BY_SIGNALS: &str =
+    "stopped by signals: no cgroup can be written here whose freezer would hold them";
+/// How long those who were stopped are watched before they are called frozen.
+const SETTLING: Duration = Duration::from_millis(60);
+/// How often that is tried.
+const FREEZES: u32 = 3;
+
+fn forget_signals(row: &mut Sandbox) {
+    row.state_reason = row.state_reason.take().filter(|reason| reason != BY_SIGNALS);
+}
 
 impl Engine {
     /// Changes a sandbox's row.
@@ -173,6 +186,7 @@ impl Engine {
     fn note_stopped(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<Sandbox, Problem> {
         self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
             row.keeper = None;
+            forget_signals(row);
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
             {
                 row.state = SandboxState::Stopped;
@@ -188,13 +202,47 @@ impl Engine {
         check_move(&sandbox, SandboxState::Frozen)?;
         // If we die before the row says so, the next command finds the mark and lets them go on.
         let mark = self.mark_stilled(&sandbox)?;
-        self.provider(&sandbox.provider)?.freeze(&self.run_spec(&sandbox)).or_problem()?;
+        let how = self.freeze_for_good(&sandbox)?;
         failpoint::hit("freeze.still").map_err(|error| io_problem("freeze", &mark, &error))?;
-        let frozen = self.update(id, "sandbox.frozen", Value::Null, &mut |row| {
+        let data = how.map_or(Value::Null, |how| json!({ "reason": how }));
+        let frozen = self.update(id, "sandbox.frozen", data, &mut |row| {
             row.state = SandboxState::Frozen;
+            row.state_reason = how.map(str::to_owned).or(row.state_reason.take());
         })?;
         let _ = std::fs::remove_file(mark);
         Ok(frozen)
+    }
+
+    /// Pauses everyone inside, and says if only signals hold them. Whoever does not stay stopped is no
+    /// longer paused by us: all go on, and it is said who it was.
+    fn freeze_for_good(&self, sandbox: &Sandbox) -> Result<Option<&'static str>, Problem> {
+        let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
+        let hold = || {
+            provider.freeze(&spec)?;
+            match provider.stood(&spec)? {
+                Stillness::Stopped => {
+                    std::thread::sleep(SETTLING);
+                    provider.stood(&spec)
+                }
+                known => Ok(known),
+            }
+        };
+        let mut result = hold();
+        for _ in 1..FREEZES {
+            if matches!(result, Ok(Stillness::Moved(_))) {
+                result = hold();
+            }
+        }
+        let refused = match result {
+            Ok(Stillness::Held) => return Ok(None),
+            Ok(Stillness::Stopped) => return Ok(Some(BY_SIGNALS)),
+            Ok(Stillness::Moved(moved)) => ProviderError::Moved(moved),
+            Err(error) => error,
+        };
+        if provider.thaw(&spec).is_ok() {
+            let _ = std::fs::remove_file(self.layout().stilled(&sandbox.id));
+        }
+        Err(refused).or_problem()
     }
 
     pub(crate) fn thaw_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
@@ -212,6 +260,7 @@ impl Engine {
         let mark = self.mark_stilled(&sandbox)?;
         let thawed = self.update(id, "sandbox.thawed", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;
+            forget_signals(row);
         })?;
         failpoint::hit("thaw.row").map_err(|error| io_problem("thaw", &mark, &error))?;
         self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;

@@ -5,7 +5,7 @@ use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
-use skep_types::{Problem, Sandbox, SandboxState};
+use skep_types::{IdleStop, Problem, Sandbox, SandboxState};
 
 impl Engine {
     /// Every sandbox that is not at rest is looked at.
@@ -66,13 +66,15 @@ impl Engine {
             skep_sys::process::boot_id().is_ok_and(|boot| boot != keeper.boot_id)
         });
         // The upper is not synced while work goes on (see `docs/design/performance.md`).
-        let mut reason = match rebooted {
-            true => {
+        let idle = self.layout().sandbox(&sandbox.id).join(IdleStop::FILE);
+        let mut reason = match (rebooted, idle_stop(&idle, &sandbox)) {
+            (true, _) => {
                 "the host was restarted; after a power loss the last half minute may be missing"
+                    .to_owned()
             }
-            false => "its keeper was gone",
-        }
-        .to_owned();
+            (false, Some(stop)) => stop.reason(),
+            (false, None) => "its keeper was gone".to_owned(),
+        };
         provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
         if let Err(problem) = self.bury_execs(&sandbox) {
             reason.push_str(&format!("; some of its execs are not known: {}", problem.message));
@@ -82,6 +84,7 @@ impl Engine {
             row.state_reason = Some(reason.clone());
             row.keeper = None;
         })?;
+        let _ = std::fs::remove_file(idle);
         Ok(())
     }
 
@@ -124,6 +127,12 @@ impl Engine {
         }
         Ok(live)
     }
+}
+
+/// That this very keeper ended because nothing ran.
+fn idle_stop(file: &std::path::Path, sandbox: &Sandbox) -> Option<IdleStop> {
+    let stop: IdleStop = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    sandbox.keeper.as_ref().is_some_and(|keeper| keeper.pid == stop.keeper).then_some(stop)
 }
 
 pub(crate) fn directory_names(path: &std::path::Path) -> Vec<String> {

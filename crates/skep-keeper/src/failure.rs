@@ -1,7 +1,7 @@
 //! Why a sandbox could not be set up, as it travels from init to the keeper to the caller.
 
 use serde::{Deserialize, Serialize};
-use skep_provider::ProviderError;
+use skep_provider::{Moved, ProviderError};
 use std::io;
 
 /// A failed step of the set-up.
@@ -39,6 +39,8 @@ pub enum Failure {
         /// What to do.
         remedy: String,
     },
+    /// Somebody who was stopped went on by itself.
+    Moved(Moved),
 }
 
 impl Failure {
@@ -66,6 +68,7 @@ impl From<Failure> for ProviderError {
             Failure::Said { operation, reason } => {
                 Self::Setup { operation, source: io::Error::other(reason) }
             }
+            Failure::Moved(moved) => Self::Moved(moved),
             Failure::Invalid(message) => Self::Invalid(message),
             Failure::Wrong { message, hint } => Self::Wrong { message, hint },
             Failure::Missing { what, reason, remedy } => Self::Missing { what, reason, remedy },

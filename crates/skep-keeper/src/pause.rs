@@ -3,6 +3,7 @@
 //! A stop signal is only a request: a thread that runs on another processor goes on until it next
 //! enters the kernel. A change set read before that would be no consistent cut.
 
+use crate::census::Census;
 use crate::failure::{Failure, Step};
 use rustix::process::Signal;
 use std::path::Path;
@@ -33,7 +34,7 @@ impl Reach {
     }
 
     /// Who is meant, as of now. Number 1 may be somebody else's, and is then nobody's to stop.
-    fn pids(self) -> std::io::Result<Vec<i32>> {
+    pub(crate) fn pids(self) -> std::io::Result<Vec<i32>> {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let mut pids = Vec::new();
         match self {
@@ -87,7 +88,7 @@ fn last_number() -> Option<String> {
 
 /// Whether all threads of a process that still run are in a cgroup of one of these names. Names of
 /// cgroups are given outside only.
-fn is_inside(pid: i32, names: &[String]) -> bool {
+pub(crate) fn is_inside(pid: i32, names: &[String]) -> bool {
     if names.is_empty() {
         return false;
     }
@@ -104,6 +105,34 @@ fn is_inside(pid: i32, names: &[String]) -> bool {
 fn has_ended(task: &Path) -> bool {
     let stat = std::fs::read(task.join("stat")).unwrap_or_default();
     parse(&stat).is_some_and(|(state, _)| matches!(state, b'Z' | b'X'))
+}
+
+/// How long two looks at those who stand are apart. One that was seen to stand may still be on its way
+/// off the processor.
+const SETTLING: Duration = Duration::from_millis(1);
+
+/// How often everyone is stopped before somebody is said to go on by itself.
+const STOPS: u32 = 5;
+
+/// Stops everyone, and counts them once they stand: whether they went on standing can be told later.
+pub(crate) fn hold_everyone(reach: Reach, still: &[String]) -> Result<Census, Failure> {
+    let look = || Census::take(reach, still).step(|| "look at the processes".into());
+    let mut tries = 0;
+    loop {
+        pause_everyone(reach, still)?;
+        let first = look()?;
+        std::thread::sleep(SETTLING);
+        let second = look()?;
+        tries += 1;
+        match first.differs(&second) {
+            None => return Ok(second),
+            Some(_) if tries < STOPS => {}
+            Some(moved) => {
+                reach.signal(Signal::CONT);
+                return Err(Failure::Moved(moved));
+            }
+        }
+    }
 }
 
 /// Called by init. Every process but init has stopped when it returns `Ok`.
@@ -125,8 +154,11 @@ pub(crate) fn pause_everyone(reach: Reach, still: &[String]) -> Result<(), Failu
         let now = Instant::now();
         if now > start + PATIENCE {
             reach.signal(Signal::CONT);
-            let operation = format!("stop process {} inside", moving.pid);
-            return Err(Failure::Step { operation, errno: libc::EBUSY });
+            if moving.state == b'D' {
+                let operation = format!("stop process {} inside", moving.pid);
+                return Err(Failure::Step { operation, errno: libc::EBUSY });
+            }
+            return Err(Failure::Moved(Census::name(moving.pid)));
         }
         if moving.state == b'D' && now >= nudge_at {
             let_children_go(Path::new("/proc"), moving.pid, reach);
@@ -197,7 +229,7 @@ fn parse(stat: &[u8]) -> Option<(u8, i32)> {
 }
 
 /// Stopped, traced or dead.
-fn stands(state: u8) -> bool {
+pub(crate) fn stands(state: u8) -> bool {
     matches!(state, b'T' | b't' | b'Z' | b'X')
 }
 

@@ -12,6 +12,7 @@ use crate::network::inside::Doors;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
 use skep_knock::Question;
+use skep_provider::Stillness;
 use skep_provider::record::Begun;
 use skep_types::{
     ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, SandboxName,
@@ -127,6 +128,8 @@ pub enum Operation {
     Freeze,
     /// Go on.
     Thaw,
+    /// Has everybody stood since they were paused?
+    Stood,
     /// What is going on?
     Status,
     /// Put something into the workspace; a file's bytes come as a descriptor.
@@ -184,6 +187,8 @@ pub enum Reply {
         /// Whether it is frozen.
         frozen: bool,
     },
+    /// To `Stood`.
+    Stood(Stillness),
     /// To `Reach` and `Revoke`.
     Reached {
         /// Connections that were cut.
@@ -244,6 +249,8 @@ pub enum ToInit {
     End,
     /// Stop every process but init, and answer when they stand (where there is no cgroup).
     Pause,
+    /// Have those who were stopped stood since?
+    Stood,
     /// If anybody may be outside the cgroups of these names, stop everyone, so that nobody can fork
     /// away from being moved; answer when they stand.
     Hold {
@@ -314,6 +321,8 @@ pub enum FromInit {
     },
     /// The answer to a hold: whether everyone was stopped.
     Held(Result<bool, Failure>),
+    /// The answer to `Stood`.
+    Stood(Result<Stillness, Failure>),
     /// The answer to a write, or to a pause.
     Done(Result<(), Failure>),
 }

@@ -26,8 +26,10 @@ pub mod capabilities;
 pub mod log;
 pub mod paths;
 pub mod record;
+mod stillness;
 
 pub use capabilities::{Boundary, Capabilities};
+pub use stillness::{Moved, Stillness};
 
 pub use skep_types::EgressProbe;
 use skep_types::{
@@ -233,6 +235,9 @@ pub enum ProviderError {
     /// The caller did not want it any more; it knows why.
     #[error("the start was withdrawn")]
     Withdrawn,
+    /// Somebody who was stopped went on by itself, again and again.
+    #[error("process {} (`{}`) inside does not stay stopped", .0.pid, .0.name)]
+    Moved(Moved),
     /// Nobody holds the sandbox.
     #[error("sandbox `{0}` is not running")]
     NotRunning(SandboxId),
@@ -266,6 +271,7 @@ impl ProviderError {
             Self::Missing { .. } => Code::MissingCapability,
             Self::Invalid(_) | Self::Wrong { .. } => Code::Usage,
             Self::NotRunning(_) => Code::IllegalState,
+            Self::Moved(_) => Code::Conflict,
             Self::Version { .. } => Code::Refused,
             Self::Setup { .. } | Self::Keeper { .. } | Self::Withdrawn => Code::Io,
         };
@@ -273,6 +279,7 @@ impl ProviderError {
         match self {
             Self::Missing { remedy, .. } => problem.hint(remedy.clone()),
             Self::Wrong { hint, .. } => problem.hint(hint.clone()),
+            Self::Moved(_) => problem.hint(Moved::HINT),
             Self::Version { .. } => problem.hint("stop it with the skep that started it"),
             _ => problem,
         }
@@ -407,6 +414,10 @@ pub trait Provider {
 
     /// Lets them go on. Repeating is harmless.
     fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError>;
+
+    /// Whether everybody has stood since [`Provider::freeze`], and by what. Somebody who has moved is
+    /// told of once; then they are to be paused again.
+    fn stood(&self, spec: &RunSpec) -> Result<Stillness, ProviderError>;
 
     /// What it is doing; [`ProviderError::NotRunning`] when nobody holds it.
     fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError>;

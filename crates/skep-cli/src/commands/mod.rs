@@ -47,7 +47,7 @@ pub(crate) mod worker;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::sandbox::SandboxDocument;
-use skep_types::Sandbox;
+use skep_types::{Sandbox, SandboxState};
 
 /// The provider that isolates nothing.
 pub(crate) const SUBPROCESS: &str = "subprocess";
@@ -73,7 +73,10 @@ fn answer_with_sandbox(context: &Context, sandbox: &Sandbox, json: bool) -> Outc
     if json {
         context.output.document(&SandboxDocument::new(sandbox))?;
     } else {
-        context.output.say(&format!("sandbox {} is {}", sandbox.name, sandbox.state));
+        let how = sandbox.state_reason.as_deref().filter(|_| sandbox.state == SandboxState::Frozen);
+        let how = how.map(|how| format!(" ({})", skep_types::escape::visible_text(how.as_bytes())));
+        let how = how.unwrap_or_default();
+        context.output.say(&format!("sandbox {} is {}{how}", sandbox.name, sandbox.state));
     }
     Ok(0)
 }

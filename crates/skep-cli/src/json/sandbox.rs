@@ -4,7 +4,7 @@ use super::layer::{LayerView, enforcement};
 use super::text_and_bytes;
 use serde::Serialize;
 use skep_engine::api::{SandboxView, SnapshotView};
-use skep_types::{NetworkMode, Policy, PublishedPort, Sandbox};
+use skep_types::{Access, Mount, NetworkMode, Policy, PublishedPort, Sandbox};
 use std::collections::BTreeMap;
 
 /// The document.
@@ -25,6 +25,7 @@ pub(crate) struct SandboxDocument<'a> {
     workdir: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workdir_bytes: Option<String>,
+    mounts: Vec<MountView>,
     network: NetworkView<'a>,
     changes: RulesView<'a>,
     labels: &'a BTreeMap<String, String>,
@@ -36,6 +37,26 @@ pub(crate) struct SandboxDocument<'a> {
     computed: Option<Computed<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshots: Option<Vec<SnapshotDocument<'a>>>,
+}
+
+/// What of the host is mounted inside, beside the project.
+#[derive(Debug, Serialize)]
+struct MountView {
+    source: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_bytes: Option<String>,
+    target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_bytes: Option<String>,
+    mode: Access,
+}
+
+impl MountView {
+    fn new(mount: &Mount) -> Self {
+        let (source, source_bytes) = text_and_bytes(mount.source.as_bytes());
+        let (target, target_bytes) = text_and_bytes(mount.target.as_bytes());
+        Self { source, source_bytes, target, target_bytes, mode: mount.access }
+    }
 }
 
 /// Globs of changes that may, and may not, be approved.
@@ -130,6 +151,7 @@ impl<'a> SandboxDocument<'a> {
             profile: &sandbox.policy.profile,
             workdir,
             workdir_bytes: workdir_bytes.flatten(),
+            mounts: sandbox.policy.mounts.iter().map(MountView::new).collect(),
             network: NetworkView::new(&sandbox.policy),
             changes: RulesView {
                 allow: &sandbox.policy.allow_changes,

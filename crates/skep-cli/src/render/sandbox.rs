@@ -4,7 +4,9 @@ use super::style::Style;
 use super::table::table;
 use skep_engine::api::{SandboxView, SnapshotView};
 use skep_types::escape::{visible, visible_text};
-use skep_types::{ByteSize, EnforcementReport, Layer, Limits, NetworkMode, Sandbox, show_duration};
+use skep_types::{
+    Access, ByteSize, EnforcementReport, Layer, Limits, NetworkMode, Sandbox, show_duration,
+};
 use std::fmt::Write as _;
 
 /// `ls`.
@@ -63,6 +65,10 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     let limits = limits(&sandbox.policy.limits);
     if !limits.is_empty() {
         field("limits", &limits.join(", "));
+    }
+    for mount in &sandbox.policy.mounts {
+        let access = if mount.access == Access::Rw { "writable" } else { "read-only" };
+        field("mount", &format!("{} at {}, {access}", mount.source, mount.target));
     }
     let egress = &sandbox.policy.egress;
     if sandbox.policy.network == NetworkMode::Allow {

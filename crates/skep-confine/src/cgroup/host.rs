@@ -84,8 +84,7 @@ impl CgroupHost {
     pub fn detect(parent: ParentName) -> Self {
         let mut host = Self::locate(parent);
         let name = format!("probe-{}", rustix::process::getpid().as_raw_nonzero());
-        let limits = GroupLimits { io_weight: Some(100), ..GroupLimits::default() };
-        match host.create_named(&name, &limits) {
+        match host.create_named(&name, &GroupLimits::default()) {
             Err(error) => {
                 let reason = skep_types::chain(&error);
                 host.hierarchies.clear();
@@ -173,11 +172,7 @@ impl CgroupHost {
     fn create_named(&self, name: &str, limits: &GroupLimits) -> Result<Group, CgroupError> {
         let mut parts = Vec::new();
         let mut missing = self.missing.clone();
-        // A hierarchy that can only weigh input and output is joined by those who ask for that.
-        let idle = |hierarchy: &&Hierarchy| {
-            limits.io_weight.is_none() && hierarchy.features.iter().all(|f| *f == Feature::Io)
-        };
-        for hierarchy in self.hierarchies.iter().filter(|hierarchy| !idle(hierarchy)) {
+        for hierarchy in &self.hierarchies {
             match self.create_part(hierarchy, name) {
                 Ok((part, lost)) => {
                     parts.push(part);
@@ -369,7 +364,6 @@ fn v2_controller(feature: Feature) -> Option<&'static str> {
         Feature::Memory => Some("memory"),
         Feature::Cpu => Some("cpu"),
         Feature::Pids => Some("pids"),
-        Feature::Io => Some("io"),
         // Part of every v2 group.
         Feature::CpuTime | Feature::Freeze | Feature::Kill => None,
     }
@@ -383,7 +377,6 @@ fn offered_features(mounted: &MountedHierarchy, directory: &Path) -> Vec<Feature
                     "memory" => &[Feature::Memory],
                     "cpu" => &[Feature::Cpu],
                     "pids" => &[Feature::Pids],
-                    "blkio" => &[Feature::Io],
                     "cpuacct" => &[Feature::CpuTime],
                     "freezer" => &[Feature::Freeze, Feature::Kill],
                     _ => &[],

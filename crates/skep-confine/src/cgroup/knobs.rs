@@ -12,13 +12,11 @@ pub struct GroupLimits {
     pub cpus: Option<f64>,
     /// Tasks.
     pub pids: Option<u64>,
-    /// Weight of input and output, 1 to 10,000, where 100 is usual.
-    pub io_weight: Option<u16>,
 }
 
 impl From<&Limits> for GroupLimits {
     fn from(limits: &Limits) -> Self {
-        Self { memory: limits.memory, cpus: limits.cpus, pids: limits.pids, io_weight: None }
+        Self { memory: limits.memory, cpus: limits.cpus, pids: limits.pids }
     }
 }
 
@@ -29,7 +27,6 @@ impl GroupLimits {
             (Feature::Memory, self.memory.is_some()),
             (Feature::Cpu, self.cpus.is_some()),
             (Feature::Pids, self.pids.is_some()),
-            (Feature::Io, self.io_weight.is_some()),
         ];
         asked.into_iter().filter(|(_, asked)| *asked).map(|(feature, _)| feature)
     }
@@ -103,9 +100,6 @@ pub(super) fn plan(
         (Feature::Pids, _) => {
             limits.pids.map(|pids| required("pids.max", pids)).into_iter().collect()
         }
-        (Feature::Io, version) => {
-            limits.io_weight.map(|w| io(w, version, exists)).into_iter().collect()
-        }
         (Feature::CpuTime | Feature::Freeze | Feature::Kill, _) => Vec::new(),
     }
 }
@@ -126,25 +120,13 @@ fn memory_v1(bytes: u64, exists: impl Fn(&str) -> bool, current: Option<u64>) ->
     }
 }
 
-fn io(weight: u16, version: Version, exists: impl Fn(&str) -> bool) -> Knob {
-    let weight = weight.clamp(1, 10_000);
-    // The schedulers of v1 count from 1 (or 10) to 1,000 with 100 as usual.
-    let old = weight.clamp(10, 1_000);
-    match version {
-        Version::V2 if exists("io.weight") => required("io.weight", weight),
-        Version::V2 => required("io.bfq.weight", old),
-        Version::V1 if exists("blkio.bfq.weight") => required("blkio.bfq.weight", old),
-        Version::V1 => required("blkio.weight", old),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn limits() -> GroupLimits {
         let memory = Some(ByteSize(1 << 20));
-        GroupLimits { memory, cpus: Some(1.5), pids: Some(7), io_weight: Some(50) }
+        GroupLimits { memory, cpus: Some(1.5), pids: Some(7) }
     }
 
     fn written(knobs: Vec<Knob>) -> Vec<String> {
@@ -157,7 +139,6 @@ mod tests {
         assert_eq!(all(Feature::Memory), ["memory.swap.max=0", "memory.max=1048576"]);
         assert_eq!(all(Feature::Cpu), ["cpu.max=150000 100000"]);
         assert_eq!(all(Feature::Pids), ["pids.max=7"]);
-        assert_eq!(all(Feature::Io), ["io.weight=50"]);
     }
 
     #[test]

@@ -34,8 +34,6 @@ pub enum Feature {
     Cpu,
     /// Limits the number of tasks.
     Pids,
-    /// Weighs input and output.
-    Io,
     /// Counts processor time.
     CpuTime,
     /// Stops and continues everything in it.
@@ -46,8 +44,8 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Memory, Self::Cpu, Self::Pids, Self::Io, Self::CpuTime, Self::Freeze, Self::Kill];
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Cpu, Self::Pids, Self::CpuTime, Self::Freeze, Self::Kill];
 
     /// The word for it.
     pub fn as_str(self) -> &'static str {
@@ -55,7 +53,6 @@ impl Feature {
             Self::Memory => "memory",
             Self::Cpu => "cpu",
             Self::Pids => "pids",
-            Self::Io => "io",
             Self::CpuTime => "cpu time",
             Self::Freeze => "freeze",
             Self::Kill => "kill",

@@ -108,7 +108,6 @@ pub fn cgroups(context: &ProbeContext) -> Vec<Probe> {
         ("cgroup memory", Feature::Memory),
         ("cgroup cpu", Feature::Cpu),
         ("cgroup pids", Feature::Pids),
-        ("cgroup io", Feature::Io),
         ("cgroup freeze", Feature::Freeze),
         ("cgroup kill", Feature::Kill),
     ];

@@ -176,6 +176,12 @@ impl Engine {
             copy_tree(&workspace.upper, to)?;
             std::fs::write(copied_mark(&to.with_extension("")), b"")
         })?;
+        if let Some(moved) = self.moved(sandbox)? {
+            let copy = self.layout().layer(&layer);
+            let _ = crate::trash::discard(&copy, &self.layout().trash());
+            let _ = std::fs::remove_file(copied_mark(&copy));
+            return Err(skep_provider::ProviderError::Moved(moved)).or_problem();
+        }
         let mut layers = vec![layer];
         layers.extend(sandbox.layers.iter().cloned());
         Ok(layers)

@@ -15,12 +15,16 @@ pub(crate) use reject::write_all;
 use crate::layout::may_be_there;
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
+use skep_provider::{Moved, ProviderError, Stillness};
 use skep_sys::failpoint;
 use skep_types::{
     ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
 use skep_workspace::{DeriveError, DeriveOptions, Derived};
 use std::path::PathBuf;
+
+/// How often a change set is derived before somebody is said to go on by itself.
+const LOOKS: u32 = 3;
 
 /// What is said of paths that were written while several commands ran.
 fn unknown_writer(paths: &[RelPath]) -> Option<String> {
@@ -93,12 +97,40 @@ impl Engine {
         Ok(())
     }
 
-    /// Derives the change set.
-    ///
+    /// Derives the change set: of one moment, or not at all. Where those inside are stopped by signals
+    /// only, whoever went on meanwhile is stopped once more and it is looked again.
+    pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
+        let mut looks = 0;
+        loop {
+            let derived = self.derive_once(sandbox);
+            let Some(moved) = self.moved(sandbox)? else { return derived };
+            looks += 1;
+            if looks == LOOKS {
+                return Err(ProviderError::Moved(moved)).or_problem();
+            }
+            self.provider(&sandbox.provider)?.freeze(&self.run_spec(sandbox)).or_problem()?;
+        }
+    }
+
+    /// Somebody who was stopped and has moved since.
+    pub(crate) fn moved(&self, sandbox: &Sandbox) -> Result<Option<Moved>, Problem> {
+        if !self.is_running(sandbox) {
+            return Ok(None);
+        }
+        match self.provider(&sandbox.provider)?.stood(&self.run_spec(sandbox)) {
+            Ok(Stillness::Moved(moved)) => Ok(Some(moved)),
+            // It has ended meanwhile, and all inside with it.
+            Ok(Stillness::Held | Stillness::Stopped) | Err(ProviderError::NotRunning(_)) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).or_problem(),
+        }
+    }
+
     /// The agent may have shut files of ours by their mode (`chmod 000`). Root reads them anyway;
     /// an ordinary user does so from a user namespace of its own, where it has power over exactly
     /// its own files.
-    pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
+    fn derive_once(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
         let (workspace, options) = (self.workspace(sandbox), DeriveOptions::default());
         match skep_workspace::derive(&workspace, &options) {
             Err(DeriveError::Unreadable { .. })

@@ -199,6 +199,8 @@ fn set_up(
         machine,
         outlet: spec.outlet(),
         bare: spec.is_bare(),
+        stopped: None,
+        moved: None,
         host_ids: spec.map == IdMap::Host,
     };
     Ok((init, report))

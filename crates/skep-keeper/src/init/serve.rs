@@ -2,6 +2,7 @@
 
 use super::Outlet;
 use super::marks::Marks;
+use crate::census::Census;
 use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
@@ -16,6 +17,7 @@ use crate::writer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal};
+use skep_provider::{Moved, Stillness};
 use skep_sys::signal::SignalFd;
 use skep_sys::stdio::{Stdio, open_terminal};
 use skep_types::{ExecId, TerminalSize};
@@ -37,6 +39,10 @@ pub(super) struct Init {
     pub(super) machine: Option<InsideMachine>,
     pub(super) outlet: Outlet,
     pub(super) bare: bool,
+    /// Who was stopped by signal, and is to stand.
+    pub(super) stopped: Option<Census>,
+    /// Who of them was found to have moved, and was not told yet.
+    pub(super) moved: Option<Moved>,
     /// There is no user namespace: a limit on processes would count all of this user's.
     pub(super) host_ids: bool,
 }
@@ -129,10 +135,15 @@ impl Init {
                 let ruled = self.machine.as_ref().map_or(Ok(()), |machine| machine.rule(rules));
                 channel.send(&FromInit::Ruled(ruled), &[])
             }
-            ToInit::Pause => channel.send(&FromInit::Done(self.pause(&[], &[]).map(drop)), &[]),
+            ToInit::Pause => {
+                let paused = self.pause(&[], &[]).map(drop);
+                channel.send(&FromInit::Done(paused), &[])
+            }
+            ToInit::Stood => channel.send(&FromInit::Stood(self.stood()), &[]),
             ToInit::Hold { inside, frozen } => {
                 let still = if frozen { inside.as_slice() } else { &[] };
-                channel.send(&FromInit::Held(self.pause(&inside, still)), &[])
+                let held = self.pause(&inside, still);
+                channel.send(&FromInit::Held(held), &[])
             }
             ToInit::Resize { exec, size } => {
                 if let Some(terminal) = self.terminals.get(&exec) {
@@ -220,7 +231,7 @@ impl Init {
 
     /// Stops everyone, unless they are all in the cgroups of these names; says whether it did. Those
     /// in the cgroups `still` are not waited for. A guest first writes everything back.
-    fn pause(&self, inside: &[String], still: &[String]) -> Result<bool, Failure> {
+    fn pause(&mut self, inside: &[String], still: &[String]) -> Result<bool, Failure> {
         if let Some(machine) = &self.machine {
             machine.freeze()?;
         }
@@ -231,11 +242,34 @@ impl Init {
         if !inside.is_empty() && pause::all_are_inside(reach, inside) {
             return Ok(false);
         }
-        pause::pause_everyone(reach, still).map(|()| true)
+        if let Some(before) = &self.stopped
+            && self.moved.is_none()
+        {
+            // Stopped once more: what happened before that is not forgotten.
+            self.moved = before.moved().unwrap_or_default();
+        }
+        self.stopped = Some(pause::hold_everyone(reach, still)?);
+        Ok(true)
     }
 
-    fn signal(&self, whom: &Whom, signal: i32) {
+    /// Whether everybody has stood since they were stopped. Says it once: after that they are to be
+    /// stopped again.
+    fn stood(&mut self) -> Result<Stillness, Failure> {
+        let Some(stopped) = &self.stopped else { return Ok(Stillness::Held) };
+        let moved = match self.moved.take() {
+            Some(moved) => Some(moved),
+            None => stopped.moved().step(|| "look at the processes".into())?,
+        };
+        let Some(moved) = moved else { return Ok(Stillness::Stopped) };
+        self.stopped = None;
+        Ok(Stillness::Moved(moved))
+    }
+
+    fn signal(&mut self, whom: &Whom, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if matches!(whom, Whom::Everyone) && signal == Signal::CONT {
+            (self.stopped, self.moved) = (None, None);
+        }
         if let Some(machine) = &self.machine {
             // Everyone in the guest is meant, not what the guest is made of.
             return machine.signal(whom, signal, &self.running);

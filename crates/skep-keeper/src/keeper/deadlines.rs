@@ -3,8 +3,8 @@
 use super::Keeper;
 use super::guard::{cpu_exceeded, cpu_next};
 use super::running::Running;
-use crate::protocol::{ToInit, Whom};
-use skep_types::{EndReason, ExecId};
+use crate::protocol::{ToInit, Whom, to_json};
+use skep_types::{EndReason, ExecId, IdleStop};
 use std::time::{Duration, Instant};
 
 /// How often a group is asked whether the kernel killed one of it for memory.
@@ -50,6 +50,13 @@ impl Keeper<'_> {
         Some(self.state.idle_since? + self.spec.policy.limits.idle_timeout?)
     }
 
+    /// For whoever finds no keeper later.
+    fn record_idle_stop(&self) {
+        let Some(after) = self.spec.policy.limits.idle_timeout else { return };
+        let stop = IdleStop { keeper: std::process::id(), after };
+        let _ = std::fs::write(self.spec.directory.join(IdleStop::FILE), to_json(&stop));
+    }
+
     /// Not before everything was said to those who listen.
     fn over_deadline(&self) -> Option<Instant> {
         let over = self.state.over_since?;
@@ -57,8 +64,12 @@ impl Keeper<'_> {
     }
 
     pub(super) fn meet_deadlines(&mut self, now: Instant) {
-        let ends = [self.idle_deadline(), self.over_deadline()].into_iter().flatten().min();
-        if ends.is_some_and(|deadline| now >= deadline) {
+        let over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| now >= deadline);
+        let idle = over(self.idle_deadline());
+        if idle {
+            self.record_idle_stop();
+        }
+        if idle || over(self.over_deadline()) {
             self.state.stopping = true;
             return;
         }

@@ -333,6 +333,11 @@ impl<'a> Keeper<'a> {
             }
             FromInit::Held(result) => self.held(result),
             FromInit::Ruled(result) => self.guest_ruled(result),
+            FromInit::Stood(result) => {
+                if let Some(client) = self.state.waiting.pop_front() {
+                    self.reply(client, &result.map(Reply::Stood));
+                }
+            }
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));

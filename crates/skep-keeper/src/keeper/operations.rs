@@ -7,6 +7,7 @@ use crate::failure::{Failure, Step};
 use crate::protocol::{FrameKind, Reply, ToInit, Whom, WriteOrder, to_json};
 use crate::vessel::{Tasks, Vessel};
 use rustix::fd::AsFd;
+use skep_provider::Stillness;
 use skep_types::{EndReason, EntryState, ExecEnd, ExecId, NetworkMode, RelPath};
 use std::fs::File;
 use std::io::Write;
@@ -277,6 +278,20 @@ impl Keeper<'_> {
     fn ask_pause(&mut self, client: u64) {
         self.state.frozen = true;
         match self.channel.send(&ToInit::Pause, &[]).step(|| "pause the processes".into()) {
+            Ok(()) => self.state.waiting.push_back(client),
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
+    /// Whether everybody has stood since the freeze. Whom a freezer holds cannot move; whom init has
+    /// stopped by signal, it has counted.
+    pub(super) fn operate_stood(&mut self, client: u64) {
+        let held = self.vessel.machine().is_some()
+            || !(self.pauses_by_init() || self.has_stopped_strays());
+        if held {
+            return self.reply(client, &Ok(Reply::Stood(Stillness::Held)));
+        }
+        match self.channel.send(&ToInit::Stood, &[]).step(|| "look at the processes".into()) {
             Ok(()) => self.state.waiting.push_back(client),
             Err(failure) => self.reply(client, &Err(failure)),
         }

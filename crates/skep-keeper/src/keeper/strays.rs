@@ -59,6 +59,11 @@ impl Keeper<'_> {
         }
     }
 
+    /// Whether a freeze holds some by signal only.
+    pub(super) fn has_stopped_strays(&self) -> bool {
+        self.state.strays.stopped
+    }
+
     /// Before the groups are thawed: a stop that is still pending there is taken back by this.
     pub(super) fn wake_strays(&mut self) {
         if std::mem::take(&mut self.state.strays.stopped) {

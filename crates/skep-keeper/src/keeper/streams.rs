@@ -158,6 +158,7 @@ impl Keeper<'_> {
             }
             Operation::Freeze => self.operate_freeze(client, true),
             Operation::Thaw => self.operate_freeze(client, false),
+            Operation::Stood => self.operate_stood(client),
             Operation::Status => self.operate_status(client),
             Operation::Write { path, state } => self.operate_write(client, path, state),
             Operation::Reach { rules } => self.operate_reach(client, rules),

@@ -18,7 +18,8 @@ use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::usage::family_of;
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
-    Finding, Look, Provider, ProviderError, RunSpec, Started, Status, ViewWrite, Withdrawn,
+    Finding, Look, Provider, ProviderError, RunSpec, Started, Status, Stillness, ViewWrite,
+    Withdrawn,
 };
 use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
@@ -301,6 +302,13 @@ impl<K: Kind> Provider for Kept<K> {
 
     fn thaw(&self, spec: &RunSpec) -> Result<(), ProviderError> {
         ask(spec, "thaw", Operation::Thaw).map(drop)
+    }
+
+    fn stood(&self, spec: &RunSpec) -> Result<Stillness, ProviderError> {
+        match ask(spec, "look at", Operation::Stood)? {
+            Reply::Stood(stillness) => Ok(stillness),
+            _ => Ok(Stillness::Held),
+        }
     }
 
     fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError> {

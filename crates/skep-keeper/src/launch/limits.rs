@@ -68,6 +68,14 @@ pub fn report(
     report
 }
 
+/// Without a freezer a freeze is a signal, which a process can have itself woken from.
+pub fn note_signals(report: &mut EnforcementReport, vessel: &Vessel, grouped: bool) {
+    let freezer = grouped && vessel.tasks() == Tasks::Host || vessel.machine().is_some();
+    if let Some(processes) = report.0.get_mut(&Layer::Processes).filter(|_| !freezer) {
+        processes.how.push_str("; a freeze stops them by signals");
+    }
+}
+
 /// What the caller named must hold. Defaults may weaken; the report says so.
 pub fn refuse_what_is_missing(spec: &RunSpec, report: &EnforcementReport) -> Result<(), Failure> {
     let asked = spec.asked.iter().filter(|_| !spec.policy.best_effort);

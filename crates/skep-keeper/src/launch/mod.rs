@@ -259,6 +259,7 @@ fn take_over<'a>(
     };
     let groups = (undo.group.as_ref(), watched.as_ref());
     report.0.extend(limits::report(spec, vessel, plan.map, groups, &quota).0);
+    limits::note_signals(&mut report, vessel, undo.group.is_some());
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }

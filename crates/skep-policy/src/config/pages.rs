@@ -116,6 +116,8 @@ pub fn reference_page() -> String {
          In variables a list is separated by commas. `SKEP_STORE` is `store.url`, `SKEP_MICROVM_EMULATION` \
          is `provider.microvm.emulation`; `SKEP_HOME` (the state directory) is no setting.\n\n\
          Sizes are numbers with `K`, `M`, `G` or `T` (powers of 1024); durations have `ms`, `s`, `m`, `h` or `d`.\n\n\
+         A limit from a file or a variable that cannot be held on this host is gone without, and the report says so; \
+         one that was typed, or whose layer is required (`--require`), is refused.\n\n\
          ## Settings\n\n\
          | key | value | default | in a project | what it is for |\n|---|---|---|---|---|\n",
     );
