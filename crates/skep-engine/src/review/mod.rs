@@ -21,10 +21,16 @@ use skep_types::{
     ByteString, ChangeSet, Code, Drift, Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
 use skep_workspace::{DeriveError, DeriveOptions, Derived};
+use std::io;
 use std::path::PathBuf;
 
 /// How often a change set is derived before somebody is said to go on by itself.
 const LOOKS: u32 = 3;
+
+fn hung_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
 
 /// What is said of paths that were written while several commands ran.
 fn unknown_writer(paths: &[RelPath]) -> Option<String> {
@@ -114,11 +120,16 @@ impl Engine {
 
     /// Somebody who was stopped and has moved since.
     pub(crate) fn moved(&self, sandbox: &Sandbox) -> Result<Option<Moved>, Problem> {
-        if !self.is_running(sandbox) {
+        // Otherwise nobody was stopped for a look: it is stopped, or about to be.
+        let stilled =
+            sandbox.state == SandboxState::Frozen || self.layout().stilled(&sandbox.id).exists();
+        if !stilled || !self.is_running(sandbox) {
             return Ok(None);
         }
         match self.provider(&sandbox.provider)?.stood(&self.run_spec(sandbox)) {
             Ok(Stillness::Moved(moved)) => Ok(Some(moved)),
+            // A keeper that hangs up is ending, and all inside with it.
+            Err(ProviderError::Keeper { source, .. }) if hung_up(&source) => Ok(None),
             // It has ended meanwhile, and all inside with it.
             Ok(Stillness::Held | Stillness::Stopped) | Err(ProviderError::NotRunning(_)) => {
                 Ok(None)
