@@ -141,16 +141,30 @@ fn a_process_that_wakes_itself_is_named_and_not_called_frozen() {
             wait_for("it to count", 10, count);
             let report = lab.sandbox(name)["enforcement"]["processes"]["how"].to_string();
             let signals = report.contains("by signals");
-            let frozen = lab.skep(["freeze", name]).run();
             if signals && name == "hostile" {
-                frozen.exits(4).says("(`waker`) inside does not stay stopped");
+                // It may miss its timers where the machine is busy: then it stands, and for good.
+                let refused = |word: &str| {
+                    let ran = lab.skep([word, name]).run();
+                    if ran.code() != 0 {
+                        ran.exits(4).says("(`waker`) inside does not stay stopped");
+                        return Some(());
+                    }
+                    if word == "freeze" {
+                        let before = count();
+                        std::thread::sleep(std::time::Duration::from_millis(100));
+                        assert_eq!(count(), before, "it was called frozen");
+                        lab.skep(["thaw", name]).run().ok();
+                    }
+                    None
+                };
+                wait_for("a freeze to be refused", 30, || refused("freeze"));
                 assert_eq!(lab.sandbox(name)["state"], "ready");
-                lab.skep(["diff", name]).run().exits(4).says("(`waker`) inside does not stay");
+                wait_for("a diff to be refused", 30, || refused("diff"));
                 let then = count();
                 wait_for("it to count on", 10, || (count() != then).then_some(()));
                 continue;
             }
-            frozen.ok();
+            lab.skep(["freeze", name]).run().ok();
             let reason = lab.sandbox(name)["state_reason"].to_string();
             assert_eq!(reason.contains("stopped by signals"), signals, "{reason}");
             let before = count();
