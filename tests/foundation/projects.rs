@@ -160,7 +160,16 @@ fn no_command_makes_a_state_directory_in_a_project() {
             from_below.env("SKEP_HOME", lab.project.join("sub/x")).run().exits(5).says("hint");
             inside(line).run().exits(5).says("it would lie in the project");
         }
-        lab.tree().assert_equals(&before, "something was made");
+        // Nor in a directory that is there already, empty or not, nor in the project itself.
+        lab.write("full/b", "b");
+        lab.own_below(&lab.project);
+        let before = lab.tree();
+        for place in ["sub", "full", "."] {
+            let ran = lab.skep(["ls"]).env("SKEP_HOME", lab.project.join(place)).run();
+            ran.exits(5).says("it would lie in the project");
+        }
+        fs::remove_dir_all(lab.project.join("full")).unwrap();
+        lab.tree().assert_equals(&before.without("full"), "something was made");
         // From elsewhere: known by its marker.
         lab.write("skep.toml", "");
         let before = lab.tree();
@@ -172,6 +181,29 @@ fn no_command_makes_a_state_directory_in_a_project() {
         inside(&["ls"]).run().ok();
         inside(&["run", "--", "true"]).run().exits(5);
         fs::remove_dir_all(lab.project.join("x")).unwrap();
+    });
+}
+
+/// A directory that holds other things is not taken over, and its bits stay as they are.
+#[test]
+fn no_command_makes_a_state_directory_of_one_that_is_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for_both(|lab| {
+        let place = lab.root.join("etc");
+        lab.write(place.join("passwd"), "a");
+        lab.own_below(&place);
+        let closed = || fs::metadata(&place).unwrap().permissions().mode() & 0o7777;
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+        for line in [&["ls"][..], &["stats"], &["gc"]] {
+            let ran = lab.skep(line).env("SKEP_HOME", &place).directory(&lab.home).run();
+            ran.exits(5).says("holds other things");
+        }
+        assert_eq!(closed(), 0o755);
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
+        // Control: an empty one is taken, and closed.
+        fs::remove_file(place.join("passwd")).unwrap();
+        lab.skep(["ls"]).env("SKEP_HOME", &place).directory(&lab.home).run().ok();
+        assert_eq!(closed(), 0o700);
     });
 }
 

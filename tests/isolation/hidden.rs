@@ -411,3 +411,37 @@ fn a_path_to_hide_that_appears_later_stays_out_of_sight() {
         assert_eq!(std::fs::read_to_string(lab.project.join("later")).unwrap(), "SECRET");
     });
 }
+
+/// What is hidden in the project is not shown by a mount of the same directory under another name.
+#[test]
+fn a_mount_around_the_project_shows_nothing_that_is_hidden() {
+    for_both(|lab| {
+        lab.write(".env", "SECRET");
+        lab.write("sub/id_rsa", "SECRET");
+        lab.write("open/a", "a\n");
+        lab.own_below(&lab.project);
+        let project = lab.project.display().to_string();
+        let parent = lab.project.parent().unwrap().display().to_string();
+        let read = |flag: &str, what: String| {
+            let script =
+                "cat /x/.env /x/*/.env /x/id_rsa /x/*/id_rsa /datasets/x/id_rsa 2>/dev/null; true";
+            lab.skep(["run", "--rm", flag, &what, "--", "sh", "-c", script])
+        };
+        for (flag, what) in [
+            ("--mount", format!("{project}:/x:ro")),
+            ("--mount", format!("{parent}:/x:ro")),
+            ("--mount", format!("{project}/sub:/x:ro")),
+            ("--dataset", format!("x={project}/sub")),
+        ] {
+            let ran = lab.without_effect(read(flag, what));
+            assert_eq!(ran.code(), 5, "{}", ran.describe());
+            ran.says("--show");
+        }
+        // Controls: where nothing hidden lies, and where it was asked for.
+        read("--mount", format!("{project}/open:/x:ro")).run().ok();
+        let (place, script) = (format!("{project}/sub:/x:ro"), "cat /x/id_rsa");
+        let words =
+            ["run", "--rm", "--show", "sub/id_rsa", "--mount", &place, "--", "sh", "-c", script];
+        assert!(lab.skep(words).run().ok().text().contains("SECRET"));
+    });
+}

@@ -305,6 +305,7 @@ pub(crate) fn find_hidden(
         return Err(Problem::new(Code::MissingCapability, message)
             .hint("hide it whole (`--hide PATH`), or make it readable"));
     }
+    check_shown_by_mounts(project, policy, &found.hidden)?;
     // The view is of one filesystem: at a mount point it would show what the mount covers.
     let mut hidden = found.hidden;
     let mounts = submounts::below(project);
@@ -313,6 +314,30 @@ pub(crate) fn find_hidden(
         hidden = hidden::topmost(hidden);
     }
     Ok((hidden, found.searched))
+}
+
+/// Refuses a mount of the project, of a part of it or of what it lies in, that would show under another
+/// name what is hidden.
+fn check_shown_by_mounts(
+    project: &Path,
+    policy: &Policy,
+    hidden: &[RelPath],
+) -> Result<(), Problem> {
+    for mount in &policy.mounts {
+        let source = mount.source.as_path();
+        if let Some(path) =
+            hidden.iter().find(|path| project.join(path.as_path()).starts_with(source))
+        {
+            let message = format!(
+                "the mount of `{}` would show `{path}`, which is hidden in the project",
+                mount.source
+            );
+            return Err(Problem::new(Code::Refused, message).hint(format!(
+                "mount a directory that does not hold it, or let it be seen: `--show {path}`"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Who is creating this: a row left in `creating` by a dead process is found by it.

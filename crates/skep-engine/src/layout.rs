@@ -17,10 +17,13 @@ impl Layout {
     ///
     /// A place that is refused is left as it was.
     pub fn open(root: &Path, may_make: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
-        if !root.is_dir() {
+        if !root.join("sandboxes").is_dir() {
             may_make()?;
             crate::state_place::check_filesystem(existing_part(root))?;
-            make_private(root)?;
+            match root.is_dir() {
+                true => crate::state_place::check_unused(root)?,
+                false => make_private(root)?,
+            }
         }
         crate::state_place::check(root)?;
         let layout = Self { root: fs::canonicalize(root)? };

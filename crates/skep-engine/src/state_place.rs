@@ -40,6 +40,28 @@ pub fn check(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Refuses a directory that is somebody's for something else: it would be closed to all others, and
+/// what lies in it would be taken for skep's own.
+pub fn check_unused(root: &Path) -> io::Result<()> {
+    let mut others = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let name = entry?.file_name();
+        match name.to_str() {
+            // A state directory that lost a part, and a filesystem made for one.
+            Some("skep.db") => return Ok(()),
+            Some("lost+found") => {}
+            _ => others.push(name),
+        }
+    }
+    match others.first() {
+        Some(name) => refuse(format!(
+            "it is no state directory and holds other things (`{}`); name a new or an empty one",
+            skep_types::escape::visible(name.as_encoded_bytes())
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a place on a filesystem without local locks.
 pub fn check_filesystem(place: &Path) -> io::Result<()> {
     let kind = rustix::fs::statfs(place)?.f_type as u64 & 0xffff_ffff;
