@@ -1,6 +1,7 @@
 //! Disks that are full or cannot be written: a typed error, nothing half-made, and a way on.
 
 use crate::harness::{Who, for_both, for_each, outside};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -220,5 +221,30 @@ fn a_state_directory_that_others_can_write_is_refused() {
         assert_eq!(ran.code(), 5, "{}", ran.describe());
         fs::set_permissions(&lab.state, fs::Permissions::from_mode(0o700)).unwrap();
         lab.create("s");
+    });
+}
+
+/// A keeper that does not answer is said to, and can be ended; others are listed as ever.
+#[test]
+fn a_keeper_that_stands_holds_nobody_up_for_ever() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4721"]).run().ok();
+        let keeper = lab.skep(["show", "s", "--json"]).run().ok().json();
+        let keeper = keeper["provider_facts"]["keeper_pid"].as_str().unwrap().parse().unwrap();
+        outside::signal(keeper, Signal::STOP);
+        lab.skep(["diff", "s"]).within(60).run().exits(1).says("kill -CONT");
+        lab.skep(["ls"]).within(60).run().ok();
+        if lab.who.is_root() {
+            lab.skep(["stop", "s"]).within(120).run().ok();
+            assert_eq!(outside::processes_with("4721"), vec![]);
+        } else {
+            outside::signal(keeper, Signal::CONT);
+            // Control: one that goes on answers, also for those whom nobody woke.
+            lab.exec_script("s", "true").run().ok();
+            lab.skep(["diff", "s"]).run().ok();
+        }
+        lab.skep(["rm", "--discard", "s"]).run().ok();
     });
 }

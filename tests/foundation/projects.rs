@@ -152,7 +152,6 @@ fn no_command_makes_a_state_directory_in_a_project() {
     for_both(|lab| {
         lab.write("a", "a");
         lab.directory("sub");
-        let before = lab.tree();
         let inside = |line: &[&str]| lab.skep(line).env("SKEP_HOME", lab.project.join("x/y"));
         for line in [&["ls"][..], &["gc"], &["stats"], &["token", "ls"], &["image", "kernel"]] {
             let from_below = inside(line).directory(lab.project.join("sub"));

@@ -176,6 +176,27 @@ fn servers_of(parent: i32) -> Vec<i32> {
     pids.filter(is_server).collect()
 }
 
+/// What a copy leaves out of the project is no change of anybody's.
+#[test]
+fn special_files_of_the_project_are_no_change_under_any_driver() {
+    for_both(|lab| {
+        base(lab);
+        let made = std::process::Command::new("mkfifo").arg(lab.project.join("d/fifo")).status();
+        assert!(made.unwrap().success());
+        let _socket = std::os::unix::net::UnixListener::bind(lab.project.join("socket")).unwrap();
+        lab.own_below(&lab.project);
+        for driver in drivers(lab) {
+            let Some(call) = forced(lab, driver, &["create", driver]) else { continue };
+            call.run().ok();
+            lab.exec_script(driver, "true").run().ok();
+            assert_eq!(lab.diff(driver)["changes"], serde_json::json!([]), "{driver}");
+            // Control: what is made inside is one.
+            lab.exec_script(driver, "mkfifo own").run().ok();
+            assert_eq!(lab.diff(driver)["changes"].as_array().unwrap().len(), 1, "{driver}");
+        }
+    });
+}
+
 #[test]
 fn a_copy_keeps_modes_and_times_and_belongs_to_the_ids_inside() {
     for_both(|lab| {

@@ -64,13 +64,13 @@ fn fs_8_special_bits_are_shown_and_do_not_come_out() {
             chmod 2755 group && mkdir sticky && chmod 3777 sticky && touch sticky/f && chmod 4755 tool";
         lab.skep(["run", "--name", "s", "--", "sh", "-c", script]).run().ok();
         let diff = lab.diff("s");
-        for path in ["user", "group", "tool"] {
+        for path in ["user", "group", "tool", "sticky"] {
             let change = diff["changes"].as_array().unwrap().iter().find(|one| one["path"] == path);
             let change = change.unwrap_or_else(|| panic!("{path} is not in {diff}"));
             assert!(["ask", "block"].contains(&change["risk"].as_str().unwrap()), "{change}");
         }
         let words = ["approve", "s", "--allow-risky", "user", "--allow-risky", "group"];
-        lab.skep(words).args(["--allow-risky", "tool"]).run().ok();
+        lab.skep(words).args(["--allow-risky", "tool", "--allow-risky", "sticky"]).run().ok();
         // (On a directory, the bit only says whose group new files have.)
         for (path, node) in lab.tree().nodes.iter().filter(|(_, node)| node.kind == Kind::File) {
             assert_eq!(node.mode & 0o6000, 0, "{path:?} came out with {:o}", node.mode);

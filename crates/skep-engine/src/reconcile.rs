@@ -36,7 +36,10 @@ impl Engine {
         let alive = sandbox.keeper.as_ref().is_some_and(|keeper| provider.is_alive(keeper));
         if alive {
             self.egress_death(sandbox)?;
-            return self.wake_forgotten(sandbox);
+            // A keeper that does not answer is no reason to see no sandbox at all, nor to keep it from
+            // being stopped. The mark stays for the next one who looks.
+            let _ = self.wake_forgotten(sandbox);
+            return Ok(());
         }
         if sandbox.state == SandboxState::Creating {
             // The row was read before we looked for its maker, who may have finished and gone in

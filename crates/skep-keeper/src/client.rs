@@ -16,6 +16,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// How often it is looked whether a keeper that has not answered still can.
+const NOW_AND_THEN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// What is taken from the keeper in one go.
 const PIECE: usize = 64 << 10;
 
@@ -62,7 +64,10 @@ impl Client {
             match self.take().map_err(failed(&self.id))? {
                 Some((FrameKind::Reply, payload)) => break payload,
                 Some(_) => {}
-                None => self.fill(Wait::Yes).map_err(failed(&self.id))?,
+                None => {
+                    self.await_answer().map_err(failed(&self.id))?;
+                    self.fill(Wait::Yes).map_err(failed(&self.id))?;
+                }
             }
         };
         let answer: Result<Reply, Failure> =
@@ -145,6 +150,25 @@ impl Client {
         }
     }
 
+    /// Waits until something comes. A keeper that somebody has stopped will say nothing more; what it
+    /// was asked may take its time otherwise.
+    fn await_answer(&self) -> io::Result<()> {
+        loop {
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&NOW_AND_THEN)) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(pid) = self.keeper_pid().filter(|pid| is_stopped(*pid)) {
+                let message = format!(
+                    "it was stopped by a signal; `kill -CONT {pid}` lets it go on, `skep stop` ends it"
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+        }
+    }
+
     /// Sends without waiting for an answer.
     pub fn tell(&mut self, operation: Operation) -> io::Result<()> {
         let request = to_json(&Request { version: VERSION, operation });
@@ -189,6 +213,13 @@ impl Client {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Whether a process stands because of a signal.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().next());
+    state == Some("T")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
