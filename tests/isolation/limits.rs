@@ -332,6 +332,13 @@ fn limits_of_one_exec_are_held_for_it_alone_or_refused() {
         let end = exec("s", &["--pids", "20"], forks).ok().json();
         let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
         assert!((5..20).contains(&made), "{end}");
+        // However many others there are.
+        let crowd = "for i in $(seq 30); do sleep 4732 & done; wait";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", crowd]).run().ok();
+        wait_for("the others", 10, || (outside::processes_with("4732").len() >= 30).then_some(()));
+        let end = exec("s", &["--pids", "20"], forks).ok().json();
+        let made: u32 = end["stdout"].as_str().unwrap().trim().parse().unwrap();
+        assert!((5..20).contains(&made), "{end}");
         if lab.who.is_root() {
             let end = exec("s", &["--memory", "64M"], MEMORY).exits(137).json();
             assert_eq!(end["reason"], "oom", "{end}");

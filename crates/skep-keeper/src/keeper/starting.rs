@@ -9,6 +9,7 @@ use crate::vessel::Tasks;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
+use skep_confine::usage::{family_of, poll_usage};
 use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
@@ -236,12 +237,28 @@ impl Keeper<'_> {
                 .filter(|_| !counted)
                 // A second more than allowed: the guard that polls comes first and says why.
                 .map(|time| time.as_secs() + 1),
-            // Counted in the sandbox's own user namespace. Where a cgroup counts too, it shall be
-            // the one that refuses, because it tells; this one holds until it is joined.
-            processes: running.limits.pids.map(|limit| limit.saturating_add(u64::from(counted))),
+            processes: self.process_limit(running),
             allow_ptrace: self.spec.policy.allow_ptrace,
             marked: !self.has_exec_groups() && self.vessel.machine().is_none(),
         }
+    }
+
+    /// What the kernel is to count for a command: all tasks of the sandbox's own user namespace, also
+    /// those of other execs. Where a cgroup counts too, it shall be the one that refuses, because it
+    /// tells; this one holds until it is joined.
+    fn process_limit(&self, running: &Running) -> Option<u64> {
+        let (limit, sandbox) = (running.limits.pids?, self.spec.policy.limits.pids);
+        if self.group.is_some() {
+            // An exec's own group holds its own limit.
+            let held = running.group.as_ref().and(sandbox).map_or(limit, |all| all.max(limit));
+            return Some(held.saturating_add(1));
+        }
+        if running.limits.pids == sandbox {
+            return Some(limit);
+        }
+        let others: Vec<_> =
+            family_of(self.init.pid).into_iter().filter(|pid| *pid != self.init.pid).collect();
+        Some(limit.saturating_add(poll_usage(&others).threads))
     }
 
     /// Where a command starts: where it says, else where its sandbox says, else in the project.
