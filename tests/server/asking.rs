@@ -255,7 +255,8 @@ fn a_review_over_http_is_the_command_lines() {
         // Told as part of the policy.
         assert_eq!(sandbox["policy"]["allow_changes"], shown["changes"]["allow"]);
         assert_eq!(sandbox["policy"]["workdir"], shown["workdir"]);
-        for key in ["network", "changes", "workdir"] {
+        assert_eq!(sandbox["policy"]["mounts"], shown["mounts"]);
+        for key in ["network", "changes", "workdir", "mounts"] {
             sandbox[key] = shown[key].clone();
         }
         // Asked of the provider by `show` only.

@@ -20,6 +20,8 @@ const PASSED_ON: &[i32] = &[
     libc::SIGUSR1,
     libc::SIGUSR2,
     libc::SIGALRM,
+    // Also what our own writing to nobody sends: the guest may have hung up, or nobody reads its output.
+    libc::SIGPIPE,
     libc::SIGTERM,
     libc::SIGCONT,
     libc::SIGTSTP,
@@ -174,6 +176,8 @@ impl Relay<'_> {
             match rustix::io::write(self.line, &self.out[sent..]) {
                 Ok(length) => sent += length,
                 Err(rustix::io::Errno::INTR) => {}
+                // The guest has said all there is to say and listens no more; that is still to be read.
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => break,
                 Err(error) => return Err(error.into()),
             }
         }
