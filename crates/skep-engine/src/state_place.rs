@@ -47,8 +47,8 @@ pub fn check_unused(root: &Path) -> io::Result<()> {
     for entry in fs::read_dir(root)? {
         let name = entry?.file_name();
         match name.to_str() {
-            // A state directory that lost a part, and a filesystem made for one.
-            Some("skep.db") => return Ok(()),
+            // A state directory that is being made or lost a part, and a filesystem made for one.
+            Some("skep.db" | "sandboxes") => return Ok(()),
             Some("lost+found") => {}
             _ => others.push(name),
         }

@@ -52,8 +52,13 @@ pub(crate) async fn drain(app: &App, filling: JoinHandle<()>) {
         app.ask_own(Call::DrainPools).await
     };
     let asked = tokio::time::timeout(PATIENCE, drained).await;
-    if !matches!(asked, Ok(Ok(_))) {
-        tracing::warn!("sandboxes made ahead are left; the next start lets them go");
+    let left = match asked {
+        Ok(Ok(_)) => None,
+        Ok(Err(problem)) => Some(problem.to_string()),
+        Err(_) => Some("it took too long".to_owned()),
+    };
+    if let Some(reason) = left {
+        tracing::warn!(reason, "sandboxes made ahead are left; the next start lets them go");
     }
 }
 

@@ -498,13 +498,17 @@ fn cgroups() -> Option<CgroupHost> {
 /// find nothing to do.
 fn clear_leftovers(id: &SandboxId, directory: &Path) -> io::Result<()> {
     let socket = directory.join("keeper.sock");
+    // A keeper that is just ending may remove both while we look.
+    let unless_gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    };
     match std::fs::symlink_metadata(&socket) {
         Ok(_) => {
             remove_group(id)?;
-            std::fs::remove_file(socket)
+            std::fs::remove_file(socket).or_else(unless_gone)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+        Err(error) => unless_gone(error),
     }
 }
 
