@@ -64,10 +64,17 @@ pub fn of(root: &Path) -> io::Result<Usage> {
 }
 
 /// Copies a project with its modes, times and (as root) owners into a directory that is there,
-/// without what is hidden and without special files; links stay links.
+/// without what is hidden and without devices; links stay links.
 pub fn copy_tree(from: &Path, to: &Path, hidden: &[RelPath]) -> io::Result<()> {
     let (source, target) = (TreeRoot::open(from)?, TreeRoot::open(to)?);
-    let copied = [FileType::Directory, FileType::Symlink, FileType::RegularFile];
+    // A socket's name leads nowhere in a copy, and a device is not for everybody to make.
+    let copied = [
+        FileType::Directory,
+        FileType::Symlink,
+        FileType::RegularFile,
+        FileType::Fifo,
+        FileType::Socket,
+    ];
     let mut directories = vec![RelPath::root()];
     let mut next = 0;
     while next < directories.len() {

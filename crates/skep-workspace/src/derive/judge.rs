@@ -229,7 +229,7 @@ impl Judge<'_> {
                 if !lower.nonempty.contains(&directory) {
                     lower.nonempty.insert(directory.clone());
                 }
-                if union.get(&path).is_some() || self.was_left_out_of_the_copy(kind) {
+                if union.get(&path).is_some() {
                     continue;
                 }
                 if kind == rustix::fs::FileType::Directory {
@@ -239,13 +239,6 @@ impl Judge<'_> {
             }
         }
         Ok(())
-    }
-
-    /// A copy has no FIFOs, sockets and devices: that they are not in it is nobody's work.
-    fn was_left_out_of_the_copy(&self, kind: rustix::fs::FileType) -> bool {
-        use rustix::fs::FileType::{BlockDevice, CharacterDevice, Fifo, Socket};
-        self.spec.driver == WorkspaceDriver::Copy
-            && matches!(kind, BlockDevice | CharacterDevice | Fifo | Socket)
     }
 
     fn one(&self, subject: Subject<'_>, found: &mut Found<'_>) -> Result<(), DeriveError> {
