@@ -116,7 +116,7 @@ impl Known {
         self.paths.get(&mark(path)).copied().unwrap_or_default()
     }
 
-    /// Whether the path itself needs no capture, and whether nothing below it does.
+    /// What of a path has still to be captured: itself, and what the project has below it.
     pub(crate) fn needs(&self, path: &RelPath) -> Needs {
         let Standing { captured, settled } = self.of(path);
         let bare = settled.or(captured) == Some(Stood::Otherwise);
