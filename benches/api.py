@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Load on a private `skep serve`: create → first exec one after the other, a burst of whole lives (create, exec, diff,
-delete) at once, requests per second, and memory of idle sandboxes.
+delete) at once, requests per second, memory of idle sandboxes, and sandboxes that were made ahead (`[pools]`).
 
-Usage: benches/api.py [--skep PROGRAM] [--count N] [--burst N] [--idle N]
+Usage: benches/api.py [--skep PROGRAM] [--count N] [--burst N] [--idle N] [--pool N]
 
 Starts a server in a scratch directory, talks to its unix socket, prints one JSON document, and removes everything.
 Times are those of the client: from the request for a sandbox to the answer of its first exec (`true`, waited for).
@@ -42,11 +42,14 @@ def ask(connection, method, path, body=None):
     return json.loads(text) if text else None
 
 
-def once(path, project, keep=False):
+def once(path, project, keep=False, ahead=False):
     connection = Connection(path)
     began = time.monotonic()
-    name = ask(connection, "POST", "/v1/sandboxes", {"project": project})["id"]
+    sandbox = ask(connection, "POST", "/v1/sandboxes", {"project": project})
     made = time.monotonic()
+    name = sandbox["id"]
+    if ahead != ("skep.pool.claimed" in sandbox["labels"]):
+        raise RuntimeError(f"{name} was {'not ' if ahead else ''}made ahead")
     end = ask(connection, "POST", f"/v1/sandboxes/{name}/execs", {"command": ["true"], "wait": True})
     done = time.monotonic()
     if end["exit_code"] != 0:
@@ -114,12 +117,41 @@ def rate(path, seconds, clients):
         return round(sum(pool.map(client, range(clients))) / seconds, 1)
 
 
+def waiting(path):
+    pools = ask(Connection(path), "GET", "/v1/stats")["pools"]
+    return pools["ahead"]["waiting"] if "ahead" in pools else 0
+
+
+def drain(path, settings):
+    """Takes the pool out of the settings, and waits until nothing waits in it."""
+    os.truncate(settings, 0)
+    deadline = time.monotonic() + 60
+    while waiting(path) > 0:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the pool is not drained")
+        time.sleep(0.1)
+
+
+def claims(path, project, size, rounds):
+    """Sandboxes made ahead are claimed one after the other, each time the pool is full again."""
+    runs = []
+    for _ in range(rounds):
+        deadline = time.monotonic() + 60
+        while waiting(path) < size:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the pool is not filled")
+            time.sleep(0.1)
+        runs += [once(path, project, ahead=True) for _ in range(size)]
+    return figures(runs)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--skep", default="target/release/skep")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--burst", type=int, default=100)
     parser.add_argument("--idle", type=int, default=50)
+    parser.add_argument("--pool", type=int, default=10, help="how many wait in the pool")
     typed = parser.parse_args()
     skep = os.path.abspath(typed.skep)
     scratch = tempfile.mkdtemp(prefix="skep-bench-")
@@ -128,9 +160,17 @@ def main():
     skep = os.path.join(scratch, "skep")
     project, state = os.path.join(scratch, "project"), os.path.join(scratch, "state")
     os.mkdir(project)
+    # A project with a pool of its own, so that the others are made the ordinary way.
+    ahead, settings = os.path.join(scratch, "ahead"), os.path.join(scratch, "settings")
+    os.mkdir(ahead)
+    os.makedirs(os.path.join(settings, "skep"))
+    with open(os.path.join(settings, "skep", "config.toml"), "w") as file:
+        file.write(f'[pools.ahead]\nproject = "{ahead}"\nsize = {typed.pool}\n' if typed.pool else "")
     path = os.path.join(state, "skep.sock")
     with open(os.path.join(scratch, "log"), "w") as log:
-        server = subprocess.Popen([skep, "--home", state, "serve"], stderr=log)
+        server = subprocess.Popen(
+            [skep, "--home", state, "serve"], stderr=log, cwd="/", env=os.environ | {"XDG_CONFIG_HOME": settings}
+        )
     try:
         deadline = time.monotonic() + 30
         while not os.path.exists(path):
@@ -144,6 +184,9 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(typed.burst) as pool:
             runs = list(pool.map(lambda _: once(path, project), range(typed.burst)))
         result["burst"] = figures(runs)
+        if typed.pool:
+            result["made_ahead"] = claims(path, ahead, typed.pool, 3)
+            drain(path, os.path.join(settings, "skep", "config.toml"))
         result["requests_per_second"] = rate(path, 3, 8)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             kept = [run[0] for run in pool.map(lambda _: once(path, project, keep=True), range(typed.idle))]
