@@ -126,47 +126,26 @@ fn a_freeze_holds_the_daemon_of_a_short_exec() {
     });
 }
 
-/// A stop signal does not hold who has a timer that sends SIGCONT. With a freezer it stands; without one
-/// neither a freeze nor a change set is claimed, and it is said who moved.
+/// A counter, and whether it wakes itself from every stop.
+const COUNTERS: [(&str, &[&str]); 2] = [("calm", &["./waker"]), ("hostile", &["./waker", "wake"])];
+
+/// A stop signal does not hold who has a timer that sends SIGCONT: a freezer does, and so does a tracer.
 #[test]
-fn a_process_that_wakes_itself_is_named_and_not_called_frozen() {
+fn a_process_that_wakes_itself_stands_while_it_is_frozen() {
     for_both(|lab| {
         let Some(waker) = attack::program("waker") else { return };
         std::fs::copy(waker, lab.project.join("waker")).unwrap();
-        for (name, words) in [("calm", &["./waker"][..]), ("hostile", &["./waker", "wake"])] {
+        for (name, words) in COUNTERS {
             lab.create(name);
             lab.skep(["exec", "-d", name, "--"]).args(words).run().ok();
             let file = upper(lab, name).join("count");
             let count = || std::fs::read(&file).ok().filter(|bytes| !bytes.is_empty());
             wait_for("it to count", 10, count);
-            let report = lab.sandbox(name)["enforcement"]["processes"]["how"].to_string();
-            let signals = report.contains("by signals");
-            if signals && name == "hostile" {
-                // It may miss its timers where the machine is busy: then it stands, and for good.
-                let refused = |word: &str| {
-                    let ran = lab.skep([word, name]).run();
-                    if ran.code() != 0 {
-                        ran.exits(4).says("(`waker`) inside does not stay stopped");
-                        return Some(());
-                    }
-                    if word == "freeze" {
-                        let before = count();
-                        std::thread::sleep(std::time::Duration::from_millis(100));
-                        assert_eq!(count(), before, "it was called frozen");
-                        lab.skep(["thaw", name]).run().ok();
-                    }
-                    None
-                };
-                wait_for("a freeze to be refused", 30, || refused("freeze"));
-                assert_eq!(lab.sandbox(name)["state"], "ready");
-                wait_for("a diff to be refused", 30, || refused("diff"));
-                let then = count();
-                wait_for("it to count on", 10, || (count() != then).then_some(()));
-                continue;
-            }
+            // Control: while it runs, what is read is of many moments.
+            let seen = count();
+            wait_for("it to count on", 10, || (count() != seen).then_some(()));
             lab.skep(["freeze", name]).run().ok();
-            let reason = lab.sandbox(name)["state_reason"].to_string();
-            assert_eq!(reason.contains("stopped by signals"), signals, "{reason}");
+            assert_eq!(lab.sandbox(name)["state_reason"], serde_json::Value::Null);
             let before = count();
             // Long enough for a hundred rounds of one that is not frozen.
             std::thread::sleep(std::time::Duration::from_millis(200));
@@ -174,8 +153,83 @@ fn a_process_that_wakes_itself_is_named_and_not_called_frozen() {
             let digest = lab.diff(name)["digest"].clone();
             assert_eq!(lab.diff(name)["digest"], digest);
             lab.skep(["thaw", name]).run().ok();
-            assert_eq!(lab.sandbox(name)["state_reason"], serde_json::Value::Null);
             wait_for("it to count on", 10, || (count() != before).then_some(()));
+            // A look pauses it, and lets it go on.
+            lab.skep(["diff", name]).run().ok();
+            let out = lab.root.join(format!("{name}.out"));
+            lab.skep(["cp", &format!("{name}:count"), out.to_str().unwrap()]).run().ok();
+            let then = count();
+            wait_for("it to count after a look", 10, || (count() != then).then_some(()));
+            // Whoever is held can be ended, and its end is an end like any other.
+            lab.skep(["freeze", name]).run().ok();
+            lab.skep(["stop", name]).run().ok();
+            wait_for_empty("its processes to be gone", 10, || outside::processes_of(&lab.root));
+        }
+    });
+}
+
+/// Where nobody may be traced, neither a freeze nor what is read is claimed, and it is said who moved.
+#[test]
+fn a_process_that_wakes_itself_is_named_and_not_called_frozen() {
+    #[cfg(target_arch = "x86_64")]
+    const PTRACE: &str = "101";
+    #[cfg(target_arch = "aarch64")]
+    const PTRACE: &str = "117";
+    for_each([Who::user()], |lab| {
+        let (Some(waker), Some(nocall)) = (attack::program("waker"), attack::program("nocall"))
+        else {
+            return;
+        };
+        std::fs::copy(waker, lab.project.join("waker")).unwrap();
+        let without = lab.root.join("bin/nocall");
+        std::fs::copy(nocall, &without).unwrap();
+        for (name, words) in COUNTERS {
+            let create = lab.program(&without).arg(PTRACE).arg(&lab.binary);
+            create.args(["create", name]).run().ok();
+            let report = lab.sandbox(name)["enforcement"]["processes"]["how"].to_string();
+            if !report.contains("by signals") {
+                return; // Cgroups are delegated to this user.
+            }
+            lab.skep(["exec", "-d", name, "--"]).args(words).run().ok();
+            let file = upper(lab, name).join("count");
+            let count = || std::fs::read(&file).ok().filter(|bytes| !bytes.is_empty());
+            wait_for("it to count", 10, count);
+            if name == "calm" {
+                lab.skep(["freeze", name]).run().ok();
+                let reason = lab.sandbox(name)["state_reason"].to_string();
+                assert!(reason.contains("stopped by signals"), "{reason}");
+                let before = count();
+                lab.skep(["thaw", name]).run().ok();
+                wait_for("it to count on", 10, || (count() != before).then_some(()));
+                continue;
+            }
+            let out = lab.root.join("out");
+            let copied = format!("{name}:count");
+            // It may miss its timers where the machine is busy: then it stands, and for good.
+            let refused = |words: &[&str]| {
+                let ran = lab.skep(words).run();
+                if ran.code() != 0 {
+                    ran.exits(4).says("(`waker`) inside does not stay stopped");
+                    return Some(());
+                }
+                if words[0] == "freeze" {
+                    let before = count();
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    assert_eq!(count(), before, "it was called frozen");
+                    lab.skep(["thaw", name]).run().ok();
+                }
+                None
+            };
+            wait_for("a freeze to be refused", 30, || refused(&["freeze", name]));
+            assert_eq!(lab.sandbox(name)["state"], "ready");
+            wait_for("a diff to be refused", 30, || refused(&["diff", name]));
+            wait_for("a copy to be refused", 30, || {
+                let _ = std::fs::remove_file(&out);
+                refused(&["cp", &copied, out.to_str().unwrap()])
+            });
+            assert!(!out.exists(), "what was refused was given out");
+            let then = count();
+            wait_for("it to count on", 10, || (count() != then).then_some(()));
         }
     });
 }

@@ -21,6 +21,9 @@ fn what_was_opened_of_the_host_is_in_the_report() {
         let how = lab.sandbox("s")["enforcement"]["filesystem"]["how"].to_string();
         assert!(how.contains(&format!("`{}` at `/shared` (rw)", shared.display())), "{how}");
         assert!(how.contains("shown on request: `.env`"), "{how}");
+        let reason = lab.sandbox("s")["enforcement"]["filesystem"]["reason"].to_string();
+        let hole = format!("can be written inside: `{}` at `/shared`", shared.display());
+        assert!(reason.contains(&hole), "{reason}");
         // Also after another start.
         lab.skep(["stop", "s"]).run().ok();
         lab.skep(["start", "s"]).run().ok();
@@ -28,6 +31,31 @@ fn what_was_opened_of_the_host_is_in_the_report() {
         lab.create("plain");
         let how = lab.sandbox("plain")["enforcement"]["filesystem"]["how"].to_string();
         assert!(!how.contains("of the host also") && !how.contains("shown on request"), "{how}");
+    });
+}
+
+/// What is required is no longer so where something of the host can be written, whoever asked for that.
+#[test]
+fn proc_14_a_required_view_has_no_writable_mount() {
+    for_both(|lab| {
+        let shared = lab.root.join("shared");
+        lab.directory(&shared);
+        let (rw, ro) = (mount(&shared, ":rw"), mount(&shared, ":ro"));
+        let write = ["--", "sh", "-c", "echo two > /mnt/there/a"];
+        let call = lab.skep(["run", "--json", "--require", "filesystem", "--mount", &rw]);
+        let ran = call.args(write).run();
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        assert_eq!(ran.problem()["code"], "missing_capability");
+        assert!(ran.problem()["message"].to_string().contains("shared"), "{}", ran.describe());
+        assert!(!shared.join("a").exists());
+        // The mount from a setting is no other.
+        let call = lab.skep(["run", "--require", "filesystem", "--", "true"]);
+        let ran = call.env("SKEP_SANDBOX_MOUNTS", &rw).run();
+        assert_eq!(ran.code(), 5, "{}", ran.describe());
+        // Control: what is not required may be opened, and what is read-only is no hole.
+        lab.skep(["run", "--mount", &rw]).args(write).run().ok();
+        assert!(shared.join("a").exists());
+        lab.skep(["run", "--require", "filesystem", "--mount", &ro, "--", "true"]).run().ok();
     });
 }
 

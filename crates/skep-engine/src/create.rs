@@ -285,6 +285,7 @@ pub(crate) fn find_hidden(
     policy: &Policy,
     memories: &Path,
 ) -> Result<(Vec<RelPath>, Searched), Problem> {
+    check_required_view(policy)?;
     let failed = |error| io_problem("search for secrets in", project, &error);
     let hide = as_meant(project, &policy.hide);
     let rules = HideRules::new(&hide, &policy.show)
@@ -314,6 +315,18 @@ pub(crate) fn find_hidden(
         hidden = hidden::topmost(hidden);
     }
     Ok((hidden, found.searched))
+}
+
+/// Whoever requires that nothing outside can be written is given no hole in it, whoever asked for that.
+fn check_required_view(policy: &Policy) -> Result<(), Problem> {
+    match hidden::writable_outside(policy) {
+        Some(writable) if policy.require.contains(&Layer::Filesystem) => {
+            let message = format!("`filesystem` is required, and {writable}");
+            Err(Problem::new(Code::MissingCapability, message)
+                .hint("mount it read-only (`SRC:DST:ro`), or do not require `filesystem`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a mount of the project, of a part of it or of what it lies in, that would show under another

@@ -1,9 +1,9 @@
 //! Who stands, and whether anybody has moved since.
 //!
 //! A stop signal holds nobody for good: a timer that a process has set itself, or a descriptor that
-//! tells it of input, can send it SIGCONT, which no handler, mask or limit of ours keeps away. Only a
-//! cgroup's freezer does. Without one a stop is believed by its result: a thread that has run since was
-//! put on a processor, and the kernel counts that (`proc_pid_status(5)`: `voluntary_ctxt_switches`,
+//! tells it of input, can send it SIGCONT, which no handler, mask or limit of ours keeps away. A
+//! cgroup's freezer does, and a tracer (`held.rs`). Without either a stop is believed by its result: a
+//! thread that has run since was put on a processor, and the kernel counts that (`proc_pid_status(5)`: `voluntary_ctxt_switches`,
 //! `nonvoluntary_ctxt_switches`). A thread cannot set its counts back.
 
 use crate::pause::{Reach, is_inside};
@@ -23,10 +23,13 @@ pub(crate) struct Census {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Thread {
+pub(crate) struct Thread {
     name: Vec<u8>,
-    stands: bool,
-    ended: bool,
+    /// Stopped, traced or dead.
+    pub(crate) stands: bool,
+    pub(crate) ended: bool,
+    /// Who traces it, or 0.
+    pub(crate) tracer: i32,
     switches: u64,
 }
 
@@ -77,7 +80,7 @@ impl Census {
 }
 
 /// One thread, if it is still there.
-fn thread(task: &Path) -> Option<(i32, Thread)> {
+pub(crate) fn thread(task: &Path) -> Option<(i32, Thread)> {
     let id = task.file_name()?.to_str()?.parse().ok()?;
     parse(&std::fs::read(task.join("status")).ok()?).map(|thread| (id, thread))
 }
@@ -96,6 +99,7 @@ fn parse(status: &[u8]) -> Option<Thread> {
         name: field("Name")?.to_owned(),
         stands: crate::pause::stands(state),
         ended: matches!(state, b'Z' | b'X'),
+        tracer: i32::try_from(number("TracerPid")?).ok()?,
         switches: number("voluntary_ctxt_switches")?
             .wrapping_add(number("nonvoluntary_ctxt_switches")?),
     })
@@ -108,7 +112,7 @@ mod tests {
     fn census(threads: &[(i32, &str, u64)]) -> Census {
         let thread = |(pid, status, switches): &(i32, &str, u64)| {
             let text = format!(
-                "Name:\ta\\nState:\tR\nState:\t{status}\nvoluntary_ctxt_switches:\t{switches}\n\
+                "Name:\ta\\nState:\tR\nState:\t{status}\nTracerPid:\t0\nvoluntary_ctxt_switches:\t{switches}\n\
                  nonvoluntary_ctxt_switches:\t1\n"
             );
             ((*pid, *pid), parse(text.as_bytes()).unwrap())

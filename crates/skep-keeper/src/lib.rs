@@ -34,6 +34,7 @@ mod client;
 mod confinement;
 mod executed;
 mod failure;
+mod held;
 mod identity;
 mod init;
 mod keeper;

@@ -5,6 +5,7 @@
 
 use crate::census::Census;
 use crate::failure::{Failure, Step};
+use crate::held::Held;
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    fn signal(self, signal: Signal) {
+    pub(crate) fn signal(self, signal: Signal) {
         match self {
             Self::Everyone => drop(skep_sys::process::signal_everyone(signal)),
             Self::Descendants => crate::vessel::signal_family(signal),
@@ -81,7 +82,7 @@ pub(crate) fn all_are_inside(reach: Reach, names: &[String]) -> bool {
 }
 
 /// The number that was given out last in this pid namespace.
-fn last_number() -> Option<String> {
+pub(crate) fn last_number() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_ascii_whitespace().last().map(str::to_owned)
 }
@@ -114,8 +115,27 @@ const SETTLING: Duration = Duration::from_millis(1);
 /// How often everyone is stopped before somebody is said to go on by itself.
 const STOPS: u32 = 5;
 
-/// Stops everyone, and counts them once they stand: whether they went on standing can be told later.
-pub(crate) fn hold_everyone(reach: Reach, still: &[String]) -> Result<Census, Failure> {
+/// Stops everyone, and holds them for good. Where they cannot be held they are counted once they stand:
+/// whether they went on standing can be told later.
+pub(crate) fn hold_everyone(
+    reach: Reach,
+    still: &[String],
+    held: &mut Held,
+) -> Result<Option<Census>, Failure> {
+    let paused = pause_everyone(reach, still);
+    // Also those who wake themselves faster than they are seen to stand.
+    if matches!(paused, Ok(()) | Err(Failure::Moved(_))) && held.take(reach, still) {
+        return Ok(None);
+    }
+    if let Err(failure) = paused {
+        reach.signal(Signal::CONT);
+        return Err(failure);
+    }
+    watch_everyone(reach, still).map(Some)
+}
+
+/// Stops everyone until two looks find the same.
+pub(crate) fn watch_everyone(reach: Reach, still: &[String]) -> Result<Census, Failure> {
     let look = || Census::take(reach, still).step(|| "look at the processes".into());
     let mut tries = 0;
     loop {

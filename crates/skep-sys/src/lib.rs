@@ -2,7 +2,7 @@
 //!
 //! This is the only crate of the workspace with `unsafe` in it. Most calls come from `rustix`,
 //! which wraps them already; what stands here is the rest: `clone3`, `execve`, `wait4` with usage,
-//! `close_range`, `mount_setattr`, `signalfd`, seccomp and capabilities. Each block does one thing
+//! `close_range`, `mount_setattr`, `signalfd`, `ptrace`, seccomp and capabilities. Each block does one thing
 //! and says why it may.
 //!
 //! Two habits. Descriptors and processes are values with owners: a function takes a
@@ -43,4 +43,5 @@ pub mod signal;
 pub mod socket_diag;
 pub mod stdio;
 pub mod subordinate;
+pub mod trace;
 pub mod tun;

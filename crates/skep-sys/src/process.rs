@@ -185,12 +185,17 @@ pub struct Ended {
     pub memory_peak: u64,
 }
 
-/// Reaps one ended child, if there is one.
+/// Reaps one ended child, if there is one. What is told of whom we trace and hold is no end.
 pub fn wait_any() -> io::Result<Option<Ended>> {
     let mut status: libc::c_int = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: both pointers are valid for the kernel to write to for the length of the call.
-    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
+    let pid = loop {
+        // SAFETY: both pointers are valid for the kernel to write to for the length of the call.
+        let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
+        if pid <= 0 || !libc::WIFSTOPPED(status) {
+            break pid;
+        }
+    };
     match pid {
         -1 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),

@@ -66,7 +66,7 @@ pub(crate) struct SandboxArguments {
     /// Directory inside where commands start that name none (default: the current one, as seen inside)
     #[arg(long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
-    /// Show a host path inside (may be repeated; read-only unless `:rw`)
+    /// Show a host path inside (may be repeated; read-only unless `:rw`, which `--require filesystem` refuses)
     #[arg(long, value_name = "SRC:DST[:ro|rw]")]
     pub(crate) mount: Vec<OsString>,
     /// Show a host path read-only at /candidate

@@ -37,7 +37,8 @@ impl Engine {
                 Some(_) => {
                     // A name that nobody can be waiting under.
                     let random = ApprovalId::from_random((self.config.random)());
-                    out::copy(&view, path, &place, &format!(".skep-cp-{random}"))
+                    let temporary = format!(".skep-cp-{random}");
+                    out::copy(&view, path, &place, &temporary, || self.refuse_moved(&sandbox))
                 }
                 None => {
                     let message = format!("nothing is at `{path}` in sandbox `{}`", sandbox.name);

@@ -61,12 +61,14 @@ impl Place {
     }
 }
 
-/// Copies; on error nothing is left.
+/// Copies; on error nothing is left. What was copied is shown only if `stood` says that it is of one
+/// moment.
 pub(super) fn copy(
     view: &View,
     path: &RelPath,
     place: &Place,
     temporary: &str,
+    stood: impl FnOnce() -> Result<(), Problem>,
 ) -> Result<CopyReport, Problem> {
     let state = view.state(path).or_problem()?;
     let directory = matches!(state, EntryState::Dir { .. });
@@ -82,7 +84,7 @@ pub(super) fn copy(
         std::fs::remove_file(&left).or_else(|_| std::fs::remove_dir_all(&left))
     };
     let target = Target { at: &place.directory, name: temporary.as_bytes() };
-    let copied = entry(view, path, target, &mut report).and_then(|()| {
+    let copied = entry(view, path, target, &mut report).and_then(|()| stood()).and_then(|()| {
         // A directory is never put over anything; a file takes the place of a file.
         let flags = if directory { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         let (at, name) = (&place.directory, place.name.as_os_str());

@@ -31,7 +31,7 @@ impl Engine {
         look: impl FnOnce(&View) -> Result<T, Problem>,
     ) -> Result<T, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        self.while_still(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
+        self.while_standing(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
     }
 
     /// The bytes of one file, as the view shows it. A link is not followed: it is no file.

@@ -37,7 +37,13 @@ pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searche
 /// The report says what of the host was opened on request: somebody else's sandbox cannot be judged
 /// otherwise.
 pub(crate) fn note_opened(report: &mut EnforcementReport, policy: &Policy) {
-    let Some(LayerReport { how, .. }) = report.0.get_mut(&Layer::Filesystem) else { return };
+    let Some(LayerReport { how, reason, .. }) = report.0.get_mut(&Layer::Filesystem) else {
+        return;
+    };
+    if let Some(writable) = writable_outside(policy) {
+        // Before what else is said: `unsearched` takes the rest of the sentence.
+        *reason = Some([writable].into_iter().chain(reason.take()).collect::<Vec<_>>().join("; "));
+    }
     let mounts = policy.mounts.iter().map(|mount| {
         let access = match mount.access {
             Access::Ro => "ro",
@@ -53,6 +59,15 @@ pub(crate) fn note_opened(report: &mut EnforcementReport, policy: &Policy) {
     if !policy.show.is_empty() {
         how.push_str(&format!("; shown on request: `{}`", policy.show.join("`, `")));
     }
+}
+
+/// What of the host is written by whoever writes inside.
+pub(crate) fn writable_outside(policy: &Policy) -> Option<String> {
+    let writable = policy.mounts.iter().filter(|mount| mount.access == Access::Rw);
+    let places: Vec<String> =
+        writable.map(|mount| format!("`{}` at `{}`", mount.source, mount.target)).collect();
+    let many = !places.is_empty();
+    many.then(|| format!("the host's own files can be written inside: {}", places.join(", ")))
 }
 
 /// What a report says of directories that could not be searched for secrets.

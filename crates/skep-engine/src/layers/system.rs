@@ -16,7 +16,7 @@ impl Engine {
         }
         let place = |sandbox: &Sandbox| self.layout().sandbox(&sandbox.id).join("system");
         let (from, to) = (place(parent), place(fork));
-        self.while_still(parent, || {
+        self.while_standing(parent, || {
             copy_areas(&from, &to).map_err(|error| io_problem("fork the system of", &from, &error))
         })
     }

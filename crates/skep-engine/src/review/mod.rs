@@ -73,6 +73,29 @@ impl Engine {
         thawed.map(|()| value)
     }
 
+    /// The same for whoever only reads: what was read while somebody went on is not given out.
+    pub(crate) fn while_standing<T>(
+        &self,
+        sandbox: &Sandbox,
+        look: impl FnOnce() -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        self.while_still(sandbox, || {
+            let seen = look();
+            self.refuse_moved(sandbox)?;
+            seen
+        })
+    }
+
+    /// Refuses if somebody who was stopped has moved since. A frozen sandbox is stopped once more, so
+    /// that the next look may find it standing.
+    pub(crate) fn refuse_moved(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let Some(moved) = self.moved(sandbox)? else { return Ok(()) };
+        if sandbox.state == SandboxState::Frozen {
+            let _ = self.provider(&sandbox.provider)?.freeze(&self.run_spec(sandbox));
+        }
+        Err(ProviderError::Moved(moved)).or_problem()
+    }
+
     /// Notes that processes are about to be paused.
     pub(crate) fn mark_stilled(&self, sandbox: &Sandbox) -> Result<PathBuf, Problem> {
         let mark = self.layout().stilled(&sandbox.id);
@@ -219,7 +242,7 @@ impl Engine {
         path: &RelPath,
     ) -> Result<[Option<ByteString>; 3], Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let sides = self.while_still(&sandbox, || {
+        let sides = self.while_standing(&sandbox, || {
             let derived = self.derive(&sandbox)?;
             skep_workspace::three_sides(&self.workspace(&sandbox), &derived, path).or_problem()
         })?;

@@ -51,8 +51,9 @@ impl Marks {
         }
     }
 
-    /// Kills every process of an exec; says whether they could be told.
-    pub(super) fn kill(&self, exec: &ExecId) -> bool {
+    /// Kills every process of an exec; says whether they could be told. Where all are `still` nobody is
+    /// stopped for it, and nobody woken.
+    pub(super) fn kill(&self, exec: &ExecId, still: bool) -> bool {
         let Some(mark) = self.given.iter().rev().find(|mark| mark.exec == *exec) else {
             return false;
         };
@@ -62,7 +63,7 @@ impl Marks {
             }
             std::thread::sleep(PAUSE);
         }
-        if pause::pause_everyone(Reach::Everyone, &[]).is_ok() {
+        if !still && pause::pause_everyone(Reach::Everyone, &[]).is_ok() {
             kill_marked(mark.number);
             let _ = signal_everyone(Signal::CONT);
         }

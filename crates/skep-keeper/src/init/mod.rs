@@ -201,6 +201,8 @@ fn set_up(
         bare: spec.is_bare(),
         stopped: None,
         moved: None,
+        told: false,
+        held: Default::default(),
         host_ids: spec.map == IdMap::Host,
     };
     Ok((init, report))

@@ -6,6 +6,7 @@ use crate::census::Census;
 use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
+use crate::held::Held;
 use crate::machine::{self, InsideMachine};
 use crate::network::knock;
 use crate::pause;
@@ -39,10 +40,14 @@ pub(super) struct Init {
     pub(super) machine: Option<InsideMachine>,
     pub(super) outlet: Outlet,
     pub(super) bare: bool,
-    /// Who was stopped by signal, and is to stand.
+    /// Who is held for a freeze.
+    pub(super) held: Held,
+    /// Who was stopped by signal alone, and is to stand.
     pub(super) stopped: Option<Census>,
-    /// Who of them was found to have moved, and was not told yet.
+    /// Who of them was found to have moved.
     pub(super) moved: Option<Moved>,
+    /// Whether that was told: then they are to be stopped again, and not before.
+    pub(super) told: bool,
     /// There is no user namespace: a limit on processes would count all of this user's.
     pub(super) host_ids: bool,
 }
@@ -78,6 +83,7 @@ impl Init {
 
     fn reap(&mut self, channel: &Channel) -> io::Result<()> {
         while self.signals.next()?.is_some() {}
+        self.held.release_latecomers();
         while let Some(ended) = skep_sys::process::wait_any()? {
             if self.machine.as_ref().is_some_and(|machine| machine.needs(ended.pid)) {
                 // Without it nothing can go on; the end of init is the end of everything here.
@@ -242,43 +248,53 @@ impl Init {
         if !inside.is_empty() && pause::all_are_inside(reach, inside) {
             return Ok(false);
         }
-        if let Some(before) = &self.stopped
+        if std::mem::take(&mut self.told) {
+            self.moved = None;
+        } else if let Some(before) = &self.stopped
             && self.moved.is_none()
         {
             // Stopped once more: what happened before that is not forgotten.
             self.moved = before.moved().unwrap_or_default();
         }
-        self.stopped = Some(pause::hold_everyone(reach, still)?);
+        self.stopped = match self.machine {
+            Some(_) => Some(pause::watch_everyone(reach, still)?),
+            None => pause::hold_everyone(reach, still, &mut self.held)?,
+        };
         Ok(true)
     }
 
-    /// Whether everybody has stood since they were stopped. Says it once: after that they are to be
-    /// stopped again.
+    /// Whether everybody has stood since they were stopped. If somebody has not, that is so until all
+    /// are stopped again.
     fn stood(&mut self) -> Result<Stillness, Failure> {
-        let Some(stopped) = &self.stopped else { return Ok(Stillness::Held) };
-        let moved = match self.moved.take() {
-            Some(moved) => Some(moved),
-            None => stopped.moved().step(|| "look at the processes".into())?,
-        };
-        let Some(moved) = moved else { return Ok(Stillness::Stopped) };
-        self.stopped = None;
-        Ok(Stillness::Moved(moved))
+        if self.moved.is_none()
+            && let Some(stopped) = &self.stopped
+        {
+            self.moved = stopped.moved().step(|| "look at the processes".into())?;
+        }
+        if let Some(moved) = &self.moved {
+            self.told = true;
+            return Ok(Stillness::Moved(moved.clone()));
+        }
+        Ok(if self.stopped.is_some() { Stillness::Stopped } else { Stillness::Held })
     }
 
     fn signal(&mut self, whom: &Whom, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
-        if matches!(whom, Whom::Everyone) && signal == Signal::CONT {
-            (self.stopped, self.moved) = (None, None);
+        let go_on = matches!(whom, Whom::Everyone) && signal == Signal::CONT;
+        if go_on {
+            (self.stopped, self.moved, self.told) = (None, None, false);
         }
         if let Some(machine) = &self.machine {
             // Everyone in the guest is meant, not what the guest is made of.
             return machine.signal(whom, signal, &self.running);
         }
+        // Nobody of them can fork, and nobody is to go on.
+        let still = self.held.holds() || self.stopped.is_some();
         match whom {
             // To -1 from number 1: everyone in this pid namespace but itself.
             Whom::Everyone if self.bare => vessel::signal_family(signal),
             Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),
-            Whom::Exec(exec) if signal == Signal::KILL && self.marks.kill(exec) => {}
+            Whom::Exec(exec) if signal == Signal::KILL && self.marks.kill(exec, still) => {}
             Whom::Exec(exec) => {
                 let pids = self.running.iter().filter(|(_, running)| *running == exec);
                 for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {
@@ -286,6 +302,10 @@ impl Init {
                     let _ = rustix::process::kill_process_group(pid, signal);
                 }
             }
+        }
+        if go_on {
+            // After the signal, which ends their stop: who is let go before that stops once more.
+            self.held.release();
         }
     }
 

@@ -68,11 +68,14 @@ pub fn report(
     report
 }
 
-/// Without a freezer a freeze is a signal, which a process can have itself woken from.
+/// Without a freezer a freeze is a signal, which a process can have itself woken from unless it is
+/// traced. Whether that could be done is said of each freeze.
 pub fn note_signals(report: &mut EnforcementReport, vessel: &Vessel, grouped: bool) {
     let freezer = grouped && vessel.tasks() == Tasks::Host || vessel.machine().is_some();
     if let Some(processes) = report.0.get_mut(&Layer::Processes).filter(|_| !freezer) {
-        processes.how.push_str("; a freeze stops them by signals");
+        processes
+            .how
+            .push_str("; a freeze stops them by signals and holds them by ptrace where it may");
     }
 }
 
