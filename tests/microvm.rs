@@ -268,3 +268,49 @@ fn heavy_root_works_in_anothers_project_in_a_guest() {
         });
     });
 }
+
+/// Run by the guest's kernel as root: what the share has where the guest has mounts of its own.
+const AS_GUESTS_ROOT: &str = "#!/bin/sh
+exec > PROJECT/said.new 2>&1
+mkdir -p /tmp/share; mount -o bind / /tmp/share
+grep CapEff /proc/self/status
+for name in proc sys dev; do echo \"$name: $(ls /tmp/share/$name | wc -l)\"; done
+echo shared: $(ls -d /tmp/share/usr /tmp/share/proc)
+sync; mv PROJECT/said.new PROJECT/said
+";
+
+/// Whoever is root in the guest asks the share for any path. Where it had the `/proc` of the sandbox, it
+/// handed out the memory of QEMU and of the share daemon.
+#[test]
+fn heavy_fs_15_the_share_has_nothing_of_the_hosts_kernel() {
+    for_each([Who::root()], |lab| {
+        let project = lab.project.to_str().unwrap();
+        lab.write("as-root.sh", AS_GUESTS_ROOT.replace("PROJECT", project));
+        create(lab, "m");
+        // A guest that root has started lets its commands say who is to look at a crash, as root.
+        let script = format!(
+            "echo '|/bin/sh {project}/as-root.sh' > /proc/sys/kernel/core_pattern && \
+             (ulimit -c unlimited; sh -c 'kill -SEGV $$'); \
+             for i in $(seq 200); do [ -e said ] && break; sleep 0.2; done; cat said"
+        );
+        let said = lab.exec_script("m", &script).within(120).run().ok().text();
+        // The control: it was root, with every power there, and the share is there.
+        assert!(said.contains("ffffffff"), "{said}");
+        assert!(said.contains("shared: /tmp/share/proc /tmp/share/usr"), "{said}");
+        for name in ["proc: 0", "sys: 0", "dev: 0"] {
+            assert!(said.contains(name), "{said}");
+        }
+        // And the report says which fences a command in there does not wear.
+        let shown: Value = lab.skep(["show", "m", "--json"]).run().ok().json();
+        let status = lab.exec_script("m", "grep Seccomp: /proc/self/status").run().ok().text();
+        assert_eq!(status.split_whitespace().last(), Some("0"), "the control: {status}");
+        for layer in ["syscalls", "landlock"] {
+            assert_eq!(shown["enforcement"][layer]["enforced"], false, "{layer}: {shown:#}");
+        }
+        for layer in ["kernel", "filesystem", "processes"] {
+            assert_eq!(shown["enforcement"][layer]["enforced"], true, "{layer}: {shown:#}");
+        }
+        let line = ["run", "--provider", "microvm", "--require", "syscalls", "--", "true"];
+        lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").run().exits(5).says("syscalls");
+    });
+}

@@ -118,6 +118,7 @@ impl InsideMachine {
                 spec.processors
             ),
         );
+        tell_of_the_inside(report);
         if let Some(network) = network {
             connect(&machine, network, report)?;
         }
@@ -242,6 +243,29 @@ impl InsideMachine {
             open_files: order.open_files,
             processes: self.limits.pids,
             knock: None,
+        }
+    }
+}
+
+/// What was found around the guest is not what holds for a command in it, which speaks to another kernel.
+fn tell_of_the_inside(report: &mut EnforcementReport) {
+    report.off(
+        Layer::Syscalls,
+        "none in the guest; QEMU around it wears the seccomp filter",
+        "commands run in the guest, whose kernel answers every call",
+    );
+    report.off(
+        Layer::Landlock,
+        "none",
+        "commands run in the guest, and what QEMU boots lies outside the view",
+    );
+    let notes = [
+        (Layer::Filesystem, "; around the guest, whose /proc, /sys and /dev are its own kernel's"),
+        (Layer::Processes, "; around the guest, in which commands have no capabilities either"),
+    ];
+    for (layer, note) in notes {
+        if let Some(found) = report.0.get_mut(&layer) {
+            found.how.push_str(note);
         }
     }
 }

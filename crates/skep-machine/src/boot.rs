@@ -117,7 +117,8 @@ pub fn boot(
         Err(_) => 1,
     })
     .at(|| "start the switchboard".into())?;
-    let ready = first_words(machine, files, &control, &qemu, nonce);
+    let parts = [(&qemu, "QEMU has ended"), (&share, "the share daemon has ended")];
+    let ready = first_words(machine, files, &control, parts, nonce);
     let _ = std::fs::remove_file(&nonce_file);
     let machine = Machine { control, qemu, parts: vec![share, board], ready: ready? };
     Ok(machine)
@@ -220,7 +221,35 @@ fn start_share(
     files: &MachineFiles,
     listener: &OwnedFd,
 ) -> Result<Child, MachineError> {
-    start(&machine.share_daemon, &qemu::share_arguments(), files, &[listener], &keep_groups)
+    let prepare = || {
+        shut_out_the_hosts_kernel()?;
+        keep_groups()
+    };
+    let arguments = qemu::share_arguments();
+    let daemon =
+        Start { program: &machine.share_daemon, own: Namespaces::MOUNT, prepare: &prepare };
+    daemon.with(&arguments, files, &[listener])
+}
+
+/// Makes the tree that is shared, in the mount namespace of the share daemon alone. Whoever is root in
+/// the guest asks the daemon for any path, and `/proc` would hand out the memory of the daemon itself.
+fn shut_out_the_hosts_kernel() -> io::Result<()> {
+    use rustix::mount::{
+        MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change,
+    };
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount_bind_recursive("/", qemu::SHARED_TREE)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    for name in qemu::OWN_OF_THE_GUEST {
+        let place = Path::new(qemu::SHARED_TREE).join(name);
+        match mount("none", &place, "tmpfs", flags, Some(c"mode=555,size=4k")) {
+            Ok(()) => {}
+            // A view without it.
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// The share daemon gives up supplementary groups and ends if it cannot; in a user namespace of one
@@ -281,32 +310,49 @@ fn start_qemu(
     let (kernel, initramfs) = (files.kernel.as_fd(), files.initramfs.as_fd());
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().at(|| "copy a descriptor".into());
     let (kernel, initramfs) = (copy(kernel)?, copy(initramfs)?);
-    start(&machine.qemu, &arguments, files, &[serial, share, &kernel, &initramfs], fence)
+    let qemu = Start { program: &machine.qemu, own: Namespaces::NONE, prepare: fence };
+    qemu.with(&arguments, files, &[serial, share, &kernel, &initramfs])
 }
 
-/// Starts a program with `descriptors` from 3 on, its output in the console's file.
-fn start(
-    program: &Path,
-    arguments: &[OsString],
-    files: &MachineFiles,
-    descriptors: &[&OwnedFd],
-    prepare: &dyn Fn() -> io::Result<()>,
-) -> Result<Child, MachineError> {
-    let step = || format!("start `{}`", program.display());
-    let null =
-        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at(step)?;
-    let words = [program.as_os_str()].into_iter().chain(arguments.iter().map(AsRef::as_ref));
-    let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp")];
-    let program = Program::new(words.map(OsStrExt::as_bytes), environment, b"");
-    clone_with(Namespaces::NONE, || {
-        let console = files.console.as_fd();
-        let placed = put(descriptors, null.as_fd(), console);
-        if placed.and_then(|()| prepare()).is_ok() {
-            program.run();
-        }
-        exit_now(127)
-    })
-    .at(step)
+/// A program that is part of the machine.
+struct Start<'a> {
+    program: &'a Path,
+    /// Namespaces that it has for itself.
+    own: Namespaces,
+    /// What is done in its process before it runs.
+    prepare: &'a dyn Fn() -> io::Result<()>,
+}
+
+impl Start<'_> {
+    /// Starts it with `descriptors` from 3 on, its output in the console's file.
+    fn with(
+        &self,
+        arguments: &[OsString],
+        files: &MachineFiles,
+        descriptors: &[&OwnedFd],
+    ) -> Result<Child, MachineError> {
+        let Self { program, own, prepare } = self;
+        let step = || format!("start `{}`", program.display());
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .at(step)?;
+        let words = [program.as_os_str()].into_iter().chain(arguments.iter().map(AsRef::as_ref));
+        let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp")];
+        let program = Program::new(words.map(OsStrExt::as_bytes), environment, b"");
+        clone_with(*own, || {
+            let console = files.console.as_fd();
+            let placed = put(descriptors, null.as_fd(), console);
+            match placed.and_then(|()| prepare()) {
+                Ok(()) => program.run(),
+                // The console is where the reason of a machine that did not come up is looked for.
+                Err(error) => {
+                    let line = format!("skep: cannot start a part of the machine: {error}\n");
+                    rustix::io::write(console, line.as_bytes()).map_or(1, |_| 1)
+                }
+            };
+            exit_now(127)
+        })
+        .at(step)
+    }
 }
 
 /// Puts descriptors where the program expects them. First out of the way of each other.
@@ -323,20 +369,21 @@ fn first_words(
     machine: &MachineSpec,
     files: &MachineFiles,
     control: &OwnedFd,
-    qemu: &Child,
+    parts: [(&Child, &str); 2],
     nonce: &str,
 ) -> Result<wire::Ready, MachineError> {
     let not_up = |reason: &str| MachineError::NotUp(format!("{reason}{}", last_lines(files)));
     let deadline = Instant::now() + patience(machine.accelerator);
-    let mut watched =
-        [PollFd::new(control, PollFlags::IN), PollFd::new(&qemu.pidfd, PollFlags::IN)];
+    let [first, second] = parts.map(|(part, _)| PollFd::new(&part.pidfd, PollFlags::IN));
+    let mut watched = [PollFd::new(control, PollFlags::IN), first, second];
     let left = deadline.saturating_duration_since(Instant::now());
     let ready = poll(&mut watched, Some(&timespec(left))).at(|| "wait for the guest".into())?;
     if ready == 0 {
         return Err(not_up("the guest said nothing in time"));
     }
     if watched[0].revents().is_empty() {
-        return Err(not_up("QEMU has ended"));
+        let ended = parts.iter().zip(&watched[1..]).find(|(_, poll)| !poll.revents().is_empty());
+        return Err(not_up(ended.map_or("it has ended", |((_, what), _)| what)));
     }
     let ready = match switchboard::hear(control) {
         Ok(Announcement::Up(ready)) => ready,

@@ -21,14 +21,22 @@ pub const PORT: &str = "skep";
 /// Tag of the share.
 pub const SHARE: &str = "view";
 
+/// Where the share daemon finds what it shares, in a mount namespace of its own: the view without
+/// [`OWN_OF_THE_GUEST`]. The directory is one that every view has.
+pub const SHARED_TREE: &str = "/tmp";
+
+/// Directories that a guest mounts itself. Those of the view are the host's kernel, and in its
+/// `/proc` stand the daemon and QEMU with their memory: none of it is shared.
+pub const OWN_OF_THE_GUEST: [&str; 3] = ["proc", "sys", "dev"];
+
 /// Arguments of the share daemon.
 ///
 /// `sandbox=chroot`: it already runs in namespaces of the sandbox and sees only the view.
 /// Nothing is cached for longer than a second, so that what the host writes is seen.
 pub fn share_arguments() -> Vec<OsString> {
     let socket = format!("--fd={SHARE_LISTENER}");
-    let options = "source=/,sandbox=chroot,cache=auto,no_writeback,no_xattr";
-    [&socket, "-o", options, "--thread-pool-size=4"].iter().map(OsString::from).collect()
+    let options = format!("source={SHARED_TREE},sandbox=chroot,cache=auto,no_writeback,no_xattr");
+    [&socket, "-o", &options, "--thread-pool-size=4"].iter().map(OsString::from).collect()
 }
 
 /// What makes a machine what it is: a guest booted with another one is refused.

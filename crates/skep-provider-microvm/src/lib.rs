@@ -183,7 +183,10 @@ impl Kind for Microvm {
     }
 
     fn capabilities(&self, _: &str) -> Capabilities {
+        // Commands speak to the guest's kernel, which neither of these stands before.
+        let none_inside = [Layer::Syscalls, Layer::Landlock];
         let mut layers = SHARED_KERNEL_LAYERS.to_vec();
+        layers.retain(|layer| !none_inside.contains(layer));
         layers.push(Layer::Kernel);
         Capabilities {
             boundary: Boundary::VirtualMachine,
