@@ -1,7 +1,7 @@
 //! Whoever is killed, nothing is left, and what happened has a name.
 
 use super::{for_both, run};
-use crate::harness::{Lab, outside, wait_for, wait_for_empty};
+use crate::harness::{Docker, Lab, Who, outside, skip, wait_for, wait_for_empty};
 
 fn sleepers(lab: &Lab, seconds: &str) -> Vec<i32> {
     let asleep = |process: &outside::Process| {
@@ -135,7 +135,7 @@ fn only_own_orphans_are_removed() {
         };
         let home = format!("skep.home={}", lab.state.display());
         let number = std::fs::read_to_string(lab.state.join("docker-instance")).unwrap();
-        let own = format!("skep.instance={number}");
+        let own = format!("skep.instance={}", number.split(' ').next().unwrap());
         let gone = "skep.sandbox=aaaaaaaaaaaaaaaa";
         let orphan = make(&[&home, &own, gone]);
         let foreign = make(&[]);
@@ -149,4 +149,54 @@ fn only_own_orphans_are_removed() {
         assert!(!left.contains(&orphan), "{left:?}");
         engine.ask(&["rm", &foreign, &other, &namesake]);
     });
+}
+
+/// A backup that was put beside, a state directory that was baked into an image: what it knows of is not its own.
+#[test]
+fn a_copied_state_directory_leaves_the_containers_of_the_original_alone() {
+    for_both(|lab, engine| {
+        lab.skep(["create", "first", "--provider", "docker"]).run().ok();
+        let copy = lab.root.join("copy");
+        let copied = std::process::Command::new("cp").arg("-a").arg(&lab.state).arg(&copy).status();
+        assert!(copied.unwrap().success());
+        lab.skep(["create", "second", "--provider", "docker"]).run().ok();
+        let before = engine.containers();
+        assert_eq!(before.len(), 2);
+        let in_copy = |words: &[&str]| lab.skep(words).env("SKEP_HOME", copy.to_str().unwrap());
+        in_copy(&["run", "--provider", "docker", "--", "true"]).run().ok();
+        assert_eq!(engine.containers(), before);
+        for name in ["first", "second"] {
+            assert_eq!(lab.exec_script(name, "echo still here").run().ok().text(), "still here");
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+        std::fs::remove_dir_all(&copy).unwrap();
+    });
+}
+
+/// An engine may have mounts of its own, and another directory at the project's path. Then it would show that
+/// one, with nothing in it hidden, and its bytes would be the agent's changes.
+#[test]
+fn clean_8_an_engine_that_sees_another_tree_starts_nothing() {
+    let Ok(root) = Who::root() else { return skip("a Docker engine is started by root") };
+    let mut lab = Lab::new(root);
+    lab.write("file", "mine\n");
+    let other = lab.root.join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("file"), "another's\n").unwrap();
+    let Some(engine) = Docker::start_seeing(Some((other, lab.project.clone()))) else { return };
+    lab.variables.push(("DOCKER_HOST".into(), engine.host()));
+    let ran = run(&lab, &["--name", "s"], "ls; cat file").run().exits(5);
+    assert_eq!(ran.text(), "", "nothing is shown");
+    ran.says("cannot mount this project");
+    // The control: that is what the engine sees at this path.
+    let image = engine.ask(&["images", "--quiet"]);
+    let bound = format!("{}:/usr:ro", lab.project.display());
+    let made = engine.ask(&["create", "--volume", &bound, image.lines().next().unwrap(), "x"]);
+    let out = lab.root.join("seen");
+    engine.ask(&["cp", &format!("{made}:/usr/file"), out.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "another's\n");
+    engine.ask(&["rm", &made]);
+    engine.assert_empty();
+    drop(engine);
+    lab.audit();
 }

@@ -13,11 +13,17 @@ use std::time::{Duration, Instant};
 pub(crate) struct Docker {
     root: PathBuf,
     daemon: Option<Child>,
+    other: Option<(PathBuf, PathBuf)>,
 }
 
 impl Docker {
     /// Starts one; `None`, aloud, where it cannot be had.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_seeing(None)
+    }
+
+    /// The same, with a mount namespace of its own where there is another directory at a path: what, where.
+    pub(crate) fn start_seeing(other: Option<(PathBuf, PathBuf)>) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip("a Docker engine is started by root");
             return None;
@@ -29,7 +35,7 @@ impl Docker {
         let root =
             tempfile::Builder::new().prefix("skep-docker-").tempdir_in("/tmp").unwrap().keep();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        let mut engine = Self { root, daemon: None };
+        let mut engine = Self { root, daemon: None, other };
         engine.resume();
         Some(engine)
     }
@@ -43,9 +49,15 @@ impl Docker {
         }
         let log = fs::File::create(self.root.join("log")).unwrap();
         let at = |name: &str| self.root.join(name).display().to_string();
+        let mut daemon = Command::new("/usr/bin/env");
+        if let Some((what, place)) = &self.other {
+            let script = "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"";
+            daemon.args(["unshare", "--mount", "--propagation", "private", "sh", "-c", script]);
+            daemon.arg(what).arg(place);
+        }
         // It ends with the test, also with one that is killed.
-        let daemon = Command::new("/usr/bin/setpriv")
-            .args(["--pdeathsig", "TERM", "/usr/sbin/dockerd"])
+        let daemon = daemon
+            .args(["/usr/bin/setpriv", "--pdeathsig", "TERM", "/usr/sbin/dockerd"])
             .args(["--host", &self.host(), "--data-root", &at("data"), "--exec-root", &at("exec")])
             .args(["--pidfile", &at("pid"), "--iptables=false", "--ip6tables=false"])
             .args(["--bridge=none", "--storage-driver=overlay2", "--shutdown-timeout=2"])

@@ -3,6 +3,7 @@
 //! It is started by the keeper with its order as the first line of a pipe, and lives until that
 //! pipe ends or the container does. It talks to the engine; the keeper never does.
 
+use crate::container::ProjectLink;
 use crate::engine;
 use crate::error::{Asked, At, DockerError, status};
 use crate::record::Record;
@@ -14,8 +15,10 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -43,8 +46,12 @@ pub struct Order {
     pub engine: String,
     /// The sandbox's directory.
     pub directory: PathBuf,
+    /// The number of the state directory.
+    pub instance: String,
     /// The container's name.
     pub name: String,
+    /// The project, where the engine mounts it.
+    pub project: Option<ProjectLink>,
     /// The container.
     pub body: ContainerCreateBody,
     /// Its system is an image's.
@@ -79,12 +86,14 @@ fn attended() -> Result<(), DockerError> {
 
 async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
     let docker = engine::open(&order.socket).await?;
+    let _project = order.project.as_ref().map(hold).transpose()?;
     let container = create(&docker, order).await?;
     let volume = match volume_of(&docker, &container).await {
         Ok(volume) => volume,
         Err(error) => return remove(&docker, &container, None).await.and(Err(error)),
     };
     let record = Record {
+        instance: order.instance.clone(),
         container: container.clone(),
         volume,
         image: order.body.image.clone().unwrap_or_default(),
@@ -103,6 +112,39 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         Record::remove(&order.directory);
     }
     lived.and(removed)
+}
+
+/// Numbers that no other process uses for a directory, if this one is somebody else where the engine is.
+const HELD_FROM: i32 = 700;
+
+/// Has the engine mount this very directory, whatever it sees at the project's path. The link leads to a
+/// descriptor of this process: the kernel refuses to make an overlay from it in another mount namespace, and
+/// in another pid namespace it leads nowhere. So an engine that could mount another tree starts nothing.
+fn hold(project: &ProjectLink) -> Result<OwnedFd, DockerError> {
+    let path = &project.project;
+    let step = || format!("hold the project `{}`", path.display());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from).at(step)?;
+    let seen = rustix::fs::fstat(&opened).map_err(io::Error::from).at(step)?;
+    if (seen.st_dev, seen.st_ino) != project.identity {
+        return Err(DockerError::Invalid(format!(
+            "`{}` is another directory than when the sandbox was created",
+            path.display()
+        )));
+    }
+    let held =
+        rustix::io::fcntl_dupfd_cloexec(&opened, HELD_FROM).map_err(io::Error::from).at(step)?;
+    let place = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    std::fs::remove_file(&project.link)
+        .and_then(|()| std::os::unix::fs::symlink(place, &project.link))
+        .at(step)?;
+    Ok(held)
+}
+
+/// What the engine says when [`hold`]'s link leads it nowhere, or to a mount that is not in its namespace.
+fn sees_another_tree(reason: &str) -> bool {
+    reason.contains("failed to mount local volume")
+        && ["invalid argument", "no such file or directory"].iter().any(|end| reason.ends_with(end))
 }
 
 /// Makes it. One of the same name is what a crash left of this very sandbox: nobody holds it.
@@ -149,7 +191,17 @@ async fn volume_of(docker: &Docker, container: &str) -> Result<Option<String>, D
 
 /// Until the container has ended, or nobody needs it any more.
 async fn live(docker: &Docker, container: &str, life: &Receiver) -> Result<(), DockerError> {
-    docker.start_container(container, None).await.asked(|| "start a container".into())?;
+    docker.start_container(container, None).await.asked(|| "start a container".into()).map_err(
+        |error| match error {
+            DockerError::Refused { operation, reason } if sees_another_tree(&reason) => {
+                let reason = format!(
+                    "it cannot mount this project, as an engine with mounts or processes of its own cannot ({reason})"
+                );
+                DockerError::Refused { operation, reason }
+            }
+            other => other,
+        },
+    )?;
     let nobody = pin!(unneeded(life));
     let over = pin!(ended(docker, container));
     match select(nobody, over).await {

@@ -9,6 +9,7 @@ use bollard::models::{
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
     MountVolumeOptionsDriverConfig, ResourcesUlimits,
 };
+use serde::{Deserialize, Serialize};
 use skep_keeper::vessel::{DOOR_SOCKET, INIT_COMMAND, INIT_PROGRAM, MASKED, MaskKind, SystemEntry};
 use skep_provider::RunSpec;
 use skep_types::{Access, WorkspaceDriver};
@@ -278,6 +279,29 @@ pub fn lower_links(spec: &RunSpec, door: &Path) -> Vec<(PathBuf, PathBuf)> {
     let mask = (!spec.hidden.is_empty()).then(|| spec.directory.join("mask"));
     let lowers = spec.layers.iter().cloned().chain(mask).chain([spec.project.clone()]);
     lowers.enumerate().map(|(index, lower)| (door.join(format!("l{index}")), lower)).collect()
+}
+
+/// The link that stands for the project, which the attendant makes: the engine may see another
+/// directory under the project's name.
+pub fn project_link(spec: &RunSpec, door: &Path) -> Option<ProjectLink> {
+    let (link, project) = lower_links(spec, door).pop()?;
+    (spec.driver != WorkspaceDriver::Copy).then_some(ProjectLink {
+        link,
+        project,
+        identity: spec.root_identity,
+    })
+}
+
+/// The project, and how the engine is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectLink {
+    /// Named in the option string.
+    pub link: PathBuf,
+    /// The project.
+    #[serde(with = "skep_provider::paths::one")]
+    pub project: PathBuf,
+    /// Its device and inode.
+    pub identity: (u64, u64),
 }
 
 fn overlay_options(spec: &RunSpec, door: &Path) -> Result<String, DockerError> {

@@ -105,7 +105,10 @@ impl Docker {
             socket: engine.socket.clone(),
             engine: engine.version.clone(),
             directory: spec.directory.clone(),
-            name: format!("skep-{}", spec.id),
+            // Copies of a state directory have the same sandboxes.
+            name: format!("skep-{}-{}", spec.id, &instance[..8]),
+            instance,
+            project: container::project_link(spec, &door),
             body,
             foreign: spec.policy.image.is_some(),
         })
@@ -336,7 +339,8 @@ impl Kind for Docker {
 
     /// An engine that does not answer is asked another time: what it holds has no processes left.
     fn clear(&self, _: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
-        let Some(record) = Record::read(directory) else { return Ok(()) };
+        let instance = instance::of(&self.state_dir)?;
+        let Some(record) = Record::read(directory, &instance) else { return Ok(()) };
         let address = format!("unix://{}", record.socket.display());
         let engine = match Engine::connect(Some(&address)) {
             Ok(engine) => engine,
@@ -350,7 +354,10 @@ impl Kind for Docker {
     }
 
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
-        let Some(record) = Record::read(&spec.directory) else { return BTreeMap::new() };
+        let record = instance::of(&self.state_dir)
+            .ok()
+            .and_then(|instance| Record::read(&spec.directory, &instance));
+        let Some(record) = record else { return BTreeMap::new() };
         BTreeMap::from([
             ("container".to_owned(), record.container),
             ("image".to_owned(), record.image),

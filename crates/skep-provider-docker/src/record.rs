@@ -11,6 +11,8 @@ const FILE: &str = "container.json";
 /// The container of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
+    /// The number of the state directory that has it.
+    pub instance: String,
     /// The engine's id of it.
     pub container: String,
     /// The engine's name of the workspace volume, where there is one. It goes with the container,
@@ -25,9 +27,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// The container of the sandbox in this directory, if it has one.
-    pub fn read(directory: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(directory.join(FILE)).ok()?).ok()
+    /// The container of the sandbox in this directory, if it has one. What was copied along with another
+    /// state directory is that one's.
+    pub fn read(directory: &Path, instance: &str) -> Option<Self> {
+        let record: Self =
+            serde_json::from_slice(&std::fs::read(directory.join(FILE)).ok()?).ok()?;
+        (record.instance == instance).then_some(record)
     }
 
     /// Remembers it, whole or not at all.
