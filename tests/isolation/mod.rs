@@ -7,6 +7,7 @@ mod defaults;
 mod disk;
 mod drivers;
 pub(crate) mod escape;
+mod evasion;
 mod hidden;
 mod limits;
 mod looks;

@@ -55,7 +55,9 @@ impl Desk {
         HostFacts {
             memory: Some(memory.totalram as u64 * unit),
             state_filesystem: filesystem.map(|stat| stat.f_blocks * stat.f_frsize),
-            open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum,
+            open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                .maximum
+                .map(skep_types::Limits::most_open_files),
         }
     }
 }

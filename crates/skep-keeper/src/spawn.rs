@@ -10,6 +10,7 @@ use skep_sys::message::{receive_with, send_with};
 use skep_sys::process::{Child, Namespaces, clone_with, send_signal};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
+use skep_types::Limits;
 use std::io;
 
 /// Starts a process; returns when the program runs, or with the step that failed and why.
@@ -117,7 +118,7 @@ impl Newborn<'_> {
     /// 2. The cgroup, so that all that follows is counted.
     /// 3. Standard descriptors; every other one closes with the exec.
     /// 4. Working directory and file mode mask.
-    /// 5. Resource limits.
+    /// 5. Resource limits; that of open files after the last descriptor was passed to init.
     /// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
     ///    refuse the steps above.
     fn prepare(&self, report: BorrowedFd<'_>) -> Result<(), (SpawnStage, i32)> {
@@ -134,12 +135,13 @@ impl Newborn<'_> {
         at(SpawnStage::Landlock, confinement.raise_fence())?;
         let listener = at(SpawnStage::Seccomp, confinement.filter_and_note())?;
         match listener {
-            None => Ok(()),
+            None => {}
             Some(listener) => {
                 let sent = send_with(report, &[0], &[listener.as_fd()]).map(drop);
-                at(SpawnStage::Seccomp, sent)
+                at(SpawnStage::Seccomp, sent)?;
             }
         }
+        at(SpawnStage::Limits, limit_open_files(order))
     }
 }
 
@@ -153,11 +155,17 @@ fn at<T, E: Into<io::Error>>(
     })
 }
 
+/// Memory that cannot be swapped, of all processes inside.
+const MEMLOCK: u64 = 8 << 20;
+
 fn set_limits(order: &SpawnOrder) -> io::Result<()> {
     let wanted = [
         (Resource::Core, Some(0)),
+        // These are counted for the caller too, whoever inside takes them: most are left to it.
+        (Resource::Sigpending, Some(share(Resource::Sigpending, 16).max(256))),
+        (Resource::Msgqueue, Some(share(Resource::Msgqueue, 4))),
+        (Resource::Memlock, Some(MEMLOCK)),
         (Resource::Fsize, order.file_size),
-        (Resource::Nofile, order.open_files),
         (Resource::Cpu, order.cpu_seconds),
         (Resource::Nproc, order.processes),
     ];
@@ -170,6 +178,18 @@ fn set_limits(order: &SpawnOrder) -> io::Result<()> {
         rustix::process::setrlimit(resource, both)?;
     }
     Ok(())
+}
+
+/// A part of what this process may have; of what has no limit, enough for anybody.
+fn share(resource: Resource, part: u64) -> u64 {
+    rustix::process::getrlimit(resource).maximum.unwrap_or(1 << 20) / part
+}
+
+fn limit_open_files(order: &SpawnOrder) -> io::Result<()> {
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.map(Limits::most_open_files);
+    let Some(limit) = order.open_files.into_iter().chain(most).min() else { return Ok(()) };
+    let both = Rlimit { current: Some(limit), maximum: Some(limit) };
+    Ok(rustix::process::setrlimit(Resource::Nofile, both)?)
 }
 
 /// Made before the fork.

@@ -57,7 +57,7 @@ pub struct HostFacts {
     pub memory: Option<u64>,
     /// Size of the filesystem of the state directory, when known.
     pub state_filesystem: Option<u64>,
-    /// How many files a process of the caller's may have open at most, when known.
+    /// How many files a process inside may have open at most, when known.
     pub open_files: Option<u64>,
 }
 

@@ -280,7 +280,7 @@ impl Settings {
         }
         let limits = &mut settings.policy.limits;
         validate(limits)?;
-        // Nobody inside gets more than the caller has: what is shown is what is in force.
+        // Nobody inside gets as many as the caller has: what is shown is what is in force.
         limits.open_files = match (limits.open_files, sources.host.open_files) {
             (Some(asked), Some(most)) => Some(asked.min(most)),
             (asked, _) => asked,

@@ -22,12 +22,26 @@ pub fn send_with(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors for one message"));
     }
+    let mut raised = false;
     loop {
         match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
+            // Others of this user have more under way than we may have open: that is for the sender
+            // to say (`unix(7)`), and those inside may say less.
+            Err(rustix::io::Errno::TOOMANYREFS) if !raised => {
+                raise_open_files();
+                raised = true;
+            }
             other => return Ok(other?),
         }
     }
+}
+
+/// As many open files as this process may allow itself.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
 /// Receives one message; `Ok((0, _))` is the end.

@@ -38,6 +38,16 @@ pub struct Limits {
     pub output: Option<ByteSize>,
 }
 
+impl Limits {
+    /// Open files that a process inside may have at most, of as many as a process outside may. The
+    /// kernel compares the descriptors that all processes of a user have under way to each other with
+    /// the sender's own limit (`unix(7)`): whoever looks after sandboxes must be able to pass some when
+    /// one of them has as many under way as it may.
+    pub fn most_open_files(outside: u64) -> u64 {
+        outside - outside / 4
+    }
+}
+
 /// What can be reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

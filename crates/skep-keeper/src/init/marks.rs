@@ -9,13 +9,15 @@ use crate::pause::{self, Reach};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open};
 use skep_sys::process::{Namespaces, signal_everyone, unshare};
 use skep_types::ExecId;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Marks of execs that are remembered: one that has ended may still be told to end what it left.
-const KEPT: usize = 128;
+/// When so many marks are remembered, it is looked which are still worn: an exec that has ended may
+/// yet be told to end what it left.
+const MANY: usize = 128;
 /// How often its processes are looked for before everyone is stopped: who forks faster than it is
 /// killed is caught only then.
 const ROUNDS: u32 = 20;
@@ -38,11 +40,13 @@ struct Mark {
 
 impl Marks {
     /// What is started from here on is this exec's.
-    pub(super) fn give(&mut self, exec: &ExecId) {
+    pub(super) fn give(&mut self, exec: &ExecId, running: &HashMap<i32, ExecId>) {
         match fresh() {
             Ok((namespace, number)) => {
-                if self.given.len() == KEPT {
-                    self.given.pop_front();
+                if self.given.len() >= MANY {
+                    let worn = worn();
+                    let runs = |exec: &ExecId| running.values().any(|running| running == exec);
+                    self.given.retain(|mark| worn.contains(&mark.number) || runs(&mark.exec));
                 }
                 self.given.push_back(Mark { exec: exec.clone(), _namespace: namespace, number });
             }
@@ -78,18 +82,44 @@ fn fresh() -> std::io::Result<(File, u64)> {
     Ok((namespace, number))
 }
 
+/// Everyone but init.
+fn everyone() -> std::io::Result<impl Iterator<Item = Pid>> {
+    let entries = std::fs::read_dir("/proc")?.flatten();
+    let number = |name: std::ffi::OsString| name.to_str().and_then(|name| name.parse().ok());
+    let pids = entries.filter_map(move |entry| Pid::from_raw(number(entry.file_name())?));
+    Ok(pids.filter(|pid| *pid != getpid()))
+}
+
+/// The mark of a process.
+fn mark_of(pid: Pid) -> std::io::Result<u64> {
+    let path = format!("/proc/{}/ns/uts", pid.as_raw_nonzero());
+    Ok(std::fs::metadata(path)?.ino())
+}
+
+/// All marks that somebody wears.
+fn worn() -> HashSet<u64> {
+    everyone().into_iter().flatten().filter_map(|pid| mark_of(pid).ok()).collect()
+}
+
 /// How many were found.
+///
+/// Who runs a program that nobody may read does not show its mark, to nobody but the host's root. It is
+/// ended too: whom a limit or a kill does not reach must not go on.
 fn kill_marked(number: u64) -> usize {
     let mut found = 0;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Some(pid) = Pid::from_raw(pid).filter(|pid| *pid != getpid()) else { continue };
+    let Ok(everyone) = everyone() else {
+        // Who cannot be told from others is ended with them.
+        let _ = signal_everyone(Signal::KILL);
+        return 0;
+    };
+    for pid in everyone {
         // The handle first: what wears the mark then is what the handle stands for.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        let wears = std::fs::metadata(entry.path().join("ns/uts"));
-        if wears.is_ok_and(|namespace| namespace.ino() == number) {
+        let meant = match mark_of(pid) {
+            Ok(worn) => worn == number,
+            Err(error) => error.kind() == ErrorKind::PermissionDenied,
+        };
+        if meant {
             found += 1;
             let _ = skep_sys::process::send_signal(&process, Signal::KILL);
         }

@@ -197,7 +197,7 @@ impl Init {
             None => (Stdio::Pipes(rest), None, Vec::new()),
         };
         if order.marked && !self.bare {
-            self.marks.give(&exec);
+            self.marks.give(&exec, &self.running);
         }
         let spawned = match &mut self.machine {
             Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, &self.confinement),

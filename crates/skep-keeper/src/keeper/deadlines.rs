@@ -1,7 +1,8 @@
 //! What happens because time has passed.
 
 use super::Keeper;
-use super::guard::{cpu_exceeded, cpu_next};
+use super::guard::{Stand, cpu_exceeded, cpu_next};
+use super::polled::Look;
 use super::running::Running;
 use crate::protocol::{ToInit, Whom, to_json};
 use skep_types::{EndReason, ExecId, IdleStop};
@@ -31,6 +32,9 @@ impl Keeper<'_> {
         for running in self.state.execs.values().filter(|running| !running.has_ended()) {
             any = true;
             deadlines.push(running.next_deadline());
+            deadlines.push(cpu_next(running.group.as_ref(), &running.limits, now));
+        }
+        for running in self.state.execs.values().filter(|running| running.has_ended()) {
             deadlines.push(cpu_next(running.group.as_ref(), &running.limits, now));
         }
         if any || self.state.left {
@@ -90,6 +94,7 @@ impl Keeper<'_> {
         if let Some(guard) = &mut self.state.disk {
             guard.look(now);
         }
+        self.hold_for_a_look(now);
         if self.state.left {
             self.look_for_left();
         }
@@ -118,6 +123,11 @@ impl Keeper<'_> {
     fn meet_exec_deadlines(&mut self, exec: &ExecId, now: Instant, look: bool) {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         if running.has_ended() {
+            // Who outlives it has what is left of its time, and no more.
+            if cpu_exceeded(running.group.as_ref(), &running.limits) {
+                self.record_strays_ended(EndReason::CpuLimit);
+                self.kill(exec, EndReason::CpuLimit);
+            }
             return self.forget_if_quiet(exec);
         }
         running.repeat_end_of_input(now);
@@ -158,9 +168,16 @@ impl Keeper<'_> {
     /// The upper has been counted.
     pub(super) fn judge_disk(&mut self) {
         let pids = skep_confine::usage::family_of(self.init.pid);
-        let passed = self.state.disk.as_mut().and_then(|guard| guard.judge(&pids));
+        let stand = self.stand_for_a_look();
+        let passed = self.state.disk.as_mut().and_then(|guard| guard.judge(&pids, stand));
         if passed.is_some() {
-            return self.end_all(EndReason::DiskLimit, "disk");
+            self.end_all(EndReason::DiskLimit, "disk");
+        }
+        if stand == Stand::Held {
+            self.end_look();
+        }
+        if passed.is_some() {
+            return;
         }
         let bytes = self.state.disk.as_ref().map_or(0, |guard| guard.bytes());
         let over = |running: &Running| {
@@ -197,14 +214,32 @@ impl Keeper<'_> {
 
     /// Without a cgroup: memory and processor time of all there is, by looking.
     fn poll_processes(&mut self, now: Instant) {
-        let Some(guard) = &mut self.state.polled else { return };
-        // One that has ended and left others behind says nothing about those of today.
+        let memory = self.least_memory();
+        let guard = self.state.polled.as_mut();
+        if let Some(look) = guard.and_then(|guard| guard.look(now, memory)) {
+            self.judge_look(&look, memory);
+        }
+    }
+
+    /// The same when nobody can move.
+    pub(super) fn poll_now(&mut self) {
+        let memory = self.least_memory();
+        if let Some(look) = self.state.polled.as_mut().map(|guard| guard.look_at_held(memory)) {
+            self.judge_look(&look, memory);
+        }
+    }
+
+    /// The least memory that anybody may have. An exec that has ended and left others behind says
+    /// nothing about those of today.
+    fn least_memory(&self) -> Option<u64> {
         let execs = self.state.execs.values().filter(|running| !running.has_ended());
         let sandbox = self.spec.policy.limits.memory;
-        let memory = execs.filter_map(|running| running.limits.memory).chain(sandbox).min();
-        let Some(look) = guard.look(now, memory.map(|size| size.0)) else { return };
-        self.note_look(&look);
-        if memory.is_some_and(|limit| look.memory > limit.0) {
+        execs.filter_map(|running| running.limits.memory).chain(sandbox).min().map(|size| size.0)
+    }
+
+    fn judge_look(&mut self, look: &Look, memory: Option<u64>) {
+        self.note_look(look);
+        if memory.is_some_and(|limit| look.memory > limit) {
             return self.end_all(EndReason::Oom, "memory");
         }
         // The limit of the kernel is per user, and a root with many ids can be many users.
@@ -215,7 +250,7 @@ impl Keeper<'_> {
         }
         let mut over = Vec::new();
         for (exec, running) in &mut self.state.execs {
-            if running.limits.pids.is_some_and(|limit| look.tasks >= limit) {
+            if running.tasks_in_all.is_some_and(|limit| look.tasks >= limit) {
                 running.feel("pids");
             }
             // Which exec a process belongs to cannot be told: each is charged with everything.

@@ -3,6 +3,7 @@
 
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, statat};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 use skep_sys::process::{Child, Namespaces, clone_with, close_all_but, send_signal, wait_for};
@@ -33,7 +34,7 @@ impl Searcher {
             if ends.is_err() || close_all_but(&[write.as_fd()]).is_err() {
                 return 1;
             }
-            let (found, _) = search(pids, kind, None);
+            let found = search(pids, kind, None).bytes;
             i32::from(rustix::io::write(&write, &found.to_le_bytes()).is_err())
         })?;
         Ok(Self { child, answer })
@@ -57,25 +58,48 @@ impl Drop for Searcher {
     }
 }
 
-/// Bytes of files that have no name any more but a descriptor or a mapping, on the overlay or, for a copied
-/// workspace, on the filesystem of this kind; and whether all were looked at in the time given.
-pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> (u64, bool) {
+/// What a search has found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Bytes of deleted files.
+    pub bytes: u64,
+    /// Whether all that can be seen was looked at in the time given.
+    pub all: bool,
+    /// Whether somebody may have files that cannot be seen: it shows nothing of itself, because it runs
+    /// a program that may not be read; or descriptors are under way to a socket of its.
+    pub hides: bool,
+}
+
+/// Files that have no name any more but a descriptor or a mapping, on the overlay or, for a copied
+/// workspace, on the filesystem of this kind. The first process is ours and hides nothing.
+pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> Found {
     let start = Instant::now();
     let mut seen = HashSet::new();
     let mut total: u64 = 0;
-    for pid in pids {
+    let mut hides = false;
+    for (index, pid) in pids.iter().enumerate() {
         let table = format!("/proc/{}/fd", pid.as_raw_nonzero());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(opened) = rustix::fs::open(table.as_str(), flags, Mode::empty()) else { continue };
+        let opened = match rustix::fs::open(table.as_str(), flags, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::ACCESS | Errno::PERM) => {
+                hides |= index > 0 && lives(*pid);
+                continue;
+            }
+            // Gone meanwhile.
+            Err(_) => continue,
+        };
         let Ok(entries) = Dir::read_from(&opened) else { continue };
         for entry in entries.flatten() {
             if patience.is_some_and(|patience| start.elapsed() > patience) {
-                return (total, false);
+                return Found { bytes: total, all: false, hides };
             }
             // One step from the table: half of the time that a path from the root takes.
             let name = entry.file_name();
             let Ok(stat) = statat(&opened, name, AtFlags::empty()) else { continue };
-            let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            let kind_of_file = FileType::from_raw_mode(stat.st_mode);
+            hides |= kind_of_file == FileType::Socket && has_some_under_way(*pid, name);
+            let file = kind_of_file == FileType::RegularFile;
             if stat.st_nlink > 0 || !file || stat.st_blocks == 0 {
                 continue;
             }
@@ -90,7 +114,23 @@ pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> (u6
         }
         total = total.saturating_add(mapped(*pid, kind, &mut seen));
     }
-    (total, true)
+    Found { bytes: total, all: true, hides }
+}
+
+/// Who has ended shows nothing of itself either.
+fn lives(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Whether descriptors wait at a socket to be received.
+fn has_some_under_way(process: Pid, descriptor: &std::ffi::CStr) -> bool {
+    let number = descriptor.to_string_lossy();
+    let path = format!("/proc/{}/fdinfo/{number}", process.as_raw_nonzero());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+    count.is_some_and(|count| count.trim() != "0")
 }
 
 /// What a process has mapped and closed. Root can look at the file behind a mapping; others know how

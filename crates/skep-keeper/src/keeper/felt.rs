@@ -47,7 +47,7 @@ impl Keeper<'_> {
     /// A fork that a resource limit refuses is counted nowhere; those who were let live show it.
     fn look_at_tasks(&mut self, exec: &ExecId) {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
-        let (Some(guard), Some(limit)) = (&mut self.state.polled, running.limits.pids) else {
+        let (Some(guard), Some(limit)) = (&mut self.state.polled, running.tasks_in_all) else {
             return;
         };
         let least = FASTEST_FORK.saturating_mul(u32::try_from(limit).unwrap_or(u32::MAX));
@@ -100,6 +100,16 @@ impl Keeper<'_> {
         }
         if let (Some(_), Some(pids)) = (self.vessel.machine(), typed.pids) {
             report.on(Layer::Pids, format!("a cgroup of the guest's, {pids} tasks"));
+        }
+        if let (Some(all), Some(own), Some(pids)) =
+            (running.tasks_in_all, typed.pids, report.0.get_mut(&Layer::Pids))
+            && all > own
+        {
+            pids.reason = Some(format!(
+                "the {} tasks of others that ran when it started are counted with its own: when they are \
+                 gone it may have as many more",
+                all - own
+            ));
         }
         if let Some(size) = typed.disk {
             let guard = format!("guard on the upper ({size}), one file by RLIMIT_FSIZE");

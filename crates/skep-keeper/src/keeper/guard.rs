@@ -1,7 +1,7 @@
 //! Limits that nobody in the kernel enforces for us: processor time, and the size of the upper.
 
 use super::accountant::{Accountant, Usage};
-use super::deleted::{self, Searcher};
+use super::deleted::{self, Found, Searcher};
 use crate::identity::LentIds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -27,6 +27,10 @@ const RESERVE: u64 = 256 << 20;
 const SEARCH: Duration = Duration::from_millis(100);
 /// How often somebody who searches longer is asked.
 const SEARCHING: Duration = Duration::from_millis(300);
+/// How long they are while everyone is held for it; who has more than that has hidden some.
+const WHOLE: Duration = Duration::from_secs(3);
+/// Between two times that everyone is held for a look.
+const HOLDS: Duration = Duration::from_secs(1);
 /// So much less room is worth a count on a disk that is full.
 const SOME: u64 = 16 << 20;
 /// With so little left to write, the last count of an exec is always made.
@@ -63,6 +67,21 @@ pub struct DiskGuard {
     searcher: Option<Searcher>,
     /// What it has found last.
     searched: u64,
+    /// Most room that was seen with a count, and what was counted then.
+    most: (u64, u64),
+    /// More room is gone than the counts explain: everyone is to be held for a whole look.
+    suspects: bool,
+    /// But not again before this.
+    held_until: Instant,
+}
+
+/// Whether those inside are held while they are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stand {
+    /// They go on.
+    Run,
+    /// Nobody can move.
+    Held,
 }
 
 /// What a filesystem has left.
@@ -93,6 +112,9 @@ impl DiskGuard {
             left: u64::MAX,
             searcher: None,
             searched: 0,
+            most: (0, 0),
+            suspects: false,
+            held_until: now,
         }
     }
 
@@ -116,8 +138,10 @@ impl DiskGuard {
         if self.asked.is_none() && self.is_over() {
             self.excuse(now);
         }
-        let first = self.interval().min(FIRST);
-        self.next = self.next.max(now + first);
+        let first = now + self.interval().min(FIRST);
+        // A look that is due has waited for this exec, and one that is far ahead was put there before
+        // anybody knew of it.
+        self.next = if self.next <= now { first } else { self.next.min(first) };
         self.count_at = self.next;
     }
 
@@ -139,10 +163,23 @@ impl DiskGuard {
         self.excused = if self.is_over() { self.counted } else { Usage::default() };
     }
 
-    /// When to look next; not while a count is under way.
+    /// When to look next.
     pub fn next(&self) -> Option<Instant> {
         let limited = self.bytes.or(self.tightest).is_some() || self.inodes.is_some();
-        (limited && self.asked.is_none()).then_some(self.next)
+        limited.then_some(self.next)
+    }
+
+    /// Whether everyone is to be held, so that nothing can be missed.
+    pub fn wants_all_held(&mut self, now: Instant) -> bool {
+        now >= self.held_until && std::mem::take(&mut self.suspects)
+    }
+
+    /// Has it counted, if that is not under way; whether an answer will come.
+    pub fn count_now(&mut self) -> bool {
+        if self.asked.is_none() {
+            self.count(Instant::now(), room(&self.uppers));
+        }
+        self.asked.is_some()
     }
 
     /// Where the answer comes, if one was asked for.
@@ -157,7 +194,12 @@ impl DiskGuard {
         }
         let room = room(&self.uppers);
         self.left = room.bytes;
-        if self.is_near(&room) || now >= self.count_at {
+        if self.asked.is_some() {
+            // However long a count takes, no more than may be is written meanwhile.
+            let lost = self.room.bytes.saturating_sub(room.bytes);
+            self.suspects |= lost > self.headroom().max(SOME);
+            self.next = now + self.interval();
+        } else if self.is_near(&room) || now >= self.count_at {
             self.count(now, room);
         } else {
             self.next = now + self.interval();
@@ -199,7 +241,7 @@ impl DiskGuard {
         }
         let Some(answer) = self.answer_comes_on() else { return self.passed().is_some() };
         let answered = poll(&mut [PollFd::from_borrowed_fd(answer, PollFlags::IN)], Some(&LAST));
-        answered == Ok(1) && self.judge(&pids()).is_some()
+        answered == Ok(1) && self.judge(&pids(), Stand::Run).is_some()
     }
 
     fn is_near(&self, room: &Room) -> bool {
@@ -213,22 +255,57 @@ impl DiskGuard {
 
     /// Takes the accountant's answer; says which limit was passed. `pids` are the sandbox's: a file
     /// that was deleted while it is open takes up room without being in the tree.
-    pub fn judge(&mut self, pids: &[Pid]) -> Option<String> {
+    pub fn judge(&mut self, pids: &[Pid], stand: Stand) -> Option<String> {
         let asked = self.asked.take()?;
         match self.accountant.as_ref().map(Accountant::answer) {
             Some(Ok(usage)) => self.counted = usage,
             _ => self.accountant = None,
         }
-        let deleted = self.deleted(pids);
-        self.counted.bytes = self.counted.bytes.saturating_add(deleted);
+        let left = room(&self.uppers).bytes;
+        match stand {
+            Stand::Held => self.add_all_deleted(pids, left),
+            Stand::Run => {
+                let deleted = self.deleted(pids);
+                self.counted.bytes = self.counted.bytes.saturating_add(deleted);
+            }
+        }
+        if self.room.bytes > self.most.0 {
+            self.most = (self.room.bytes, self.counted.bytes);
+        }
+        let missing = self.unexplained(left);
+        self.suspects = missing > SOME
+            && (missing >= self.headroom() || (left < reserve(&self.room) && missing > RESERVE));
+        // What was there too much and is gone is nobody's to write again.
+        self.excused.bytes = self.excused.bytes.min(self.counted.bytes);
+        self.excused.inodes = self.excused.inodes.min(self.counted.inodes);
         self.schedule(asked);
         self.passed()
+    }
+
+    /// Room that is gone and was not counted: others', or what no look has found.
+    fn unexplained(&self, left: u64) -> u64 {
+        let (most, counted) = self.most;
+        let gone = most.saturating_sub(left).saturating_add(counted);
+        gone.saturating_sub(self.counted.bytes)
+    }
+
+    /// Nobody moves, so nobody is missed. Where somebody hides files all the same, the room that is gone
+    /// is taken for theirs; otherwise it is others'.
+    fn add_all_deleted(&mut self, pids: &[Pid], left: u64) {
+        let found = deleted::search(pids, self.room.kind, Some(WHOLE));
+        self.counted.bytes = self.counted.bytes.saturating_add(found.bytes);
+        if found.hides || !found.all {
+            let missing = self.unexplained(left);
+            self.counted.bytes = self.counted.bytes.saturating_add(missing);
+        }
+        self.most = (left, self.counted.bytes);
+        self.held_until = Instant::now() + HOLDS;
     }
 
     /// Bytes of deleted files. A search that does not come to its end is gone on with beside us: what
     /// is not seen must not pass for nothing.
     fn deleted(&mut self, pids: &[Pid]) -> u64 {
-        let (found, all) = deleted::search(pids, self.room.kind, Some(SEARCH));
+        let Found { bytes: found, all, .. } = deleted::search(pids, self.room.kind, Some(SEARCH));
         if all {
             (self.searcher, self.searched) = (None, 0);
             return found;
@@ -248,7 +325,8 @@ impl DiskGuard {
         // Counting must stay a small part of the time; but an answer is waited for.
         let rarest = if self.searcher.is_some() { SEARCHING } else { LONGEST };
         self.count_at = now + (took * 10).max(LONGEST).min(rarest.max(took * 2));
-        self.next = now + self.interval().max(took * 2);
+        // A look at the room that is left costs nothing, however long a count takes.
+        self.next = now + self.interval();
     }
 
     fn headroom(&self) -> u64 {

@@ -253,6 +253,9 @@ impl Keeper<'_> {
         if freeze && self.pauses_by_init() {
             return self.ask_pause(client);
         }
+        if !freeze {
+            self.forget_look();
+        }
         let failure = self.set_frozen_groups(freeze);
         self.state.frozen = freeze;
         if freeze && failure.is_none() {

@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_millis(50);
+/// However long a look takes, the next one comes no later after it.
+const RAREST: Duration = Duration::from_millis(200);
+/// Between two times that everyone is held for a look.
+const HOLDS: Duration = Duration::from_secs(1);
+/// So much memory of the host's comes and goes for other reasons.
+const MUCH: u64 = 128 << 20;
 /// `statfs` type of filesystems in memory.
 const TMPFS: i64 = 0x0102_1994;
 
@@ -21,6 +27,12 @@ pub struct PolledGuard {
     /// Processor time of all that has run so far. Never falls: the time of a process that nobody
     /// waited for is lost with it, and must not be given back.
     pub cpu: Duration,
+    /// Most memory that the host had left, and what was counted then.
+    most: (u64, u64),
+    /// More is gone than the looks explain: everyone is to be held for a whole one.
+    suspects: bool,
+    /// But not again before this.
+    held_until: Instant,
 }
 
 /// What a look has found.
@@ -44,7 +56,40 @@ impl PolledGuard {
         let fixed = ["/tmp", "/var", "/run", "/dev/shm"].map(PathBuf::from);
         let with = |home: &Path| fixed.into_iter().chain([home.to_owned()]).collect();
         let scratch = home.map(with).unwrap_or_default();
-        Self { init, scratch, next: now, cpu: Duration::ZERO }
+        Self {
+            init,
+            scratch,
+            next: now,
+            cpu: Duration::ZERO,
+            most: (0, 0),
+            suspects: false,
+            held_until: now,
+        }
+    }
+
+    /// Whether everyone is to be held, so that nobody can be missed.
+    pub fn wants_all_held(&mut self, now: Instant) -> bool {
+        now >= self.held_until && std::mem::take(&mut self.suspects)
+    }
+
+    /// A look when nobody can move: what is gone beside what it finds is others'.
+    pub fn look_at_held(&mut self, limit: Option<u64>) -> Look {
+        let look = self.measure(limit);
+        (self.most, self.suspects) = ((available().unwrap_or(0), look.memory), false);
+        self.held_until = Instant::now() + HOLDS;
+        look
+    }
+
+    /// Whoever has another number at every look is never seen; what the host has left shows that
+    /// somebody has taken something.
+    fn suspect(&mut self, memory: u64, limit: Option<u64>) {
+        let (Some(limit), Some(left)) = (limit, available()) else { return };
+        if left > self.most.0 {
+            self.most = (left, memory);
+        }
+        let gone = (self.most.0 - left).saturating_add(self.most.1);
+        let missing = gone.saturating_sub(memory);
+        self.suspects = missing > MUCH && memory.saturating_add(missing) > limit;
     }
 
     /// When to look next.
@@ -59,8 +104,9 @@ impl PolledGuard {
             return None;
         }
         let look = self.measure(limit);
-        // Looking must stay a small part of the time.
-        self.next = Instant::now() + INTERVAL.max(now.elapsed() * 10);
+        self.suspect(look.memory, limit);
+        // Looking must stay a small part of the time, but a crowd shall not make it blind.
+        self.next = Instant::now() + INTERVAL.max((now.elapsed() * 10).min(RAREST));
         Some(look)
     }
 
@@ -101,15 +147,26 @@ impl PolledGuard {
 fn exact(family: &[Pid], stored: u64) -> u64 {
     let mut private: u64 = 0;
     let mut shared: u64 = 0;
-    for pid in family {
+    // Number 1 shows nothing of itself; it is ours.
+    for pid in family.iter().skip(1) {
         let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
-        // Number 1 shows nothing of itself; it is ours.
-        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        let Ok(text) = std::fs::read_to_string(path) else {
+            // Who runs a program that nobody may read shows its size and nothing else: all of it is
+            // taken for its own. One that is gone has none.
+            private = private.saturating_add(poll_usage(&[*pid]).resident);
+            continue;
+        };
         private = private.saturating_add(field(&text, "Pss_Anon:"));
         shared = shared.saturating_add(field(&text, "Pss_Shmem:"));
     }
     // Mapped pages of the filesystems in memory are in both numbers.
     private.saturating_add(stored.max(shared))
+}
+
+/// What the host could still give.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    Some(field(&text, "MemAvailable:")).filter(|bytes| *bytes > 0)
 }
 
 fn inside(root: &Path, path: &Path) -> PathBuf {

@@ -93,6 +93,8 @@ pub struct Running {
     pub starved_before: u64,
     /// Processor time the sandbox had used before it started, where it is polled.
     pub cpu_before: Duration,
+    /// Tasks of the whole sandbox with which the kernel refuses it another one, where no cgroup counts.
+    pub tasks_in_all: Option<u64>,
     /// The most memory that a look has found, where there are looks.
     pub memory_seen: u64,
     /// The most processor time since it started, alike.
@@ -244,7 +246,8 @@ impl Running {
             return verdict;
         }
         match main.signal {
-            Some(libc::SIGXCPU) => {
+            // Anybody can send it; without a limit it says nothing of one.
+            Some(libc::SIGXCPU) if self.limits.cpu_time.is_some() => {
                 self.feel("cpu_time");
                 EndReason::CpuLimit
             }

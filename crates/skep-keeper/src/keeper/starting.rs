@@ -99,10 +99,11 @@ impl Keeper<'_> {
         let joins = group.as_ref().map(Group::procs_files).transpose();
         let joins =
             joins.map_err(|error| Failure::invalid(skep_types::chain(&error)))?.unwrap_or_default();
-        let (theirs, running) =
+        let (theirs, mut running) =
             self.make_running(exec, command, limits, group, attach.then_some(client))?;
         let step = || "pass the command to init".to_owned();
         let order = Box::new(self.order(command, &running));
+        running.tasks_in_all = order.processes.filter(|_| self.group.is_none());
         let (order, file) = match order.is_large() {
             true => (None, Some(to_file(&order).step(step)?)),
             false => (Some(order), None),
@@ -120,7 +121,6 @@ impl Keeper<'_> {
         let (joins, terminal) = (joins.len(), command.tty);
         let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
         self.channel.send(&message, &descriptors).step(step)?;
-        let mut running = running;
         self.note_beginning(&mut running, &command.limits);
         self.state.execs.insert(exec.clone(), running);
         self.state.so_far.one_more(exec);
@@ -170,6 +170,7 @@ impl Keeper<'_> {
             refused_before: self.refused_forks(),
             starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
+            tasks_in_all: None,
             memory_seen: 0,
             cpu_seen: Duration::ZERO,
             own_report: EnforcementReport::default(),

@@ -5,12 +5,14 @@
 //! everyone if it may have: who is stopped cannot fork. Then a list of them is complete.
 
 use super::Keeper;
+use super::guard::Stand;
 use crate::failure::{Failure, Step};
 use crate::protocol::{Reply, ToInit, Whom, to_json};
 use crate::vessel::Vessel;
 use skep_confine::usage::{children_of, family_of};
 use skep_types::{EndReason, StraysEnded};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// How often the sandbox's group is tried to be closed.
 const TRIES: u32 = 5;
@@ -22,6 +24,19 @@ pub(super) struct Strays {
     /// Whether a freeze has stopped some by signal, who must be woken.
     stopped: bool,
     failures: u32,
+    /// Whether everyone is held for a look.
+    look: Look,
+}
+
+/// How far a look is for which everyone is held.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    #[default]
+    None,
+    /// Init was asked to hold them.
+    Asked,
+    /// They are.
+    Held,
 }
 
 /// Why everyone is held.
@@ -33,6 +48,8 @@ enum Purpose {
     End(u64),
     /// To freeze, for this client.
     Freeze(u64),
+    /// To look at them when nobody can move.
+    Look,
 }
 
 impl Keeper<'_> {
@@ -92,6 +109,7 @@ impl Keeper<'_> {
     pub(super) fn held(&mut self, result: Result<bool, Failure>) {
         let Some(purpose) = self.state.strays.asked.pop_front() else { return };
         match (purpose, &result) {
+            (Purpose::Look, _) => return self.look_at_held(&result),
             (Purpose::Freeze(client), Ok(stopped)) => {
                 self.state.strays.stopped |= *stopped;
                 return self.reply(client, &Ok(Reply::Done));
@@ -122,6 +140,63 @@ impl Keeper<'_> {
             (Ok(true), true) => self.state.strays.stopped = true,
             _ => {}
         }
+    }
+
+    /// Holds everyone for a moment, if a guard cannot tell otherwise what they have. Not in a guest, which
+    /// its own kernel holds.
+    pub(super) fn hold_for_a_look(&mut self, now: Instant) {
+        let disk = self.state.disk.as_mut().is_some_and(|guard| guard.wants_all_held(now));
+        let memory = self.state.polled.as_mut().is_some_and(|guard| guard.wants_all_held(now));
+        let free = !self.state.frozen && self.state.strays.look == Look::None;
+        if !(disk || memory) || !free || self.vessel.machine().is_some() {
+            return;
+        }
+        let asked = match self.pauses_by_init() {
+            true => self.hold(Purpose::Look, Vec::new(), false),
+            false => match self.set_frozen_groups(true) {
+                None => self.hold(Purpose::Look, self.names_of_groups(), true),
+                Some(failure) => Err(failure),
+            },
+        };
+        match asked {
+            Ok(()) => self.state.strays.look = Look::Asked,
+            Err(_) => self.end_look(),
+        }
+    }
+
+    fn look_at_held(&mut self, result: &Result<bool, Failure>) {
+        let Ok(stopped) = result else { return self.end_look() };
+        if self.state.strays.look == Look::None {
+            // They were let go on meanwhile.
+            return;
+        }
+        self.state.strays.stopped |= *stopped && !self.pauses_by_init();
+        self.state.strays.look = Look::Held;
+        self.poll_now();
+        let counting = self.state.disk.as_mut().is_some_and(super::guard::DiskGuard::count_now);
+        if !counting {
+            self.judge_disk();
+        }
+    }
+
+    /// Whether nobody can move, for a look.
+    pub(super) fn stand_for_a_look(&self) -> Stand {
+        if self.state.strays.look == Look::Held { Stand::Held } else { Stand::Run }
+    }
+
+    /// All go on, but where they are frozen for somebody else.
+    pub(super) fn end_look(&mut self) {
+        self.state.strays.look = Look::None;
+        match (self.state.frozen, self.pauses_by_init()) {
+            (true, _) => {}
+            (false, true) => self.wake(),
+            (false, false) => drop(self.set_frozen_groups(false)),
+        }
+    }
+
+    /// Somebody has let them go on.
+    pub(super) fn forget_look(&mut self) {
+        self.state.strays.look = Look::None;
     }
 
     /// Whether anybody lives on although no exec runs. Whom a guest has inside cannot be seen from

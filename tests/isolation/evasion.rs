@@ -1,0 +1,233 @@
+//! Who takes itself out of a guard's looks: by a program that nobody may read, by how the looks are
+//! timed, by descriptors that are in nobody's table.
+
+use crate::harness::{Lab, Ran, Who, attack, for_both, for_each, wait_for};
+use std::os::unix::fs::PermissionsExt as _;
+
+fn hit(ran: &Ran) -> Vec<String> {
+    let end = ran.json();
+    let list = end["limits_hit"].as_array().unwrap();
+    list.iter().map(|limit| limit.as_str().unwrap().to_owned()).collect()
+}
+
+/// A mount with a program of the host's that may be executed and not read: the kernel shows nothing of who
+/// runs it but to root of the host. Another one like it, which can be read, is the control.
+fn perls(lab: &Lab) -> String {
+    let directory = lab.root.join("perls");
+    std::fs::create_dir_all(&directory).unwrap();
+    for (name, mode) in [("plain", 0o755), ("shut", 0o711)] {
+        let copy = directory.join(name);
+        std::fs::copy("/usr/bin/perl", &copy).unwrap();
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    format!("{}:/perls:ro", directory.display())
+}
+
+const PERLS: [&str; 2] = ["plain", "shut"];
+
+/// Memory of a process that shows its size and nothing else.
+#[test]
+fn res_2_memory_of_an_unreadable_program_is_counted() {
+    for_both(|lab| {
+        let mount = perls(lab);
+        for perl in PERLS {
+            let words = ["run", "--json", "--best-effort", "--memory", "128M", "--mount", &mount];
+            let script = "my $x = 'x' x 300_000_000; sleep 20";
+            let ran = lab.skep(words).args(["--", &format!("/perls/{perl}"), "-e", script]).run();
+            assert_eq!(ran.json()["reason"], "oom", "{perl}: {}", ran.describe());
+        }
+    });
+}
+
+/// The mark by which an exec's processes are known does not show either.
+#[test]
+fn res_11_a_timeout_takes_an_unreadable_daemon_along() {
+    for_both(|lab| {
+        let mount = perls(lab);
+        for name in PERLS {
+            lab.skep(["create", name, "--mount", &mount]).run().ok();
+            // Another one, so that not everyone may be ended.
+            lab.skep(["exec", "-d", name, "--", "sleep", "600"]).run().ok();
+            let script = "use POSIX; if (!fork) { setsid(); $| = 1; open F, '>>', 'beat'; select F; \
+                          $| = 1; while (1) { print F 'x'; select undef, undef, undef, 0.02 } } \
+                          sleep 60";
+            let words = ["exec", name, "--json", "--timeout", "1s", "--grace", "100ms", "--"];
+            let ran = lab.skep(words).args([&format!("/perls/{name}"), "-e", script]).run();
+            assert_eq!(ran.json()["reason"], "timeout", "{}", ran.describe());
+            let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
+            let beat = lab.state.join("sandboxes").join(id).join("upper/beat");
+            let length = || std::fs::metadata(&beat).map_or(0, |found| found.len());
+            assert!(length() > 0, "control: it wrote");
+            wait_for("the daemon to stand", 5, || {
+                let before = length();
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                (length() == before).then_some(())
+            });
+            lab.skep(["stop", name]).run().ok();
+        }
+    });
+}
+
+/// However many commands came after it.
+#[test]
+fn res_11_a_kill_takes_a_daemon_along_after_many_other_execs() {
+    for_each([Who::user()], |lab| {
+        lab.create("s");
+        let script = "setsid sh -c 'while :; do printf x >> beat; sleep 0.02; done' & sleep 600";
+        let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok().text();
+        lab.skep(["exec", "-d", "s", "--", "sleep", "600"]).run().ok();
+        for _ in 0..135 {
+            lab.skep(["exec", "s", "--", "true"]).run().ok();
+        }
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let beat = lab.state.join("sandboxes").join(id).join("upper/beat");
+        let length = || std::fs::metadata(&beat).map_or(0, |found| found.len());
+        let before = length();
+        wait_for("it to write", 10, || (length() > before).then_some(()));
+        lab.skep(["kill", exec.trim()]).run().ok();
+        wait_for("the daemon to stand", 5, || {
+            let before = length();
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            (length() == before).then_some(())
+        });
+    });
+}
+
+/// Files without a name behind descriptors that nobody can see: of a program that may not be read, and
+/// under way between two sockets.
+#[test]
+fn res_5_deleted_files_that_cannot_be_seen_are_held_by_the_limit() {
+    let sent = "import os, socket, array, time\na, b = socket.socketpair()\nfor i in range(24):\n  \
+        f = os.open('gone', os.O_RDWR | os.O_CREAT | os.O_TRUNC)\n  os.unlink('gone')\n  \
+        os.write(f, b'x' * 10_000_000)\n  a.sendmsg([b'x'], [(socket.SOL_SOCKET, \
+        socket.SCM_RIGHTS, array.array('i', [f]))])\n  os.close(f)\ntime.sleep(20)\n";
+    let kept = "for my $i (1 .. 24) { open $f[$i], '>', 'gone'; unlink 'gone'; \
+        syswrite $f[$i], 'x' x 10_000_000 } sleep 20";
+    for_both(|lab| {
+        let mount = perls(lab);
+        for command in
+            [["/perls/plain", "-e", kept], ["/perls/shut", "-e", kept], ["python3", "-c", sent]]
+        {
+            let words = ["run", "--json", "--disk", "60M", "--mount", &mount, "--"];
+            let ran = lab.skep(words).args(command).run();
+            assert_eq!(ran.json()["reason"], "disk_limit", "{command:?}: {}", ran.describe());
+            assert_eq!(hit(&ran), ["disk"]);
+        }
+    });
+}
+
+/// A process that has another number at every look, in a crowd that makes looks slow.
+#[test]
+fn res_5_a_process_that_changes_its_number_is_found() {
+    for_both(|lab| {
+        let Some(hop) = attack::program("hop") else { return };
+        std::fs::copy(hop, lab.project.join("hop")).unwrap();
+        let words = ["run", "--json", "--disk", "60M", "--", "./hop", "disk", "240", "400", "15"];
+        let ran = lab.skep(words).run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
+        let words = ["run", "--json", "--best-effort", "--memory", "200M", "--"];
+        let ran = lab.skep(words).args(["./hop", "memory", "600", "400", "15"]).run();
+        assert_eq!(ran.json()["reason"], "oom", "{}", ran.describe());
+    });
+}
+
+/// Number 1 has the user of those inside: without its descriptors it could neither look nor end anybody.
+#[test]
+fn proc_2_the_limits_of_number_1_are_nobodys() {
+    for_both(|lab| {
+        let script = "import resource, sys\ntry: resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))\n\
+            except PermissionError: print('refused')\n\
+            print(resource.prlimit(0, resource.RLIMIT_NOFILE)[0] > 100)";
+        let ran = lab.skep(["run", "--", "python3", "-c", script]).run().ok();
+        assert_eq!(ran.text(), "refused\nTrue");
+    });
+}
+
+/// Pending signals are counted for the caller, too.
+#[test]
+fn res_12_pending_signals_are_left_to_the_caller() {
+    for_both(|lab| {
+        let text = lab.skep(["run", "--", "bash", "-c", "ulimit -i"]).run().ok().text();
+        let most = rustix::process::getrlimit(rustix::process::Resource::Sigpending).maximum;
+        let inside: u64 = text.trim().parse().unwrap();
+        assert!(most.is_none_or(|most| inside <= (most / 16).max(256)), "{inside} of {most:?}");
+    });
+}
+
+/// A limit that comes with an exec is looked after at once, wherever the last look was put.
+#[test]
+fn res_5_a_tight_limit_of_one_exec_is_looked_after_at_once() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "head -c 30M /dev/zero > f; sleep 0.3").run().ok();
+        let ran = lab.skep(["exec", "s", "--json", "--disk", "10M", "--", "sleep", "1.5"]).run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
+    });
+}
+
+/// What was there too much, and is gone, is not allowed again.
+#[test]
+fn res_5_a_limit_that_was_passed_once_is_not_wider_afterwards() {
+    for_both(|lab| {
+        lab.skep(["create", "s", "--disk", "20M"]).run().ok();
+        let large = lab.root.join("large");
+        std::fs::write(&large, vec![1; 80 << 20]).unwrap();
+        lab.who.own(&large);
+        lab.skep(["cp", large.to_str().unwrap(), "s:large"]).run().ok();
+        let ran = lab.skep(["exec", "s", "--json", "--", "sleep", "10"]).run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "control: {}", ran.describe());
+        // Who tidies up is let.
+        lab.exec_script("s", "sleep 0.3; rm large; sleep 3").run().ok();
+        let script = "for i in 1 2 3; do head -c 15M /dev/zero > w$i; done; sleep 10";
+        let ran = lab.skep(["exec", "s", "--json", "--", "sh", "-c", script]).run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
+    });
+}
+
+/// The kernel counts descriptors under way for all of a user, and compares with the sender's own limit.
+/// The limit is low here, so that nobody else on this host is concerned.
+#[test]
+fn res_12_descriptors_under_way_in_one_sandbox_stop_no_other() {
+    let flood = "import socket, os, time, array\nkept = []\ncount = 0\nnull = os.open('/dev/null', 0)\n\
+        try:\n  while count < 2000:\n    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+        \x20   kept += [a, b]\n    for _ in range(4):\n      a.sendmsg([b'x'], [(socket.SOL_SOCKET, \
+        socket.SCM_RIGHTS, array.array('i', [null] * 50))])\n      count += 50\n\
+        except OSError as error: print(error, flush=True)\n\
+        open('sent', 'w').write(str(count))\ntime.sleep(600)\n";
+    for_both(|lab| {
+        let few = |words: &[&str]| {
+            let call = lab.program("prlimit").arg("--nofile=900:900").arg(&lab.binary);
+            call.args(words).run()
+        };
+        few(&["create", "flood"]).ok();
+        few(&["create", "other"]).ok();
+        few(&["exec", "-d", "flood", "--", "python3", "-c", flood]).ok();
+        let id = lab.sandbox("flood")["id"].as_str().unwrap().to_owned();
+        let sent = lab.state.join("sandboxes").join(id).join("upper/sent");
+        let count = wait_for("it to be refused", 20, || {
+            std::fs::read_to_string(&sent).ok()?.parse::<u64>().ok()
+        });
+        assert!(count >= 600, "control: it sent {count}");
+        assert_eq!(few(&["exec", "other", "--", "echo", "works"]).ok().text(), "works");
+        assert_eq!(few(&["run", "--", "echo", "works"]).ok().text(), "works");
+        few(&["rm", "--discard", "flood"]).ok();
+    });
+}
+
+/// Tasks of others are not what an exec's own limit refused it.
+#[test]
+fn tasks_of_other_execs_are_not_felt_by_one() {
+    for_both(|lab| {
+        lab.create("s");
+        let many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 600 & done; touch there; wait";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", many]).run().ok();
+        lab.exec_script("s", "until [ -e there ]; do sleep 0.02; done").run().ok();
+        let quiet = ["exec", "s", "--json", "--pids", "8", "--", "sh", "-c"];
+        let ran = lab.skep(quiet).arg("/bin/true && sleep 0.3").run().ok();
+        assert!(hit(&ran).is_empty(), "{}", ran.describe());
+        // Control: its own are.
+        let own = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & done; wait";
+        let ran = lab.skep(quiet).arg(own).run();
+        assert_eq!(hit(&ran), ["pids"], "{}", ran.describe());
+    });
+}
