@@ -1,6 +1,6 @@
 //! The log, the summary after a run, `net test` and `net learn`.
 
-use super::origin::Origin;
+use super::origin::{Origin, free_port};
 use crate::harness::for_both;
 
 const FETCH: &str = "import urllib.request,sys
@@ -87,8 +87,15 @@ fn net_test_proves_both_verdicts_from_inside() {
         assert!(how(0).contains("CONNECT") && how(1).contains("plain"), "{probes}");
         assert!(probes[2]["hint"].as_str().unwrap().contains("denied.example"), "{probes}");
         let heard: Vec<_> = origin.heard().into_iter().filter(|text| !text.is_empty()).collect();
-        assert_eq!(heard.len(), 1, "only the plain connection says something: {heard:?}");
-        lab.skep(["net", "test", "s", &rule]).run().ok();
+        assert_eq!(heard, Vec::<String>::new(), "nobody knows what is spoken there");
+        // Allowed, and nobody there: neither reached nor denied, by both ways.
+        let nobody = format!("127.0.0.1:{}", free_port());
+        lab.skep(["net", "allow", "s", &nobody]).run().ok();
+        let dead = lab.skep(["net", "test", "s", &nobody, "--json"]).run().exits(1).json();
+        for at in 0..2 {
+            let seen = (&dead[at]["reached"], &dead[at]["allowed"]);
+            assert_eq!(seen, (&false.into(), &true.into()), "{dead}");
+        }
     });
 }
 

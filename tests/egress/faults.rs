@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::time::Instant;
 
 /// The egress process of the lab's only sandbox, found by its command line.
-fn egress(lab: &Lab) -> Option<i32> {
+pub(super) fn egress(lab: &Lab) -> Option<i32> {
     let all = outside::processes_of(&lab.root).into_iter();
     all.into_iter().find(|one| one.command.contains("__egress")).map(|one| one.pid)
 }

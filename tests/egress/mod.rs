@@ -17,6 +17,7 @@ mod publish;
 mod raw;
 pub(crate) mod redirect;
 mod secrets;
+mod taken_away;
 mod without_nft;
 mod world;
 

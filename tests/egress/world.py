@@ -8,9 +8,12 @@ has heard so far, as JSON: requests, names asked for, and where packets went. It
 import base64, hashlib, http.server, io, json, os, socket, socketserver, ssl, struct, subprocess, sys, threading, time, zipfile, tarfile
 
 ORIGIN, OTHER, NAMES = "93.184.216.34", "93.184.216.35", "93.184.216.53"
+ORIGIN6, OTHER6 = "2606:2800:220:1::34", "2606:2800:220:1::35"
 TABLE = {"origin.test": [ORIGIN], "a.origin.test": [ORIGIN], "b.a.origin.test": [ORIGIN], "db.test": [ORIGIN],
          "other.test": [OTHER], "denied.test": [OTHER], "private.test": ["10.0.0.1"], "mixed.test": [ORIGIN, "10.0.0.1"],
-         "metadata.test": ["169.254.169.254"], "zero.test": ["0.0.0.0"]}
+         "metadata.test": ["169.254.169.254"], "zero.test": ["0.0.0.0"], "both.test": [ORIGIN], "half.test": [ORIGIN]}
+TABLE6 = {"six.test": [ORIGIN6], "both.test": [ORIGIN6], "private6.test": ["fd00::1"], "half.test": ["fd00::1"],
+          "mapped.test": ["::ffff:10.0.0.1"], "metadata6.test": ["fd00:ec2::254"]}
 place, owner, services = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 heard = {"requests": [], "names": [], "packets": []}
 children, www = [], os.path.join(place, "www")
@@ -32,6 +35,8 @@ def network():
     quietly("ip", "link", "set", "lo", "up")
     for address in (ORIGIN, OTHER, NAMES):
         quietly("ip", "address", "add", address + "/32", "dev", "lo")
+    for address in (ORIGIN6, OTHER6):
+        quietly("ip", "address", "add", address + "/128", "dev", "lo", "nodad")
     quietly("ip", "route", "add", "default", "dev", "lo")
 
 
@@ -53,6 +58,10 @@ def capture():
                 source, target = struct.unpack(">HH", packet[start:start + 4])
                 if source != 53:
                     heard["packets"].append(f"udp {socket.inet_ntoa(packet[16:20])}:{target}")
+            elif kind == 0x86dd and packet[6] == 6:
+                if packet[53] & 0x12 == 2:
+                    to = socket.inet_ntop(socket.AF_INET6, packet[24:40])
+                    heard["packets"].append(f"tcp [{to}]:{struct.unpack('>H', packet[42:44])[0]}")
             else:
                 heard["packets"].append(f"other {kind:#x} {packet[:40].hex()}")
     threading.Thread(target=loop, daemon=True).start()
@@ -79,11 +88,12 @@ def names():
                 found = [ORIGIN] if flips["n"] == 1 else ["127.0.0.1"]
             if name.endswith(".wild.test"):
                 found = [ORIGIN]
-            given = found if found and kind == 1 else []
-            code = 0 if found else 3
+            given = found if found and kind == 1 else TABLE6.get(name, []) if kind == 28 else []
+            code = 0 if found or name in TABLE6 else 3
             reply = query[:2] + struct.pack(">HHHHH", 0x8180 | code, 1, len(given), 0, 0) + query[12:at + 5]
             for address in given:
-                reply += struct.pack(">HHHIH", 0xC00C, 1, 1, 0, 4) + socket.inet_aton(address)
+                packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+                reply += struct.pack(">HHHIH", 0xC00C, kind, 1, 0, len(packed)) + packed
             server.sendto(reply, sender)
     threading.Thread(target=loop, daemon=True).start()
 
@@ -97,7 +107,7 @@ def certificates():
     quietly("openssl", "req", "-new", *curve, "-keyout", leaf[:-3] + "key", "-out", request, "-subj", "/CN=origin.test")
     extensions = os.path.join(place, "leaf.ext")
     with open(extensions, "w") as file:
-        file.write("subjectAltName=DNS:origin.test,DNS:*.origin.test,DNS:other.test,DNS:db.test,DNS:denied.test\n")
+        file.write("subjectAltName=DNS:origin.test,DNS:*.origin.test,DNS:other.test,DNS:db.test,DNS:denied.test,DNS:six.test,DNS:both.test,IP:2606:2800:220:1::34\n")
     quietly("openssl", "x509", "-req", "-in", request, "-CA", authority, "-CAkey", key, "-CAcreateserial", "-days", "2",
             "-extfile", extensions, "-out", leaf)
 
@@ -197,7 +207,8 @@ def web():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(os.path.join(place, "leaf.pem"), os.path.join(place, "leaf.key"))
     context.set_alpn_protocols(["http/1.1"])
-    for address in (ORIGIN, OTHER):
+    for address in (ORIGIN, OTHER, ORIGIN6, OTHER6):
+        Server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         for port in (80, 443, 8000):
             server = Server((address, port), Web)
             if port == 443:

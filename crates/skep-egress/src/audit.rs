@@ -23,7 +23,15 @@ struct Log {
     file: File,
     size: u64,
     most: u64,
+    /// The second in which denials were last written, and how many.
+    second: (String, u32),
+    /// Lines that were not written, or were dropped, since one said so.
+    missing: u64,
 }
+
+/// Denials that are written in one second; more are counted. Whoever floods the log would push out of it what they
+/// were allowed.
+const MOST_DENIALS: u32 = 200;
 
 /// What a line is about.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +47,7 @@ pub(crate) struct Subject {
 impl Audit {
     pub(crate) fn new(file: File, most: u64, clock: Clock) -> Self {
         let size = file.metadata().map_or(0, |data| data.len());
-        Self { clock, log: Mutex::new(Log { file, size, most: most.max(4096) }) }
+        Self { clock, log: Mutex::new(Log::new(file, size, most.max(4096))) }
     }
 
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
@@ -69,8 +77,14 @@ impl Audit {
             host.truncate(end);
             host.push('…');
         }
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = (self.clock)();
+        if verdict == EgressVerdict::Deny && !log.has_room_for_a_denial(&at) {
+            log.missing += 1;
+            return;
+        }
         let entry = EgressEntry {
-            at: (self.clock)(),
+            at,
             exec: subject.exec.clone(),
             host,
             port: subject.port,
@@ -81,45 +95,135 @@ impl Audit {
             reason: reason.map(str::to_owned),
             bytes_in,
             bytes_out,
+            missing: None,
         };
-        let Ok(mut line) = serde_json::to_vec(&entry) else { return };
-        line.push(b'\n');
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         // A log that cannot be written must not stop what was allowed, and there is nobody to
         // tell: the file lies on the disk that would have to hold the complaint.
-        let _ = log.append(&line);
+        let _ = log.append(entry);
     }
 }
 
 impl Log {
-    fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.size + line.len() as u64 > self.most {
+    fn new(file: File, size: u64, most: u64) -> Self {
+        Self { file, size, most, second: (String::new(), 0), missing: 0 }
+    }
+
+    /// Counts by the seconds of the clock's text.
+    fn has_room_for_a_denial(&mut self, at: &str) -> bool {
+        let second = at.get(..19).unwrap_or(at);
+        if self.second.0 != second {
+            self.second = (second.to_owned(), 0);
+        }
+        self.second.1 += 1;
+        self.second.1 <= MOST_DENIALS
+    }
+
+    fn append(&mut self, mut entry: EgressEntry) -> io::Result<()> {
+        if self.size + LONGEST_LINE > self.most {
             self.drop_older_half()?;
         }
+        entry.missing = Some(std::mem::take(&mut self.missing)).filter(|missing| *missing > 0);
+        let mut line = serde_json::to_vec(&entry)?;
+        line.push(b'\n');
         // One write: lines of several writers never mix in a file opened for appending.
-        self.file.write_all(line)?;
+        self.file.write_all(&line)?;
         self.size += line.len() as u64;
         Ok(())
     }
 
-    /// In place, because the process holds the file and not its directory.
+    /// In place, because the process holds the file and not its directory. Denials go first: what was
+    /// allowed is what left the sandbox.
     fn drop_older_half(&mut self) -> io::Result<()> {
-        let keep = self.most / 2;
-        let mut rest = vec![0; usize::try_from(keep.min(self.size)).unwrap_or(0)];
-        let start = self.size - rest.len() as u64;
-        self.file.read_exact_at(&mut rest, start)?;
-        let first = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+        let mut whole = vec![0; usize::try_from(self.size).unwrap_or(0)];
+        self.file.read_exact_at(&mut whole, 0)?;
+        let keep = usize::try_from(self.most / 2).unwrap_or(usize::MAX);
+        let lines: Vec<&[u8]> = whole.split_inclusive(|byte| *byte == b'\n').collect();
+        let kept = newest(&lines, keep);
+        let mut rest = Vec::with_capacity(keep);
+        for (line, kept) in lines.iter().zip(&kept) {
+            if *kept {
+                rest.extend_from_slice(line);
+            } else {
+                self.missing += 1 + missing_before(line);
+            }
+        }
         self.file.set_len(0)?;
-        self.file.write_all(&rest[first..])?;
-        self.size = (rest.len() - first) as u64;
+        self.file.write_all(&rest)?;
+        self.size = rest.len() as u64;
         Ok(())
     }
+}
+
+/// A line is never longer: the host is bounded, and everything else is short.
+const LONGEST_LINE: u64 = 2048;
+
+/// Which lines stay within so many bytes: the newest that were allowed in half of it, the newest of the
+/// rest in what is left.
+fn newest(lines: &[&[u8]], most: usize) -> Vec<bool> {
+    let mut kept = vec![false; lines.len()];
+    let mut left = most;
+    for (allowed, least) in [(true, most / 2), (false, 0), (true, 0)] {
+        for (at, line) in lines.iter().enumerate().rev() {
+            if kept[at] || was_allowed(line) != allowed {
+                continue;
+            }
+            if left < least + line.len() {
+                break;
+            }
+            left -= line.len();
+            kept[at] = true;
+        }
+    }
+    kept
+}
+
+fn was_allowed(line: &[u8]) -> bool {
+    let entry = serde_json::from_slice::<EgressEntry>(line);
+    entry.is_ok_and(|entry| entry.verdict == EgressVerdict::Allow)
+}
+
+fn missing_before(line: &[u8]) -> u64 {
+    serde_json::from_slice::<EgressEntry>(line).ok().and_then(|entry| entry.missing).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::OpenOptions;
+
+    #[test]
+    fn a_flood_of_denials_does_not_push_out_what_was_allowed_and_is_counted() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static SECOND: AtomicU32 = AtomicU32::new(0);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("egress.jsonl");
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+        let clock = || format!("2026-01-01T00:00:{:02}.5Z", SECOND.load(Ordering::Relaxed));
+        let audit = Audit::new(file, 64 << 10, clock);
+        let subject = |host: &str| Subject {
+            host: host.into(),
+            port: 443,
+            proto: "tls",
+            ..Subject::default()
+        };
+        audit.allow(&subject("sent.test"), "sent.test", None, (1, 2));
+        let (seconds, each) = (20u32, 500u32);
+        for second in 0..seconds {
+            SECOND.store(second, Ordering::Relaxed);
+            for _ in 0..each {
+                audit.deny(&subject("flood.test"), "not-allowed");
+            }
+        }
+        SECOND.store(59, Ordering::Relaxed);
+        audit.deny(&subject("last.test"), "not-allowed");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.len() <= 64 << 10);
+        let entries: Vec<EgressEntry> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(entries[0].host, "sent.test", "pushed out");
+        let missing: u64 = entries.iter().filter_map(|entry| entry.missing).sum();
+        assert_eq!(entries.len() as u64 + missing, u64::from(seconds * each) + 2);
+    }
 
     #[test]
     fn net_19_hostile_names_stay_in_one_line_and_the_log_stays_small() {

@@ -1,6 +1,7 @@
 //! The sandbox's own certificate authority, and whom to believe outside.
 //!
-//! Its key is made in memory and dies with the process. Programs inside trust its certificate;
+//! Its key is made in memory and known to the keeper alone, which hands it on when the process must be
+//! started again. Programs inside trust its certificate;
 //! nobody else does. It signs for hosts that have a secret, and for no other.
 
 use crate::gateway::GatewayError;
@@ -10,6 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use skep_policy::egress::Name;
+use skep_types::SecretValue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,21 +20,32 @@ const MOST_HOSTS: usize = 256;
 
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
+    key: SecretValue,
     pem: String,
     provider: Arc<CryptoProvider>,
     roots: Arc<RootCertStore>,
-    made: Mutex<HashMap<Name, Arc<ServerConfig>>>,
+    made: Mutex<HashMap<(Name, bool), Arc<ServerConfig>>>,
 }
 
 impl Authority {
-    pub(crate) fn new(sandbox: &str, extra: &str) -> Result<Self, GatewayError> {
+    /// A new one, or that of the process before, by its key: the same subject and key are the same
+    /// authority to whoever trusts its certificate.
+    pub(crate) fn new(
+        sandbox: &str,
+        extra: &str,
+        kept: Option<&SecretValue>,
+    ) -> Result<Self, GatewayError> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         params.distinguished_name.push(DnType::CommonName, format!("skep sandbox {sandbox}"));
-        let key = KeyPair::generate()?;
+        let key = match kept {
+            Some(kept) => KeyPair::from_pem(kept.expose())?,
+            None => KeyPair::generate()?,
+        };
         let pem = params.self_signed(&key)?.pem();
         Ok(Self {
+            key: SecretValue::new(key.serialize_pem()),
             issuer: Issuer::new(params, key),
             pem,
             provider: Arc::new(rustls::crypto::ring::default_provider()),
@@ -46,10 +59,20 @@ impl Authority {
         &self.pem
     }
 
-    /// How to be a host towards a program inside.
-    pub(crate) fn server(&self, name: &Name) -> Result<Arc<ServerConfig>, GatewayError> {
+    /// Its key, for the process after this one.
+    pub(crate) fn key(&self) -> &SecretValue {
+        &self.key
+    }
+
+    /// How to be a host towards a program inside; of HTTP/2 too, if the host speaks it.
+    pub(crate) fn server(
+        &self,
+        name: &Name,
+        http2: bool,
+    ) -> Result<Arc<ServerConfig>, GatewayError> {
+        let known = (name.clone(), http2);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(config) = made.get(name) {
+        if let Some(config) = made.get(&known) {
             return Ok(config.clone());
         }
         let mut params = CertificateParams::new(vec![name.to_string()])?;
@@ -64,12 +87,15 @@ impl Authority {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = match http2 {
+            true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            false => vec![b"http/1.1".to_vec()],
+        };
         let config = Arc::new(config);
         if made.len() >= MOST_HOSTS {
             made.clear();
         }
-        made.insert(name.clone(), config.clone());
+        made.insert(known, config.clone());
         Ok(config)
     }
 

@@ -23,7 +23,7 @@ use crate::first_bytes::{FirstBytes, classify};
 use crate::gateway::{Gateway, Ticket};
 use crate::hello::{self, Hello, UNRECOGNIZED_NAME};
 use crate::http::{self, Origin};
-use crate::judge::{Denial, Destination, Grant};
+use crate::judge::{Denial, Destination, Dialled, Grant};
 use crate::opened;
 use crate::plain;
 use crate::tunnel::{self, Counts};
@@ -40,6 +40,9 @@ use tokio::time::timeout;
 /// How long a client that will be refused may take to say how it wants to hear it.
 const SHORT: Duration = Duration::from_millis(250);
 
+/// A connection that lasts longer has a line in the log before it ends, too.
+const SOON_OVER: Duration = Duration::from_secs(2);
+
 /// What is known of bytes from the inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bytes {
@@ -49,33 +52,32 @@ enum Bytes {
     Unjudged,
 }
 
-type Dialled = Option<(TcpStream, IpAddr)>;
-
-/// Serves a connection whose destination is known.
+/// Serves a connection whose destination is known, and may be dialled already.
 pub(crate) async fn serve(
     gateway: Arc<Gateway>,
     ticket: Arc<Ticket>,
     mut client: Client,
-    destination: Destination,
+    (destination, mut dialled): (Destination, Dialled),
 ) {
     let raw = gateway.judge(&destination, None, Protocol::Tcp).await;
     if let Ok(grant) = &raw
         && let Some(address) = grant.addresses.first()
         && gateway.rules().is_blind(grant.name.as_ref(), *address, grant.port)
     {
-        return pass(&gateway, &ticket, client, (grant, Bytes::Judged), None).await;
+        return pass(&gateway, &ticket, client, (grant, Bytes::Judged), dialled).await;
     }
-    let mut dialled = None;
     let mut patience = gateway.head_patience();
     match &raw {
-        Ok(grant) => match gateway.dial(grant).await {
+        Ok(grant) => match dial_once(&gateway, grant, dialled.take()).await {
             Ok(found) => {
-                ticket.set_purpose(grant.purpose(found.1));
+                if !ticket.set_purpose(grant.purpose(found.1)) {
+                    return narrowed(&gateway, &ticket, client, (&destination, grant)).await;
+                }
                 // A server of HTTP/2 may speak first, too. Its client does not wait for that; where
-                // one does wait for a greeting, what it says then is watched.
-                if !inside_speaks_first(&mut client, &found.0, &gateway).await
-                    && !speaks_soon(&mut client).await
-                {
+                // one does wait for a greeting, it gets it at once, and what it says then is watched.
+                let speaks = inside_speaks_first(&mut client, &found.0, &gateway).await
+                    || (is_http2(&found.0).await && speaks_soon(&mut client).await);
+                if !speaks {
                     let unjudged = (grant, Bytes::Unjudged);
                     return pass(&gateway, &ticket, client, unjudged, Some(found)).await;
                 }
@@ -107,11 +109,11 @@ pub(crate) async fn serve(
         // would wait for a word on the one that was dialled.
         (Ok(Some(FirstBytes::Http1)), _) => {
             drop(dialled);
-            http::serve(gateway, ticket, client, Origin::Plain(destination)).await;
+            http::serve(gateway, ticket, client, Origin::Plain(destination), None).await;
         }
         (Ok(Some(FirstBytes::Http2)), _) => {
             drop(dialled);
-            http::serve_http2(gateway, ticket, client, Origin::Plain(destination)).await;
+            http::serve_http2(gateway, ticket, client, Origin::Plain(destination), None).await;
         }
         (Ok(Some(_)), Ok(grant)) => {
             pass(&gateway, &ticket, client, (&grant, Bytes::Judged), dialled).await;
@@ -129,6 +131,19 @@ pub(crate) async fn serve(
     }
 }
 
+/// The rules changed while it was dialled.
+async fn narrowed(
+    gateway: &Gateway,
+    ticket: &Ticket,
+    client: Client,
+    (destination, grant): (&Destination, &Grant),
+) {
+    ticket.identify().await;
+    let subject = subject(destination, gateway, ticket, "tcp");
+    gateway.allow(&subject, &grant.rule, Some(reason::NARROWED), (0, 0));
+    client.reset();
+}
+
 /// Waits until one side says something; an end counts as saying something.
 async fn inside_speaks_first(client: &mut Client, outside: &TcpStream, gateway: &Gateway) -> bool {
     if !client.seen().is_empty() {
@@ -140,6 +155,31 @@ async fn inside_speaks_first(client: &mut Client, outside: &TcpStream, gateway: 
         _ = client.see_more() => !client.seen().is_empty(),
         _ = outside.readable() => false,
         () = tokio::time::sleep(idle) => false,
+    }
+}
+
+/// Whether the other side's first bytes are those of an HTTP/2 server, as far as they are there: a frame
+/// of settings for the connection (RFC 9113, 3.4).
+async fn is_http2(outside: &TcpStream) -> bool {
+    let mut first = [0; 9];
+    match outside.peek(&mut first).await {
+        Ok(count) if count > 0 => {
+            let fixed = |at: usize| if at == 3 { 4 } else { 0 };
+            (3..count).all(|at| first[at] == fixed(at))
+        }
+        _ => false,
+    }
+}
+
+/// What was dialled already, if it is one of the addresses granted; else anew.
+async fn dial_once(
+    gateway: &Gateway,
+    grant: &Grant,
+    dialled: Dialled,
+) -> Result<(TcpStream, IpAddr), Denial> {
+    match dialled.filter(|(_, address)| grant.addresses.contains(address)) {
+        Some(dialled) => Ok(dialled),
+        None => gateway.dial(grant).await,
     }
 }
 
@@ -170,9 +210,11 @@ async fn serve_tls(
     dialled: Dialled,
 ) {
     let mut subject = subject(&destination, &gateway, &ticket, "tls");
+    let mut offers_http2 = false;
     let claim = match timeout(gateway.head_patience(), hello::read(&mut client)).await {
-        Ok(Ok(Hello::Whole(Some(name)))) => {
+        Ok(Ok(Hello::Whole { name: Some(name), http2 })) => {
             subject.host.clone_from(&name);
+            offers_http2 = http2;
             match Name::parse(&name) {
                 Ok(name) => Some(name),
                 Err(error) => {
@@ -181,7 +223,7 @@ async fn serve_tls(
                 }
             }
         }
-        Ok(Ok(Hello::Whole(None))) => None,
+        Ok(Ok(Hello::Whole { name: None, .. })) => None,
         Ok(_) => {
             let denial = Denial::new(reason::SERVER_NAME, "the TLS hello cannot be read");
             return alert(&gateway, client, subject, &denial).await;
@@ -204,8 +246,9 @@ async fn serve_tls(
     };
     match &claim {
         Some(name) if gateway.secrets().has_host(name) => {
-            drop(dialled);
-            opened::serve(gateway.clone(), ticket, client, name.clone(), grant).await;
+            let same = dialled.filter(|(_, address)| grant.addresses.contains(address));
+            let name = (name.clone(), offers_http2);
+            opened::serve(gateway.clone(), ticket, client, name, (grant, same)).await;
         }
         _ => {
             let same = dialled.filter(|(_, address)| grant.addresses.contains(address));
@@ -241,6 +284,16 @@ async fn pass(
                 changed.load(Ordering::Relaxed)
             }
         }
+    };
+    let passed = async {
+        tokio::pin!(passed);
+        if let Ok(changed) = timeout(SOON_OVER, &mut passed).await {
+            return changed;
+        }
+        // Who looks at the log sees that it is there, and it is known even if this process dies.
+        let subject = Subject { exec: ticket.exec(), ..subject.clone() };
+        gateway.note_open(&subject, &grant.rule, counts.both());
+        passed.await
     };
     let (changed, reason) = tokio::select! {
         changed = passed => (changed, None),
@@ -286,7 +339,12 @@ async fn reach(
         },
     };
     subject.ip = Some(address);
-    ticket.set_purpose(grant.purpose(address));
+    if !ticket.set_purpose(grant.purpose(address)) {
+        ticket.identify().await;
+        subject.exec = ticket.exec();
+        gateway.allow(&subject, &grant.rule, Some(reason::NARROWED), (0, 0));
+        return None;
+    }
     Some((subject, outside))
 }
 

@@ -142,6 +142,7 @@ async fn answer_query(
             ResponseCode::NoError
         }
         Err(refusal) => {
+            subject.ip = refusal.address();
             gateway.deny(&subject, refusal.reason());
             if refusal == Refusal::Failed { ResponseCode::ServFail } else { ResponseCode::NXDomain }
         }

@@ -6,7 +6,7 @@ use crate::connection;
 use crate::gateway::{Gateway, Ticket};
 use crate::head::{self, RequestTarget};
 use crate::http::{self, Origin, refusal_text, status_of};
-use crate::judge::{Denial, Destination};
+use crate::judge::{Denial, Destination, Dialled};
 use fast_socks5::server::Socks5ServerProtocol;
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
@@ -24,10 +24,10 @@ pub(crate) async fn serve(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream: Tc
     let mut first = [0];
     match timeout(patience, stream.peek(&mut first)).await {
         Ok(Ok(1)) if first == [5] => {
-            if let Ok(Some((stream, destination))) =
+            if let Ok(Some((stream, there))) =
                 timeout(patience * 2, socks(&gateway, &ticket, stream)).await
             {
-                connection::serve(gateway, ticket, Client::new(stream), destination).await;
+                connection::serve(gateway, ticket, Client::new(stream), there).await;
             }
         }
         Ok(Ok(1)) => web(gateway, ticket, Client::new(stream)).await,
@@ -41,20 +41,23 @@ async fn web(gateway: Arc<Gateway>, ticket: Arc<Ticket>, mut client: Client) {
     };
     // Everything but CONNECT, bad heads included, is answered by the HTTP side.
     let Some((host, port, end)) = target else {
-        return http::serve(gateway, ticket, client, Origin::Explicit).await;
+        return http::serve(gateway, ticket, client, Origin::Explicit, None).await;
     };
-    match destination(&gateway, host.clone(), port).await {
-        Ok(destination) => {
+    match reached(&gateway, host.clone(), port).await {
+        Ok((destination, dialled)) => {
             client.take(end);
-            let yes = b"HTTP/1.1 200 Connection established\r\n\r\n";
-            if client.write_all(yes).await.is_ok() {
-                connection::serve(gateway, ticket, client, destination).await;
+            // Where the verdict depends on what is said, nobody was dialled; `skep net test` wants to know.
+            let later = if dialled.is_none() { "skep-verdict: later\r\n" } else { "" };
+            let yes = format!("HTTP/1.1 200 Connection established\r\n{later}\r\n");
+            if client.write_all(yes.as_bytes()).await.is_ok() {
+                connection::serve(gateway, ticket, client, (destination, dialled)).await;
             }
         }
         Err(denial) => {
             let host = host.to_string();
             let exec = ticket.exec();
-            let subject = Subject { host: host.clone(), port, ip: None, proto: "tcp", exec };
+            let ip = denial.address;
+            let subject = Subject { host: host.clone(), port, ip, proto: "tcp", exec };
             gateway.deny(&subject, denial.reason);
             let body = refusal_text(&host, port, &denial);
             let text = format!(
@@ -89,7 +92,7 @@ async fn socks(
     gateway: &Gateway,
     ticket: &Ticket,
     stream: TcpStream,
-) -> Option<(TcpStream, Destination)> {
+) -> Option<(TcpStream, (Destination, Dialled))> {
     let protocol = Socks5ServerProtocol::accept_no_auth(stream).await.ok()?;
     let (protocol, command, target) = protocol.read_command().await.ok()?;
     let (text, port) = match &target {
@@ -99,14 +102,14 @@ async fn socks(
         TargetAddr::Domain(name, port) => (name.clone(), *port),
     };
     let exec = ticket.exec();
-    let subject = Subject { host: text.clone(), port, ip: None, proto: "tcp", exec };
+    let mut subject = Subject { host: text.clone(), port, ip: None, proto: "tcp", exec };
     if command != Socks5Command::TCPConnect {
         gateway.deny(&subject, reason::PROTOCOL_NOT_ALLOWED);
         let _ = protocol.reply_error(&ReplyError::CommandNotSupported).await;
         return None;
     }
     let found = match Host::parse(&text) {
-        Ok(host) if port > 0 => destination(gateway, host, port).await,
+        Ok(host) if port > 0 => reached(gateway, host, port).await,
         Ok(_) => Err(Denial::new(reason::BAD_HOST, "there is no port 0")),
         Err(error) => Err(Denial::new(reason::BAD_HOST, error.to_string())),
     };
@@ -116,6 +119,7 @@ async fn socks(
             Some((protocol.reply_success(bound).await.ok()?, destination))
         }
         Err(denial) => {
+            subject.ip = denial.address;
             gateway.deny(&subject, denial.reason);
             let _ = protocol.reply_error(&socks_error(&denial)).await;
             None
@@ -125,9 +129,20 @@ async fn socks(
 
 fn socks_error(denial: &Denial) -> ReplyError {
     match denial.reason {
-        reason::NO_ANSWER => ReplyError::HostUnreachable,
+        reason::NO_ANSWER | reason::UNREACHABLE => ReplyError::HostUnreachable,
         _ => ReplyError::ConnectionNotAllowed,
     }
+}
+
+/// The same, dialled: who asks a proxy is told whether the host takes the connection.
+async fn reached(
+    gateway: &Gateway,
+    host: Host,
+    port: u16,
+) -> Result<(Destination, Dialled), Denial> {
+    let destination = destination(gateway, host, port).await?;
+    let dialled = gateway.dial_ahead(&destination).await?;
+    Ok((destination, dialled))
 }
 
 /// Where a proxy is asked to go, if anything could be allowed there. Names are looked up only
@@ -148,7 +163,10 @@ pub(crate) async fn destination(
             gateway.could_allow(&destination)?;
             match gateway.names.lookup(&gateway.rules(), &name).await {
                 Ok(found) => destination.addresses = found.addresses,
-                Err(refusal) => return Err(Denial::new(refusal.reason(), refusal.hint())),
+                Err(refusal) => {
+                    let denial = Denial::new(refusal.reason(), refusal.hint());
+                    return Err(Denial { address: refusal.address(), ..denial });
+                }
             }
             gateway.could_allow(&destination).map(|()| destination)
         }

@@ -16,13 +16,14 @@ pub enum FirstBytes {
 }
 
 /// A request line longer than this is no request line.
-const MOST_LINE: usize = 16 << 10;
+const MOST_LINE: usize = 64 << 10;
 
 /// Tells what the bytes are the beginning of.
 ///
 /// Text is only called something else than HTTP when its first line is whole and is no request
-/// line, so nothing that a web server would answer passes as raw bytes. Empty lines in front
-/// (which servers skip) are called HTTP, and refused as such later.
+/// line, so that nothing that a web server would answer passes as raw bytes: not with odd bytes between
+/// the words or in the target either, which some servers forgive. Empty lines in front (which servers
+/// skip) are called HTTP, and refused as such later.
 pub fn classify(bytes: &[u8]) -> FirstBytes {
     match bytes {
         [] | [0x16] => FirstBytes::NeedMore,
@@ -36,24 +37,35 @@ fn text(bytes: &[u8]) -> FirstBytes {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let line = &bytes[..end.unwrap_or(bytes.len())];
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    // Bytes that cannot be in a request line decide at once: git, PostgreSQL and ssh have them
-    // early, or end their first line soon.
-    if !line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | 0x21..=0x7e | 0x80..)) {
+    let odd = !line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r' | 0x21..=0x7e | 0x80..));
+    // Bytes that cannot be in a request line decide at once where no method stands in front: git,
+    // PostgreSQL and AMQP have them early; ssh ends its first line soon.
+    if odd && !begins_with_a_method(line) {
         return FirstBytes::Other;
     }
     match end {
         Some(_) if line.starts_with(b"PRI * HTTP/2") => FirstBytes::Http2,
         Some(_) if is_request_line(line) => FirstBytes::Http1,
         Some(_) => FirstBytes::Other,
+        None if bytes.len() > MOST_LINE && odd => FirstBytes::Other,
         None if bytes.len() > MOST_LINE => FirstBytes::Http1,
         None => FirstBytes::NeedMore,
     }
 }
 
+/// Letters, and then what some server takes for a space (Python's `str.split` takes all of these).
+fn begins_with_a_method(line: &[u8]) -> bool {
+    let letters = line.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let after = line.get(letters);
+    letters > 0
+        && after.is_none_or(|byte| {
+            matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
+        })
+}
+
 /// `METHOD target HTTP/…`, in whatever spacing and letter case a server might forgive.
 fn is_request_line(line: &[u8]) -> bool {
-    let upper = line.to_ascii_uppercase();
-    upper.windows(6).any(|window| matches!(window, b" HTTP/" | b"\tHTTP/"))
+    line.windows(5).any(|window| window.eq_ignore_ascii_case(b"HTTP/"))
 }
 
 #[cfg(test)]
@@ -72,6 +84,13 @@ mod tests {
             (b"get / http/1.1\n", FirstBytes::Http1),
             (b"FOO\t/\tHTTP/1.1\r\n", FirstBytes::Http1),
             (b"\r\nGET / HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"GET\x0b/\x0bHTTP/1.1\r\n", FirstBytes::Http1),
+            (b"GET\xa0/\xa0HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"GET /\0\x01 HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"GET /\0", FirstBytes::NeedMore),
+            (b"GET /\0\n", FirstBytes::Other),
+            (b"AMQP\0\0\x09\x01", FirstBytes::Other),
+            (b"0\x0c\x02\x01\x01\x60", FirstBytes::Other),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", FirstBytes::Http2),
             (b"SSH-2.0-OpenSSH_9.2\r\n", FirstBytes::Other),
             (b"\0\0\0\x08\x04\xd2\x16\x2f", FirstBytes::Other),

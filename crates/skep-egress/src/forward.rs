@@ -4,20 +4,20 @@ use crate::audit::Subject;
 use crate::gateway::Gateway;
 use crate::http::{Origin, Session, refusal};
 use crate::judge::{Denial, Grant};
+use crate::secrets::{Secrets, Written};
 use crate::tunnel::{self, Counts};
-use crate::upstream::Upstream;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
-use skep_policy::egress::{Name, reason};
+use skep_policy::egress::{Name, Protocol, Question, reason};
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,8 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// A body in which placeholders are looked for is held whole; longer ones are refused.
 const MOST_SEARCHED: usize = 16 << 20;
+/// How long it may take to come.
+const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Headers that are between two neighbours only (RFC 9110, 7.6.1).
 const BETWEEN_NEIGHBOURS: [&str; 7] = [
@@ -50,6 +52,8 @@ pub(crate) fn text_body(text: String) -> Body {
 pub(crate) struct Exchange<'a> {
     session: &'a Session,
     grant: Grant,
+    /// As they were when the request came; the one that goes out has no others.
+    secrets: Arc<Secrets>,
     line: Arc<Line>,
 }
 
@@ -69,15 +73,20 @@ impl<'a> Exchange<'a> {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
         };
-        Self { session, grant, line: Arc::new(line) }
+        Self { session, grant, secrets: session.gateway.secrets(), line: Arc::new(line) }
     }
 
     pub(crate) async fn run(self, mut request: Request<Incoming>) -> Response<Body> {
         let old = request.version() < Version::HTTP_2;
+        // After these the gate does not know where the next head begins.
+        let last = request.headers().contains_key(UPGRADE)
+            || request.headers().contains_key(TRANSFER_ENCODING);
+        if !self.may_switch(request.headers()) {
+            request.headers_mut().remove(UPGRADE);
+            request.headers_mut().remove("http2-settings");
+        }
         let upgrade = (old && request.headers().contains_key(UPGRADE))
             .then(|| hyper::upgrade::on(&mut request));
-        // After these the gate does not know where the next head begins.
-        let last = upgrade.is_some() || request.headers().contains_key(TRANSFER_ENCODING);
         let version = if old { Version::HTTP_11 } else { Version::HTTP_2 };
         let answered = match self.prepare(request).await {
             Ok(request) => self.send(request, version).await,
@@ -96,6 +105,25 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Whether the connection may become another one than of HTTP. Behind a WebSocket there is one
+    /// conversation with this host; behind anything else (HTTP/2 in the clear) there may be requests to
+    /// others, so raw bytes must be allowed.
+    fn may_switch(&self, headers: &HeaderMap) -> bool {
+        let words: Vec<_> = headers.get_all(UPGRADE).iter().collect();
+        match words.as_slice() {
+            [word] if word.as_bytes().eq_ignore_ascii_case(b"websocket") => true,
+            _ => {
+                let question = Question {
+                    name: self.grant.name.as_ref(),
+                    address: self.grant.addresses.first().copied(),
+                    port: self.grant.port,
+                    protocol: Protocol::Tcp,
+                };
+                self.session.gateway.rules().decide(&question).is_allowed()
+            }
+        }
+    }
+
     /// The request as it goes out: neighbours' headers gone, secrets in.
     async fn prepare(&self, request: Request<Incoming>) -> Result<Request<Body>, Denial> {
         let (mut parts, body) = request.into_parts();
@@ -106,11 +134,13 @@ impl<'a> Exchange<'a> {
             parts.headers.insert(UPGRADE, protocol);
             parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
+        let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len()) as u64;
+        self.line.bytes_out.fetch_add(target + length_of(&parts.headers), Ordering::Relaxed);
         let body = Counted { inner: body, line: self.line.clone(), out: true };
         let Origin::Opened { name, .. } = &self.session.origin else {
             return Ok(Request::from_parts(parts, body.map_err(Into::into).boxed_unsync()));
         };
-        let secrets = self.session.gateway.secrets();
+        let secrets = &self.secrets;
         secrets.put_into_headers(name, &mut parts.headers);
         if let Some(target) = parts.uri.path_and_query()
             && let Some(new) = secrets.put_into_target(name, target.as_str())
@@ -124,7 +154,8 @@ impl<'a> Exchange<'a> {
             }
         }
         let body = if secrets.wants_body(name) {
-            searched(&secrets, name, body, &mut parts.headers).await?
+            let gateway = &self.session.gateway;
+            searched((gateway, secrets), name, body, &mut parts.headers).await?
         } else {
             body.map_err(Into::into).boxed_unsync()
         };
@@ -136,33 +167,33 @@ impl<'a> Exchange<'a> {
         mut request: Request<Body>,
         version: Version,
     ) -> Result<Response<Incoming>, Denial> {
+        let Session { gateway, ticket, upstreams, .. } = self.session;
+        let together = version == Version::HTTP_2;
         for _ in 0..2 {
-            let sent = {
-                let mut held = self.session.upstream.lock().await;
-                let ready = match held.as_mut() {
-                    Some(upstream) => upstream.is_ready_for(&self.grant).await,
-                    None => false,
-                };
-                if !ready {
-                    *held = None;
-                    let made =
-                        Upstream::connect(&self.session.gateway, &self.grant, version).await?;
-                    *held = Some(made);
-                }
-                let Some(upstream) = held.as_mut() else { continue };
-                let purpose = self.grant.purpose(upstream.address);
-                self.session.ticket.set_purpose(purpose);
-                self.line.set_address(upstream.address);
-                address_to(&mut request, upstream.version(), &self.grant);
-                upstream.send(request)
+            let mut upstream = match together {
+                true => upstreams.another(gateway, &self.grant).await?,
+                false => upstreams.next(gateway, &self.grant).await?,
             };
+            let purpose = self.grant.purpose(upstream.address);
+            let allowed = match together {
+                true => ticket.add_purpose(purpose),
+                false => ticket.set_purpose(purpose),
+            };
+            // Whoever took a rule or a secret away was told that it is gone.
+            if !allowed || !Arc::ptr_eq(&self.secrets, &gateway.secrets()) {
+                let hint = "the rules or secrets changed while it was dialled";
+                return Err(Denial::new(reason::NARROWED, hint));
+            }
+            self.line.set_address(upstream.address);
+            address_to(&mut request, upstream.version(), &self.grant);
+            let sent = upstream.send(request);
+            upstreams.keep(upstream);
             match sent.await {
                 Ok(response) => return Ok(response),
                 // It had been closed while idle, and nothing was sent: once more, anew.
                 Err(Some(back)) => request = back,
                 Err(None) => break,
             }
-            *self.session.upstream.lock().await = None;
         }
         Err(Denial::new(
             reason::UNREACHABLE,
@@ -181,6 +212,10 @@ impl<'a> Exchange<'a> {
         }
         let (mut parts, body) = response.into_parts();
         strip(&mut parts.headers);
+        self.line.bytes_in.fetch_add(length_of(&parts.headers), Ordering::Relaxed);
+        if let Origin::Opened { name, .. } = &self.session.origin {
+            self.secrets.take_out_of_headers(name, &mut parts.headers);
+        }
         let body = Counted { inner: body, line: self.line, out: false };
         let mut response = Response::from_parts(parts, body.map_err(Into::into).boxed_unsync());
         if last {
@@ -226,8 +261,7 @@ impl<'a> Exchange<'a> {
 fn address_to(request: &mut Request<Body>, version: Version, grant: &Grant) {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     *request.version_mut() = version;
-    let scheme =
-        if grant.protocol == skep_policy::egress::Protocol::Tls { "https" } else { "http" };
+    let scheme = if grant.protocol == Protocol::Tls { "https" } else { "http" };
     let authority = request.uri().authority().map(ToString::to_string);
     let named = request.headers().get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let authority = authority.or(named).unwrap_or_else(|| grant.shown());
@@ -247,8 +281,13 @@ fn address_to(request: &mut Request<Body>, version: Version, grant: &Grant) {
     }
 }
 
-fn close(response: &mut Response<Body>) {
+pub(crate) fn close(response: &mut Response<Body>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// The bytes of headers: they leave like those of bodies.
+fn length_of(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 4) as u64).sum()
 }
 
 /// Takes off what is between neighbours, and what `Connection` names.
@@ -275,15 +314,29 @@ fn strip(headers: &mut HeaderMap) {
 }
 
 async fn searched(
-    secrets: &crate::secrets::Secrets,
+    (gateway, secrets): (&Gateway, &Secrets),
     name: &Name,
     body: Counted<Incoming>,
     headers: &mut HeaderMap,
 ) -> Result<Body, Denial> {
-    let too_long =
-        |_| Denial::new(reason::BAD_REQUEST, "a body that is searched for secrets may have 16 MiB");
-    let whole = Limited::new(body, MOST_SEARCHED).collect().await.map_err(too_long)?.to_bytes();
-    let whole = match secrets.put_into_body(name, &whole) {
+    // Held whole: room for what it says, or for the most.
+    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let megabytes = said.unwrap_or(MOST_SEARCHED).min(MOST_SEARCHED) >> 20;
+    let Ok(_room) = gateway.searched.try_acquire_many(megabytes as u32 + 1) else {
+        let hint = "too many bodies at once are searched for secrets; try again";
+        return Err(Denial::new(reason::TOO_MANY, hint));
+    };
+    let whole = Limited::new(body, MOST_SEARCHED).collect();
+    let whole = match tokio::time::timeout(BODY_PATIENCE, whole).await {
+        Ok(Ok(whole)) => whole.to_bytes(),
+        Ok(Err(_)) => {
+            let hint = "a body that is searched for secrets may have 16 MiB";
+            return Err(Denial::new(reason::BAD_REQUEST, hint));
+        }
+        Err(_) => return Err(Denial::new(reason::TIMEOUT, "the body did not come")),
+    };
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let whole = match secrets.put_into_body(name, &whole, Written::of_body(kind, &whole)) {
         Some(new) => Bytes::copy_from_slice(&new),
         None => whole,
     };

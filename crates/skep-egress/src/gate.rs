@@ -4,20 +4,22 @@
 //! whole, looks at it ([`head::inspect`]), and then gives out exactly that head and the body it
 //! announces, before it looks for the next one. After a chunked body, or a request for another
 //! protocol, it cannot know where the next head begins and passes everything; the service closes
-//! the connection after that answer. A refused head becomes bytes that hyper answers with 400.
+//! the connection after that answer. In the place of a refused head stands a request of our own ([`REFUSED`]),
+//! which the service answers with 400 and the reason.
 
-use crate::head::{self, Body};
+use crate::head::{self, Body, HeadFault};
 use crate::sifted::{Sieve, Sifted};
 use bytes::BytesMut;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// No method begins like this, so hyper refuses it.
-const REFUSED: &[u8] = b"\0\r\n\r\n";
+/// The method of the request that stands for a refused one. Who sends it is answered in the same way.
+pub(crate) const REFUSED: &str = "SKEP-REFUSED";
+const IN_ITS_PLACE: &[u8] =
+    b"SKEP-REFUSED / HTTP/1.1\r\nhost: refused.invalid\r\nconnection: close\r\n\r\n";
 
 enum Phase {
     /// Collecting.
@@ -35,15 +37,15 @@ enum Phase {
 pub(crate) struct Gate {
     held: BytesMut,
     phase: Phase,
-    refused: Arc<AtomicBool>,
+    fault: Arc<OnceLock<HeadFault>>,
 }
 
 impl Gate {
-    /// Before `inner`. The flag tells afterwards whether a head was refused.
-    pub(crate) fn before<S>(inner: S) -> (Sifted<S, Self>, Arc<AtomicBool>) {
-        let refused = Arc::new(AtomicBool::new(false));
-        let gate = Self { held: BytesMut::new(), phase: Phase::Head, refused: refused.clone() };
-        (Sifted::new(inner, gate), refused)
+    /// Before `inner`. Tells why a head was refused, once one was.
+    pub(crate) fn before<S>(inner: S) -> (Sifted<S, Self>, Arc<OnceLock<HeadFault>>) {
+        let fault = Arc::new(OnceLock::new());
+        let gate = Self { held: BytesMut::new(), phase: Phase::Head, fault: fault.clone() };
+        (Sifted::new(inner, gate), fault)
     }
 
     /// Looks at what is held; whether there is something to give out now.
@@ -57,10 +59,10 @@ impl Gate {
             // Where another protocol may follow, only the other side's answer tells.
             Ok((end, head)) if head.upgrade => Phase::Give(end, Body::Chunked),
             Ok((end, head)) => Phase::Give(end, head.body),
-            Err(_) => {
-                self.refused.store(true, Ordering::Relaxed);
+            Err(fault) => {
+                let _ = self.fault.set(fault);
                 self.held.clear();
-                self.held.extend_from_slice(REFUSED);
+                self.held.extend_from_slice(IN_ITS_PLACE);
                 Phase::Refused
             }
         };
@@ -137,10 +139,10 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     async fn through(bytes: &[u8]) -> (Vec<u8>, bool) {
-        let (mut gate, refused) = Gate::before(bytes);
+        let (mut gate, fault) = Gate::before(bytes);
         let mut out = Vec::new();
         gate.read_to_end(&mut out).await.unwrap();
-        (out, refused.load(Ordering::Relaxed))
+        (out, fault.get().is_some())
     }
 
     #[tokio::test]
@@ -148,7 +150,7 @@ mod tests {
         let good = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nG\n\nETGET / HTTP/1.1\r\nHost: a\r\n\r\n";
         assert_eq!(through(good).await, (good.to_vec(), false));
         let bad = [&good[..], b"GET / HTTP/1.1\nHost: b\n\n"].concat();
-        assert_eq!(through(&bad).await, ([&good[..], REFUSED].concat(), true));
+        assert_eq!(through(&bad).await, ([&good[..], IN_ITS_PLACE].concat(), true));
         // A head that never ends gives nothing.
         assert_eq!(through(b"GET / HTTP/1.1\r\nHost: a\r\n").await, (Vec::new(), false));
     }

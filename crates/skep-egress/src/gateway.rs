@@ -6,7 +6,7 @@ use crate::authority::Authority;
 use crate::names::Names;
 use crate::owner::Owners;
 use crate::secrets::Secrets;
-use skep_policy::egress::{Name, Protocol, Question, RuleError, RuleSet, Verdict, reason};
+use skep_policy::egress::{Host, Name, Protocol, Question, RuleError, RuleSet, Verdict, reason};
 use skep_types::{EgressConfig, EgressLimits, EgressPeer, EgressStats};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -50,6 +50,8 @@ pub(crate) struct Gateway {
     pub(crate) limits: EgressLimits,
     /// Room for pipes between sockets through which much moves.
     pub(crate) pipes: Semaphore,
+    /// Room for bodies that are searched for placeholders, in MiB.
+    pub(crate) searched: Semaphore,
     audit: Audit,
     open: Mutex<HashMap<u64, Open>>,
     next: AtomicU64,
@@ -60,7 +62,8 @@ pub(crate) struct Gateway {
 }
 
 struct Open {
-    purpose: Option<Purpose>,
+    /// One, or several where requests share a connection (HTTP/2).
+    purposes: Vec<Purpose>,
     cut: Arc<Cut>,
 }
 
@@ -79,7 +82,7 @@ impl Cut {
 }
 
 /// What an open connection was allowed for; asked again when the rules change.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Purpose {
     pub(crate) name: Option<Name>,
     pub(crate) address: IpAddr,
@@ -105,12 +108,12 @@ impl Gateway {
         audit: Audit,
         files: usize,
     ) -> Result<Arc<Self>, GatewayError> {
-        let rules = RuleSet::parse(&config.rules)?.learning(config.learn);
+        let rules = RuleSet::parse(&config.rules)?;
         let names = Names::new(&config);
         let authority = if config.secrets.is_empty() {
             None
         } else {
-            Some(Authority::new(&config.sandbox, &config.extra_ca)?)
+            Some(Authority::new(&config.sandbox, &config.extra_ca, config.authority_key.as_ref())?)
         };
         let secrets = Secrets::new(config.secrets)?;
         Ok(Arc::new(Self {
@@ -121,6 +124,7 @@ impl Gateway {
             authority,
             limits: config.limits,
             pipes: Semaphore::new(pipes(files)),
+            searched: Semaphore::new(MOST_SEARCHED_AT_ONCE),
             audit,
             open: Mutex::default(),
             next: AtomicU64::new(0),
@@ -144,8 +148,8 @@ impl Gateway {
     }
 
     /// Puts new rules in force and cuts what they do not allow. All or nothing.
-    pub(crate) fn update(&self, rules: &[String], learn: bool) -> Result<usize, RuleError> {
-        let rules = Arc::new(RuleSet::parse(rules)?.learning(learn));
+    pub(crate) fn update(&self, rules: &[String]) -> Result<usize, RuleError> {
+        let rules = Arc::new(RuleSet::parse(rules)?);
         *lock(&self.rules) = rules.clone();
         Ok(self.cut_where(|purpose| !rules.decide(&purpose.question()).is_allowed()))
     }
@@ -165,7 +169,7 @@ impl Gateway {
 
     fn cut_where(&self, condition: impl Fn(&Purpose) -> bool) -> usize {
         let open = lock(&self.open);
-        let meant = open.values().filter(|open| open.purpose.as_ref().is_some_and(&condition));
+        let meant = open.values().filter(|open| open.purposes.iter().any(&condition));
         meant.map(|open| open.cut.now()).count()
     }
 
@@ -184,7 +188,7 @@ impl Gateway {
     ) -> Ticket {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let cut = Arc::new(Cut::default());
-        lock(&self.open).insert(id, Open { purpose: None, cut: cut.clone() });
+        lock(&self.open).insert(id, Open { purposes: Vec::new(), cut: cut.clone() });
         let exec = Arc::new(OnceCell::new());
         if let Some(peer) = peer {
             // Asked at once, so that the answer comes while a host is dialled and spoken to.
@@ -194,12 +198,26 @@ impl Gateway {
         Ticket { gateway: self.clone(), id, cut, peer, exec, _room: room }
     }
 
-    /// Notes that something did not get through. A name that is allowed and has no address was not
-    /// denied: it is noted as an allowed attempt that came to nothing.
+    fn rule_of(&self, host: &Host) -> Option<String> {
+        let rules = self.rules();
+        match host {
+            Host::Name(name) => match rules.decide_name(name) {
+                Verdict::Allow { rule } => Some(rule),
+                Verdict::Deny { .. } => None,
+            },
+            Host::Address(address) => {
+                let own = rules.rules().find(|own| own.rule.has_address(*address));
+                own.map(|own| own.label.clone())
+            }
+        }
+    }
+
+    /// Notes that something did not get through. What is allowed and has no address, or does not take the
+    /// connection, was not denied: it is noted as an allowed attempt that came to nothing.
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {
-        if reason == reason::NO_ANSWER
-            && let Ok(name) = Name::parse(&subject.host)
-            && let Verdict::Allow { rule } = self.rules().decide_name(&name)
+        if matches!(reason, reason::NO_ANSWER | reason::UNREACHABLE)
+            && let Ok(host) = Host::parse(&subject.host)
+            && let Some(rule) = self.rule_of(&host)
         {
             return self.allow(subject, &rule, Some(reason), (0, 0));
         }
@@ -220,6 +238,11 @@ impl Gateway {
         self.audit.allow(subject, rule, reason, bytes);
     }
 
+    /// Notes that something goes on; it is counted when it has ended.
+    pub(crate) fn note_open(&self, subject: &Subject, rule: &str, bytes: (u64, u64)) {
+        self.audit.allow(subject, rule, Some(reason::OPEN), bytes);
+    }
+
     pub(crate) fn stats(&self) -> EgressStats {
         EgressStats {
             open: lock(&self.open).len() as u64,
@@ -233,6 +256,8 @@ impl Gateway {
 
 /// Descriptors for other things than connections and pipes.
 const OTHER_FILES: usize = 64;
+/// Bodies that are searched, all together, in MiB.
+const MOST_SEARCHED_AT_ONCE: usize = 64;
 /// Pipes at the same time; each has two descriptors.
 const MOST_PIPES: usize = 64;
 
@@ -272,11 +297,32 @@ impl Ticket {
         self.exec.get().cloned().flatten()
     }
 
-    /// Says what the connection is for from now on.
-    pub(crate) fn set_purpose(&self, purpose: Purpose) {
+    /// Says what the connection is for from now on; whether that is still allowed.
+    pub(crate) fn set_purpose(&self, purpose: Purpose) -> bool {
+        self.enter_purpose(purpose, Vec::clear)
+    }
+
+    /// Says what else it is for: requests to other hosts may still be under way on it.
+    pub(crate) fn add_purpose(&self, purpose: Purpose) -> bool {
+        self.enter_purpose(purpose, |_| {})
+    }
+
+    /// Rules may have changed between the verdict and now: dialling takes its time, and a connection
+    /// without a purpose is not cut. Whoever changes them puts them in force first and then looks
+    /// through the list; here it is the other way round, so one of the two sees the other.
+    fn enter_purpose(&self, purpose: Purpose, before: fn(&mut Vec<Purpose>)) -> bool {
+        let still = purpose.clone();
         if let Some(open) = lock(&self.gateway.open).get_mut(&self.id) {
-            open.purpose = Some(purpose);
+            before(&mut open.purposes);
+            if !open.purposes.contains(&purpose) {
+                open.purposes.push(purpose);
+            }
         }
+        let allowed = self.gateway.rules().decide(&still.question()).is_allowed();
+        if !allowed {
+            self.cut.now();
+        }
+        allowed
     }
 
     /// Comes back when the connection has to end.

@@ -22,8 +22,13 @@ pub struct HelloReader {
 pub enum Hello {
     /// Not whole yet.
     NeedMore,
-    /// Whole; the server name if there is one that is a DNS name.
-    Whole(Option<String>),
+    /// Whole.
+    Whole {
+        /// The server name, if there is one that is a DNS name.
+        name: Option<String>,
+        /// Whether HTTP/2 is offered.
+        http2: bool,
+    },
     /// Not a ClientHello, or too long.
     Bad,
 }
@@ -38,7 +43,10 @@ impl HelloReader {
             }
             match self.acceptor.accept() {
                 Ok(Some(accepted)) => {
-                    return Hello::Whole(accepted.client_hello().server_name().map(str::to_owned));
+                    let hello = accepted.client_hello();
+                    let name = hello.server_name().map(str::to_owned);
+                    let http2 = hello.alpn().is_some_and(|mut all| all.any(|one| one == b"h2"));
+                    return Hello::Whole { name, http2 };
                 }
                 Ok(None) => {}
                 Err(_) => return Hello::Bad,
@@ -90,9 +98,9 @@ mod tests {
         for end in 1..bytes.len() {
             assert_eq!(reader.look(&bytes[..end]), Hello::NeedMore, "after {end} bytes");
         }
-        assert_eq!(reader.look(&bytes), Hello::Whole(Some("a.test".into())));
+        assert_eq!(reader.look(&bytes), Hello::Whole { name: Some("a.test".into()), http2: false });
         let bytes = hello_bytes("127.0.0.1");
-        assert_eq!(HelloReader::default().look(&bytes), Hello::Whole(None));
+        assert_eq!(HelloReader::default().look(&bytes), Hello::Whole { name: None, http2: false });
         assert_eq!(HelloReader::default().look(b"\x16\x03\x01\xff\xffGET / HTTP"), Hello::Bad);
     }
 

@@ -6,22 +6,21 @@
 
 use crate::audit::Subject;
 use crate::explicit;
-use crate::forward::{Body, Exchange, text_body};
-use crate::gate::Gate;
+use crate::forward::{Body, Exchange, close, text_body};
+use crate::gate::{Gate, REFUSED};
 use crate::gateway::{Gateway, Ticket};
+use crate::head::HeadFault;
 use crate::judge::{Denial, Destination, Grant};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, Upstreams};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST, SERVER};
+use hyper::header::{CONTENT_TYPE, HOST, SERVER, TRANSFER_ENCODING, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use skep_policy::egress::{Host, Name, Protocol, reason};
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Mutex;
 
 /// Where the requests of a connection come from.
 pub(crate) enum Origin {
@@ -38,16 +37,24 @@ pub(crate) struct Session {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) origin: Origin,
-    pub(crate) upstream: Mutex<Option<Upstream>>,
+    pub(crate) upstreams: Upstreams,
+    /// Why the last head was refused, if it was.
+    fault: Arc<OnceLock<HeadFault>>,
 }
 
-/// Serves HTTP/1.
-pub(crate) async fn serve<S>(gateway: Arc<Gateway>, ticket: Arc<Ticket>, stream: S, origin: Origin)
-where
+/// Serves HTTP/1. An upstream connection may be there already.
+pub(crate) async fn serve<S>(
+    gateway: Arc<Gateway>,
+    ticket: Arc<Ticket>,
+    stream: S,
+    origin: Origin,
+    upstream: Option<Upstream>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (gate, refused) = Gate::before(stream);
-    let session = Session::new(gateway.clone(), ticket.clone(), origin);
+    let (gate, fault) = Gate::before(stream);
+    let session = Session::new(gateway.clone(), ticket.clone(), origin, fault);
+    upstream.into_iter().for_each(|upstream| session.upstreams.keep(upstream));
     let service = service_fn(move |request| session.clone().answer(request));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -60,10 +67,6 @@ where
         _ = connection => {}
         () = ticket.cut() => {}
     }
-    if refused.load(Ordering::Relaxed) {
-        let subject = Subject { proto: "http", exec: ticket.exec(), ..Subject::default() };
-        gateway.deny(&subject, reason::BAD_REQUEST);
-    }
 }
 
 /// Serves HTTP/2.
@@ -72,10 +75,12 @@ pub(crate) async fn serve_http2<S>(
     ticket: Arc<Ticket>,
     stream: S,
     origin: Origin,
+    upstream: Option<Upstream>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let session = Session::new(gateway, ticket.clone(), origin);
+    let session = Session::new(gateway, ticket.clone(), origin, Arc::default());
+    upstream.into_iter().for_each(|upstream| session.upstreams.keep(upstream));
     let service = service_fn(move |request| session.clone().answer(request));
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -97,36 +102,60 @@ struct Refused {
 }
 
 impl Session {
-    fn new(gateway: Arc<Gateway>, ticket: Arc<Ticket>, origin: Origin) -> Arc<Self> {
-        Arc::new(Self { gateway, ticket, origin, upstream: Mutex::new(None) })
+    fn new(
+        gateway: Arc<Gateway>,
+        ticket: Arc<Ticket>,
+        origin: Origin,
+        fault: Arc<OnceLock<HeadFault>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { gateway, ticket, origin, upstreams: Upstreams::default(), fault })
+    }
+
+    /// A request that cannot be read, or not in one way only: whom it is for is known by the
+    /// connection, if at all.
+    fn unreadable(&self, hint: &str) -> Refused {
+        let (host, port) = match &self.origin {
+            Origin::Plain(destination) => (destination.shown(&self.gateway), destination.port),
+            Origin::Opened { name, grant } => (name.to_string(), grant.port),
+            Origin::Explicit => (String::new(), 0),
+        };
+        Refused { host, port, denial: Denial::new(reason::BAD_REQUEST, hint) }
     }
 
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
+        // After these the gate does not know where the next head begins.
+        let last = request.version() < hyper::Version::HTTP_2
+            && (request.headers().contains_key(UPGRADE)
+                || request.headers().contains_key(TRANSFER_ENCODING));
         Ok(match self.judge(&request).await {
             Ok(grant) => Exchange::new(&self, grant).run(request).await,
             Err(refused) => {
                 let subject = Subject {
                     host: refused.host.clone(),
                     port: refused.port,
-                    ip: None,
+                    ip: refused.denial.address,
                     proto: "http",
                     exec: self.ticket.exec(),
                 };
                 self.gateway.deny(&subject, refused.denial.reason);
-                refusal(&refused.host, refused.port, &refused.denial)
+                let mut response = refusal(&refused.host, refused.port, &refused.denial);
+                if last {
+                    close(&mut response);
+                }
+                response
             }
         })
     }
 
     async fn judge(&self, request: &Request<Incoming>) -> Result<Grant, Refused> {
-        let bad = |hint: &str| Refused {
-            host: String::new(),
-            port: 0,
-            denial: Denial::new(reason::BAD_REQUEST, hint),
-        };
+        let bad = |hint: &str| self.unreadable(hint);
+        if request.method().as_str() == REFUSED {
+            let fault = self.fault.get().copied().unwrap_or(HeadFault::Syntax);
+            return Err(bad(&format!("the request cannot be read in one way only: {fault}")));
+        }
         if request.method() == Method::CONNECT {
             return Err(bad("CONNECT is for the proxy port, as the first request"));
         }

@@ -5,9 +5,12 @@ use skep_policy::egress::{Host, Name, Protocol, Question, Verdict, reason};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// Addresses tried one after the other.
 const MOST_TRIED: usize = 4;
+/// How long one may take before the next is tried as well.
+const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// Where somebody inside wants to go.
 #[derive(Debug, Clone)]
@@ -29,16 +32,21 @@ pub(crate) struct Grant {
     pub(crate) rule: String,
 }
 
+/// A connection that was dialled before it was known what for, and where it leads.
+pub(crate) type Dialled = Option<(TcpStream, IpAddr)>;
+
 /// A no.
 #[derive(Debug, Clone)]
 pub(crate) struct Denial {
     pub(crate) reason: &'static str,
     pub(crate) hint: String,
+    /// The address because of which a name is refused.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Denial {
     pub(crate) fn new(reason: &'static str, hint: impl Into<String>) -> Self {
-        Self { reason, hint: hint.into() }
+        Self { reason, hint: hint.into(), address: None }
     }
 }
 
@@ -103,7 +111,7 @@ impl Gateway {
                     granted.push(*address);
                     by_rule = rule;
                 }
-                Verdict::Deny { reason, hint } => denial = Denial { reason, hint },
+                Verdict::Deny { reason, hint } => denial = Denial::new(reason, hint),
             }
         }
         if granted.is_empty() {
@@ -143,13 +151,13 @@ impl Gateway {
             protocol,
             rule,
         };
-        // A rule for the address itself. A learning run is not one: it goes by names.
+        // A rule for the address itself.
         let plain = ask(None);
         let by_rule = rules.rules().any(|labelled| labelled.rule.has_address(address));
         match (claim, plain) {
             (claim, Verdict::Allow { rule }) if by_rule => {
                 match claim.map(|name| ask(Some(name))) {
-                    Some(Verdict::Deny { reason, hint }) => Err(Denial { reason, hint }),
+                    Some(Verdict::Deny { reason, hint }) => Err(Denial::new(reason, hint)),
                     _ => Ok(grant(claim, rule)),
                 }
             }
@@ -161,7 +169,7 @@ impl Gateway {
                     reason::ADDRESS_NOT_OF_NAME,
                     format!("`{name}` does not lead to {address}; let the program resolve it"),
                 )),
-                Verdict::Deny { reason, hint } => Err(Denial { reason, hint }),
+                Verdict::Deny { reason, hint } => Err(Denial::new(reason, hint)),
             },
             (None, plain) => {
                 let mut nearest = plain;
@@ -180,7 +188,7 @@ impl Gateway {
                 }
                 match nearest {
                     Verdict::Allow { rule } => Ok(grant(None, rule)),
-                    Verdict::Deny { reason, hint } => Err(Denial { reason, hint }),
+                    Verdict::Deny { reason, hint } => Err(Denial::new(reason, hint)),
                 }
             }
         }
@@ -216,7 +224,7 @@ impl Gateway {
                         Question { name: name.as_ref(), address, port: destination.port, protocol };
                     match rules.decide(&question) {
                         Verdict::Allow { .. } => return Ok(()),
-                        Verdict::Deny { reason, hint } => denial = Denial { reason, hint },
+                        Verdict::Deny { reason, hint } => denial = Denial::new(reason, hint),
                     }
                 }
             }
@@ -224,24 +232,53 @@ impl Gateway {
         Err(denial)
     }
 
-    /// Dials what was granted: exactly those addresses, in order.
+    /// Dials for somebody who asked a proxy, if a rule allows the host and port whatever is said; the rest is
+    /// judged by what is said. `None` where only a name that is said later could be allowed.
+    pub(crate) async fn dial_ahead(&self, destination: &Destination) -> Result<Dialled, Denial> {
+        for protocol in [Protocol::Tls, Protocol::Tcp, Protocol::Http] {
+            if let Ok(grant) = self.judge(destination, None, protocol).await {
+                return self.dial(&grant).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Dials what was granted: exactly those addresses, in order, the next one when the one before has
+    /// failed or takes its time.
     pub(crate) async fn dial(&self, grant: &Grant) -> Result<(TcpStream, IpAddr), Denial> {
         let patience = Duration::from_secs(self.limits.dial_seconds);
-        let tried = async {
-            for address in grant.addresses.iter().take(MOST_TRIED) {
-                if let Ok(stream) = TcpStream::connect((*address, grant.port)).await {
-                    let _ = stream.set_nodelay(true);
-                    return Some((stream, *address));
-                }
-            }
-            None
-        };
-        match tokio::time::timeout(patience, tried).await {
+        match tokio::time::timeout(patience, first_of(&grant.addresses, grant.port)).await {
             Ok(Some(found)) => Ok(found),
             _ => Err(Denial::new(
                 reason::UNREACHABLE,
                 "it is allowed, and the other side does not take the connection",
             )),
+        }
+    }
+}
+
+/// The first of them that takes the connection (RFC 8305, 5, without its sorting).
+async fn first_of(addresses: &[IpAddr], port: u16) -> Option<(TcpStream, IpAddr)> {
+    let connect = move |address: IpAddr| async move {
+        let stream = TcpStream::connect((address, port)).await.ok()?;
+        let _ = stream.set_nodelay(true);
+        Some((stream, address))
+    };
+    if let [only] = addresses {
+        return connect(*only).await;
+    }
+    let mut rest = addresses.iter().take(MOST_TRIED);
+    let mut under_way = JoinSet::new();
+    loop {
+        let next = rest.next();
+        if let Some(address) = next {
+            under_way.spawn(connect(*address));
+        }
+        let wait = if next.is_some() { NEXT_AFTER } else { Duration::MAX };
+        match tokio::time::timeout(wait, under_way.join_next()).await {
+            Ok(Some(Ok(Some(found)))) => return Some(found),
+            Ok(None) => return None,
+            Ok(Some(_)) | Err(_) => {}
         }
     }
 }

@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 /// How long an answer is used again, and the time to live it is given out with.
 pub(crate) const PINNED: Duration = Duration::from_secs(60);
+/// How long a server is not asked again for a name, whatever it said.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How long all servers together may take.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Names remembered; the oldest go first.
@@ -29,7 +31,12 @@ const MOST_ADDRESSES: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It is not allowed.
-    Denied { reason: &'static str, hint: String },
+    Denied {
+        reason: &'static str,
+        hint: String,
+        /// Where it leads, if that is why.
+        address: Option<IpAddr>,
+    },
     /// It does not exist.
     Missing,
     /// Nobody answered.
@@ -41,6 +48,14 @@ impl Refusal {
         match self {
             Self::Denied { reason, .. } => reason,
             Self::Missing | Self::Failed => reason::NO_ANSWER,
+        }
+    }
+
+    /// The address because of which it is refused.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Denied { address, .. } => *address,
+            Self::Missing | Self::Failed => None,
         }
     }
 
@@ -65,6 +80,8 @@ struct Table {
     by_name: HashMap<Name, Pin>,
     by_address: HashMap<IpAddr, BTreeSet<Name>>,
     window: Option<(Instant, u32)>,
+    /// What servers said lately, refusals too.
+    said: HashMap<Name, (Instant, Result<Vec<IpAddr>, Refusal>)>,
 }
 
 struct Pin {
@@ -112,7 +129,7 @@ impl Names {
     /// The checked addresses of a name.
     pub(crate) async fn lookup(&self, rules: &RuleSet, name: &Name) -> Result<Found, Refusal> {
         if let Verdict::Deny { reason, hint } = rules.decide_name(name) {
-            return Err(Refusal::Denied { reason, hint });
+            return Err(Refusal::Denied { reason, hint, address: None });
         }
         let now = Instant::now();
         if let Some(pin) = self.table().by_name.get(name)
@@ -123,10 +140,7 @@ impl Names {
         }
         let mut addresses = match self.hosts.get(name) {
             Some(addresses) => addresses.clone(),
-            None => {
-                self.spend(rules, name, now)?;
-                self.ask(name).await?
-            }
+            None => self.said_lately(rules, name, now).await?,
         };
         check(rules, &addresses)?;
         addresses.truncate(MOST_ADDRESSES);
@@ -140,7 +154,7 @@ impl Names {
         if rules.rules().any(|labelled| exact(&labelled.rule)) {
             return Ok(());
         }
-        let denied = |hint: String| Refusal::Denied { reason: reason::RATE, hint };
+        let denied = |hint: String| Refusal::Denied { reason: reason::RATE, hint, address: None };
         if name.as_str().len() > self.limits.wildcard_name_bytes {
             return Err(denied(format!(
                 "names under a wildcard may have {} bytes; allow this one by itself",
@@ -161,19 +175,42 @@ impl Names {
         )))
     }
 
+    /// What servers say, or said a moment ago: asking again and again from inside does not reach them.
+    async fn said_lately(
+        &self,
+        rules: &RuleSet,
+        name: &Name,
+        now: Instant,
+    ) -> Result<Vec<IpAddr>, Refusal> {
+        if let Some((at, said)) = self.table().said.get(name)
+            && now.duration_since(*at) < AGAIN
+        {
+            return said.clone();
+        }
+        self.spend(rules, name, now)?;
+        let said = self.ask(name).await;
+        let mut table = self.table();
+        if table.said.len() >= MOST_NAMES {
+            table.said.clear();
+        }
+        table.said.insert(name.clone(), (now, said.clone()));
+        said
+    }
+
     async fn ask(&self, name: &Name) -> Result<Vec<IpAddr>, Refusal> {
         let resolver = self.resolver.as_ref().ok_or(Refusal::Failed)?;
         // The dot at the end: no search list, no second try with a suffix.
         let asked = resolver.lookup_ip(format!("{name}."));
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok(found)) => {
-                let addresses: BTreeSet<IpAddr> =
-                    found.iter().map(|ip| ip.to_canonical()).collect();
-                if addresses.is_empty() {
-                    Err(Refusal::Missing)
-                } else {
-                    Ok(addresses.into_iter().collect())
+                // In the order of the answer: its server spreads its visitors by it.
+                let mut addresses: Vec<IpAddr> = Vec::new();
+                for address in found.iter().map(|ip| ip.to_canonical()) {
+                    if !addresses.contains(&address) {
+                        addresses.push(address);
+                    }
                 }
+                if addresses.is_empty() { Err(Refusal::Missing) } else { Ok(addresses) }
             }
             Ok(Err(error)) if error.is_nx_domain() || error.is_no_records_found() => {
                 Err(Refusal::Missing)
@@ -191,6 +228,7 @@ fn check(rules: &RuleSet, addresses: &[IpAddr]) -> Result<(), Refusal> {
             return Err(Refusal::Denied {
                 reason,
                 hint: format!("the name leads elsewhere: {hint}"),
+                address: Some(*address),
             });
         }
     }

@@ -64,7 +64,8 @@ pub async fn run(mut sockets: Sockets, mut control: UnixStream) -> io::Result<()
         }
     };
     let ca = gateway.authority.as_ref().map(|authority| authority.pem().to_owned());
-    send(&mut control, &FromEgress::Ready { ca }).await?;
+    let key = gateway.authority.as_ref().map(|authority| authority.key().clone());
+    send(&mut control, &FromEgress::Ready { ca, key }).await?;
     let (mut control, mut back) = control.into_split();
     let (sender, mut said) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -81,13 +82,24 @@ pub async fn run(mut sockets: Sockets, mut control: UnixStream) -> io::Result<()
             break;
         }
     }
-    // The keeper is gone: connections end with their line in the log.
+    // The keeper is gone, or about to be, and with it every program inside. What they have said goes out;
+    // what does not end by that is ended. Each connection leaves its line in the log.
+    none_left(&gateway, LAST_WORDS).await;
     gateway.cut_all();
-    let deadline = Instant::now() + Duration::from_millis(500);
-    while gateway.stats().open > 0 && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    none_left(&gateway, LAST_LINES).await;
     Ok(())
+}
+
+/// How long connections have to end by themselves when the keeper is gone.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long their lines in the log may take.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+async fn none_left(gateway: &Gateway, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    while gateway.stats().open > 0 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Does what the keeper says; what it answered to a question needs no reply.
@@ -96,7 +108,7 @@ fn obey(gateway: &Gateway, message: ToEgress) -> Option<FromEgress> {
         ToEgress::Configure(_) => {
             FromEgress::Refused { message: "the configuration was given already".into() }
         }
-        ToEgress::Update { rules, learn } => match gateway.update(&rules, learn) {
+        ToEgress::Update { rules } => match gateway.update(&rules) {
             Ok(cut) => FromEgress::Ack { cut },
             Err(error) => FromEgress::Refused { message: error.to_string() },
         },
@@ -137,7 +149,8 @@ fn start(sockets: Sockets, way: &Way, config: EgressConfig) -> Result<Arc<Gatewa
                         addresses: vec![going.ip().to_canonical()],
                         port: going.port(),
                     };
-                    connection::serve(gateway, ticket, Client::new(stream), destination).await;
+                    let client = Client::new(stream);
+                    connection::serve(gateway, ticket, client, (destination, None)).await;
                 }
             },
         ));

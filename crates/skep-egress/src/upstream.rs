@@ -2,7 +2,7 @@
 
 use crate::forward::Body;
 use crate::gateway::Gateway;
-use crate::judge::{Denial, Grant};
+use crate::judge::{Denial, Dialled, Grant};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response, Version};
@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use skep_policy::egress::{Name, Protocol, reason};
 use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -28,13 +29,18 @@ enum Sender {
 }
 
 impl Upstream {
-    /// Dials, for requests of this version of HTTP; TLS if the grant says so.
+    /// Dials (unless that was done already), for requests of this version of HTTP; TLS if the grant
+    /// says so.
     pub(crate) async fn connect(
         gateway: &Gateway,
         grant: &Grant,
         version: Version,
+        dialled: Dialled,
     ) -> Result<Self, Denial> {
-        let (stream, address) = gateway.dial(grant).await?;
+        let (stream, address) = match dialled {
+            Some(dialled) => dialled,
+            None => gateway.dial(grant).await?,
+        };
         let two = version == Version::HTTP_2;
         let sender = if grant.protocol == Protocol::Tls {
             let patience = Duration::from_secs(gateway.limits.dial_seconds);
@@ -68,15 +74,45 @@ impl Upstream {
         Ok(Self { name: grant.name.clone(), address, port: grant.port, sender })
     }
 
-    /// Whether it serves this grant and is still open.
-    pub(crate) async fn is_ready_for(&mut self, grant: &Grant) -> bool {
-        let same = self.name == grant.name
+    fn serves(&self, grant: &Grant) -> bool {
+        self.name == grant.name
             && self.port == grant.port
-            && grant.addresses.contains(&self.address);
-        same && match &mut self.sender {
-            Sender::One(sender) => sender.ready().await.is_ok(),
-            Sender::Two(sender) => sender.ready().await.is_ok(),
+            && grant.addresses.contains(&self.address)
+    }
+
+    /// Another one on the same connection, if it serves this grant and can take a request right now:
+    /// HTTP/2 takes many at once.
+    fn shared(&self, grant: &Grant) -> Option<Self> {
+        match &self.sender {
+            Sender::Two(sender) if self.serves(grant) && !sender.is_closed() => Some(Self {
+                name: self.name.clone(),
+                address: self.address,
+                port: self.port,
+                sender: Sender::Two(sender.clone()),
+            }),
+            _ => None,
         }
+    }
+
+    /// Whether it waits for a request for this grant.
+    fn is_free_for(&self, grant: &Grant) -> bool {
+        self.serves(grant) && matches!(&self.sender, Sender::One(sender) if sender.is_ready())
+    }
+
+    fn is_closed(&self) -> bool {
+        match &self.sender {
+            Sender::One(sender) => sender.is_closed(),
+            Sender::Two(sender) => sender.is_closed(),
+        }
+    }
+
+    /// Whether it serves this grant and is still open; waits until the answer before has ended.
+    async fn is_ready_for(&mut self, grant: &Grant) -> bool {
+        self.serves(grant)
+            && match &mut self.sender {
+                Sender::One(sender) => sender.ready().await.is_ok(),
+                Sender::Two(sender) => sender.ready().await.is_ok(),
+            }
     }
 
     pub(crate) fn version(&self) -> Version {
@@ -100,6 +136,66 @@ impl Upstream {
         async move { sent.await.map_err(|mut error| error.take_message()) }
     }
 }
+
+/// The connections to hosts that the requests of one connection from inside use.
+#[derive(Default)]
+pub(crate) struct Upstreams(Mutex<Vec<Upstream>>);
+
+impl Upstreams {
+    /// For requests that come one after the other: the one there is, or a new one in its place.
+    pub(crate) async fn next(&self, gateway: &Gateway, grant: &Grant) -> Result<Upstream, Denial> {
+        let held = self.held().pop();
+        if let Some(mut held) = held
+            && held.is_ready_for(grant).await
+        {
+            return Ok(held);
+        }
+        Upstream::connect(gateway, grant, Version::HTTP_11, None).await
+    }
+
+    /// For requests that come at once (HTTP/2): nobody waits for another's answer, nor for another's
+    /// host to be dialled. A host that speaks only HTTP/1 gets a connection for each.
+    pub(crate) async fn another(
+        &self,
+        gateway: &Gateway,
+        grant: &Grant,
+    ) -> Result<Upstream, Denial> {
+        let found = {
+            let mut held = self.held();
+            held.retain(|one| !one.is_closed());
+            match held.iter().find_map(|one| one.shared(grant)) {
+                Some(shared) => Some(shared),
+                None => {
+                    let free = held.iter().position(|one| one.is_free_for(grant));
+                    free.map(|at| held.swap_remove(at))
+                }
+            }
+        };
+        match found {
+            Some(found) => Ok(found),
+            None => Upstream::connect(gateway, grant, Version::HTTP_2, None).await,
+        }
+    }
+
+    /// Keeps one for later requests.
+    pub(crate) fn keep(&self, upstream: Upstream) {
+        let mut held = self.held();
+        let again = matches!(upstream.sender, Sender::Two(_))
+            && held.iter().any(|one| {
+                one.name == upstream.name && one.port == upstream.port && !one.is_closed()
+            });
+        if !again && held.len() < MOST_KEPT {
+            held.push(upstream);
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<Upstream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connections kept for one from inside; more are ended after their answer.
+const MOST_KEPT: usize = 16;
 
 async fn shake_hands<S>(stream: S, two: bool) -> Option<Sender>
 where

@@ -318,9 +318,9 @@ fn net_16_narrowing_cuts_and_a_bad_list_changes_nothing() {
         let mut cut = lab.dial(&format!("{WEB}:22")).await;
         let mut kept = lab.dial(&format!("{WEB}:23")).await;
         assert_eq!((cut.read_u8().await.unwrap(), kept.read_u8().await.unwrap()), (b'x', b'x'));
-        let bad = ToEgress::Update { rules: vec!["*".into()], learn: false };
+        let bad = ToEgress::Update { rules: vec!["*".into()] };
         assert!(matches!(lab.tell(&bad).await, FromEgress::Refused { .. }));
-        let narrower = ToEgress::Update { rules: vec!["web.test:23".into()], learn: false };
+        let narrower = ToEgress::Update { rules: vec!["web.test:23".into()] };
         assert_eq!(lab.tell(&narrower).await, FromEgress::Ack { cut: 1 });
         assert!(exchange(&mut cut, b"").await.is_empty(), "cut");
         let line = lab.line(|line| line.reason.as_deref() == Some("rules-changed")).await;
@@ -332,5 +332,166 @@ fn net_16_narrowing_cuts_and_a_bad_list_changes_nothing() {
                 .await
                 .is_err()
         );
+    });
+}
+
+/// A server whose connections are not taken yet: the first fills its queue, the next ones hang in dialling.
+fn hanging(at: &str) -> (tokio::net::TcpListener, std::net::TcpStream) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(at.parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    (listener, std::net::TcpStream::connect(at).unwrap())
+}
+
+#[test]
+fn net_16_rules_that_change_while_it_is_dialled_hold() {
+    in_lab(|| async {
+        for (rule, said) in [
+            ("tcp://slow.test:22", &b"x"[..]),
+            ("slow.test:22", b"x"),
+            ("http://slow.test:22", b"GET / HTTP/1.1\r\nHost: slow.test:22\r\n\r\n"),
+        ] {
+            let mut lab = Lab::start(&[rule, "web.test"]).await;
+            lab.zone("slow.test", &[&[WEB]]);
+            lab.ask("slow.test.", RecordType::A).await;
+            let (listener, first) = hanging(&format!("{WEB}:22"));
+            let mut client = lab.dial(&format!("{WEB}:22")).await;
+            client.write_all(said).await.unwrap();
+            // It is being dialled: a second look at the queue would be as good a proof.
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            let narrower = ToEgress::Update { rules: vec!["web.test".into()] };
+            assert!(matches!(lab.tell(&narrower).await, FromEgress::Ack { .. }));
+            drop(first);
+            listener.accept().await.unwrap();
+            // The kernel tries again after a second.
+            let (mut late, _) = listener.accept().await.unwrap();
+            let mut heard = Vec::new();
+            let _ = late.read_to_end(&mut heard).await;
+            assert_eq!(heard, b"", "{rule}");
+            let reply = exchange(&mut client, b"").await;
+            let reply = String::from_utf8_lossy(&reply);
+            assert!(reply.is_empty() || reply.contains("rules-changed"), "{rule}: {reply}");
+        }
+    });
+}
+
+/// Who waits for a greeting gets it as soon as it is there.
+#[test]
+fn a_greeting_is_not_held_back() {
+    in_lab(|| async {
+        let lab = Lab::start(&["mail.test:25"]).await;
+        lab.zone("mail.test", &[&[WEB]]);
+        origin(&format!("{WEB}:25"), |mut stream| async move {
+            let _ = stream.write_all(b"220 hello\r\n").await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        lab.ask("mail.test.", RecordType::A).await;
+        let mut quickest = std::time::Duration::MAX;
+        for _ in 0..3 {
+            let before = std::time::Instant::now();
+            let mut stream = lab.dial(&format!("{WEB}:25")).await;
+            let mut greeting = [0; 11];
+            stream.read_exact(&mut greeting).await.unwrap();
+            quickest = quickest.min(before.elapsed());
+        }
+        assert!(quickest.as_millis() < 150, "{quickest:?}");
+    });
+}
+
+/// Behind an upgrade nothing is judged: only a WebSocket, or raw bytes where they are allowed.
+#[test]
+fn net_5_no_other_protocol_is_switched_to() {
+    in_lab(|| async {
+        let lab = Lab::start(&["http://web.test:8081", "web.test:8082"]).await;
+        lab.zone("web.test", &[&[WEB]]);
+        lab.ask("web.test.", RecordType::A).await;
+        for (port, word, passes) in [
+            (8081, "h2c", false),
+            (8081, "websocket, h2c", false),
+            (8081, "WebSocket", true),
+            (8082, "tcp", true),
+        ] {
+            let heard = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+            let told = heard.clone();
+            let server = tokio::net::TcpListener::bind(format!("{WEB}:{port}")).await.unwrap();
+            let served = tokio::spawn(async move {
+                // Where raw bytes are allowed it is dialled before it is known that requests come.
+                let (mut stream, head) = loop {
+                    let (mut stream, _) = server.accept().await.unwrap();
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n")
+                        && let Ok(byte) = stream.read_u8().await
+                    {
+                        head.push(byte);
+                    }
+                    if !head.is_empty() {
+                        break (stream, head);
+                    }
+                };
+                *told.lock().unwrap() = String::from_utf8(head).unwrap().to_lowercase();
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+            });
+            let mut stream = lab.dial(&format!("{WEB}:{port}")).await;
+            let ask = format!(
+                "GET / HTTP/1.1\r\nHost: web.test:{port}\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+                 Upgrade: {word}\r\nHTTP2-Settings: AAA\r\n\r\n"
+            );
+            assert_eq!(request(&mut stream, &ask).await.0, 200, "{word}");
+            served.await.unwrap();
+            let head = heard.lock().unwrap().clone();
+            assert_eq!(head.contains("upgrade"), passes, "{word}: {head}");
+            assert!(!head.contains("http2-settings"), "{word}: {head}");
+        }
+    });
+}
+
+/// After chunks nobody knows where the next head begins, also if the request was refused.
+#[test]
+fn net_6_a_refused_request_with_chunks_ends_the_connection() {
+    in_lab(|| async {
+        let lab = Lab::start(&["web.test"]).await;
+        lab.zone("web.test", &[&[WEB]]);
+        lab.ask("web.test.", RecordType::A).await;
+        let mut stream = lab.dial(&format!("{WEB}:80")).await;
+        let hidden = b"POST / HTTP/1.1\r\nHost: evil.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\nHost: web.test\n\n";
+        let reply = String::from_utf8(exchange(&mut stream, hidden).await).unwrap();
+        assert!(
+            reply.starts_with("HTTP/1.1 403") && reply.matches("HTTP/1.1").count() == 1,
+            "{reply}"
+        );
+        // And one that cannot be read says why.
+        let mut stream = lab.dial(&format!("{WEB}:80")).await;
+        let reply = exchange(&mut stream, b"GET / HTTP/1.1\nHost: web.test\n\n").await;
+        let reply = String::from_utf8(reply).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 400") && reply.contains("CR LF"), "{reply}");
+        let line = lab.line(|line| line.reason.as_deref() == Some("bad-request")).await;
+        assert_eq!((line.host.as_str(), line.port), ("web.test", 80));
+    });
+}
+
+/// A host with an address that leads nowhere is reached at the next.
+#[test]
+fn a_dead_address_costs_a_moment() {
+    in_lab(|| async {
+        let lab = Lab::start(&["two.test:22"]).await;
+        lab.zone("two.test", &[&[OTHER, WEB]]);
+        let (_listener, _first) = hanging(&format!("{OTHER}:22"));
+        origin(&format!("{WEB}:22"), |mut stream| async move {
+            let _ = stream.write_all(b"SSH-2.0-x\r\n").await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        let mut stream = tokio::net::TcpStream::connect(lab.proxy).await.unwrap();
+        let before = std::time::Instant::now();
+        stream
+            .write_all(b"CONNECT two.test:22 HTTP/1.1\r\nHost: two.test:22\r\n\r\n")
+            .await
+            .unwrap();
+        let mut reply = vec![0; 200];
+        let count = stream.read(&mut reply).await.unwrap();
+        let reply = String::from_utf8_lossy(&reply[..count]).into_owned();
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        assert!(before.elapsed().as_secs() < 5);
     });
 }

@@ -278,7 +278,7 @@ fn bodies_are_searched_when_asked_and_a_false_host_gets_nothing() {
         // A server without the right certificate is not spoken with.
         let mut lab = lab;
         let rules = vec!["api.test:8443".into()];
-        lab.tell(&ToEgress::Update { rules, learn: false }).await;
+        lab.tell(&ToEgress::Update { rules }).await;
         let mut stream =
             tls(&inside, "api.test", lab.dial(&format!("{WEB}:8443")).await).await.unwrap();
         let (status, text) =
@@ -416,5 +416,93 @@ fn net_18_idle_and_slow_connections_take_only_their_own_room() {
         )
         .await;
         assert!(reply.is_empty() || reply.starts_with(b"HTTP/1.1 4"));
+    });
+}
+
+/// A program that was told of HTTP/2 would ask everything over one connection, and wait where the host
+/// answers one by one.
+#[test]
+fn inside_is_spoken_what_the_host_speaks() {
+    in_lab(|| async {
+        let world = World::new();
+        let lab = Lab::with(with_secret(&world, false)).await;
+        lab.zone("api.test", &[&[WEB]]);
+        let api = world.serve(&format!("{WEB}:443"), &["api.test"]).await;
+        lab.ask("api.test.", RecordType::A).await;
+        let mut roots = RootCertStore::empty();
+        let ca = lab.ca.clone().unwrap();
+        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        let stream = lab.dial(&format!("{WEB}:443")).await;
+        let mut stream = tls(&connector, "api.test", stream).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        assert_eq!(get(&mut stream, "api.test", &format!("x: {PLACEHOLDER}\r\n")).await.0, 200);
+        assert!(api.lock().unwrap()[0].contains(VALUE));
+    });
+}
+
+/// Programs that run trust the authority they were told of; the process behind it may be another by now.
+#[test]
+fn the_authority_outlives_its_process() {
+    in_lab(|| async {
+        let world = World::new();
+        world.serve(&format!("{WEB}:443"), &["api.test"]).await;
+        let mut told = with_secret(&world, false);
+        told.hosts = [("api.test".to_owned(), vec![WEB.parse().unwrap()])].into();
+        let first = Lab::with(told.clone()).await;
+        let connector = trusting(first.ca.as_deref().unwrap());
+        for (key, works) in [(first.key.clone(), true), (None, false)] {
+            let next =
+                Lab::with(skep_types::EgressConfig { authority_key: key, ..told.clone() }).await;
+            next.ask("api.test.", RecordType::A).await;
+            let stream = next.dial(&format!("{WEB}:443")).await;
+            assert_eq!(tls(&connector, "api.test", stream).await.is_ok(), works);
+        }
+    });
+}
+
+#[test]
+fn a_secret_that_is_revoked_while_its_host_is_dialled_does_not_go_out() {
+    in_lab(|| async {
+        let world = World::new();
+        let mut lab = Lab::with(with_secret(&world, false)).await;
+        lab.zone("api.test", &[&[WEB]]);
+        lab.ask("api.test.", RecordType::A).await;
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{WEB}:443").parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let full = std::net::TcpStream::connect(format!("{WEB}:443")).unwrap();
+        let inside = trusting(lab.ca.as_deref().unwrap());
+        let stream = lab.dial(&format!("{WEB}:443")).await;
+        let client = tokio::spawn(async move {
+            let Ok(mut stream) = tls(&inside, "api.test", stream).await else { return };
+            let ask = format!("GET / HTTP/1.1\r\nHost: api.test\r\nx: {PLACEHOLDER}\r\n\r\n");
+            let _ = stream.write_all(ask.as_bytes()).await;
+            let _ = stream.read_u8().await;
+        });
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let revoked = lab.tell(&ToEgress::Revoke { name: "KEY".into() }).await;
+        assert!(matches!(revoked, FromEgress::Ack { .. }));
+        drop(full);
+        listener.accept().await.unwrap();
+        let (late, _) = listener.accept().await.unwrap();
+        let mut heard = String::new();
+        if let Ok(mut late) = world.acceptor(&["api.test"]).accept(late).await {
+            let mut room = [0; 4096];
+            while !heard.contains("\r\n\r\n")
+                && let Ok(count) = late.read(&mut room).await
+                && count > 0
+            {
+                heard.push_str(&String::from_utf8_lossy(&room[..count]));
+            }
+        }
+        assert!(!heard.contains(VALUE), "{heard}");
+        client.abort();
     });
 }

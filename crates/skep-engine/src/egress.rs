@@ -113,6 +113,11 @@ impl Engine {
     pub(crate) fn revoke_secret_of(&self, id: &SandboxId, name: &str) -> Result<u64, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         if !sandbox.policy.egress.secrets.iter().any(|secret| secret.name == name) {
+            if sandbox.policy.egress.secret_env.iter().any(|secret| secret.name == name) {
+                let message = format!("the plain value of `{name}` is inside already");
+                let hint = "what was given with `--secret-env` cannot be taken back";
+                return Err(Problem::new(Code::Refused, message).hint(hint));
+            }
             let message = format!("sandbox `{}` has no secret `{name}`", sandbox.name);
             return Err(Problem::new(Code::NotFound, message));
         }
@@ -150,6 +155,20 @@ pub(crate) fn check_policy(policy: &Policy) -> Result<(), Problem> {
         return Err(usage("`--publish` has nothing to do with `--net host`".into())
             .hint("a server inside listens on the host's own ports then"));
     }
+    let literals = RuleSet::parse(&egress.allow)
+        .map_err(|error| Problem::from_error(Code::Usage, &error))?
+        .literals()
+        .filter(|(address, _)| address.is_loopback())
+        .map(|(_, port)| port)
+        .collect::<Vec<_>>();
+    if let Some(port) =
+        egress.publish.iter().map(|port| port.inside).find(|port| literals.contains(port))
+    {
+        let message = format!("port {port} inside cannot be published and be the host's at once");
+        return Err(usage(message).hint(format!(
+            "a rule for a loopback address means the host's; publish another port, as in `--publish {port}:PORT`"
+        )));
+    }
     if let (Some(secret), false) = (egress.secrets.first(), policy.network == NetworkMode::Allow) {
         let message = format!("secret `{}` needs a way out", secret.name);
         return Err(
@@ -159,8 +178,10 @@ pub(crate) fn check_policy(policy: &Policy) -> Result<(), Problem> {
     let found = skep_policy::unreachable_secret(egress)
         .map_err(|error| Problem::from_error(Code::Usage, &error))?;
     if let Some((secret, host)) = found {
-        let message = format!("secret `{}` is for `{host}`, which no rule allows", secret.name);
-        return Err(usage(message).hint(format!("add `--allow {host}`")));
+        let message =
+            format!("secret `{}` is for `{host}`, which no rule allows in TLS", secret.name);
+        let hint = "a secret goes out only in TLS that is not passed unseen (`tcp://`)";
+        return Err(usage(message).hint(format!("add `--allow {host}`; {hint}")));
     }
     Ok(())
 }
@@ -185,7 +206,7 @@ fn changed_rules(now: &[String], change: &EgressChange) -> Result<Vec<String>, P
         }
         rules = kept;
         if rules.len() == before {
-            return Err(not_taken_away(text, &rules));
+            return Err(not_taken_away(text, now));
         }
     }
     for label in parse(&change.allow)?.labels() {

@@ -1,8 +1,9 @@
 //! The plain way to a host: its name is asked for, its address connected to, and a little is said.
 //!
 //! What is said depends on the port, because that is what the verdict depends on: a ClientHello on
-//! 443, a `HEAD` request elsewhere (which also a host that speaks something else ends or answers). An
-//! allowed host hears that much; a denied one hears nothing.
+//! 443, a `HEAD` request on 80, nothing elsewhere: what is spoken there is not known. An allowed host hears that
+//! much; a denied one hears nothing. The proxy ends a connection in the same way whether it refuses it or the host
+//! does not take it; which of the two it was it has said when it was asked ([`crate::proxy`]).
 
 use crate::{named, read_answer};
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
@@ -27,16 +28,35 @@ enum Seen {
     Host,
     /// The proxy did, with no.
     Refusal(&'static str),
+    /// The connection was ended without a word.
+    Ended(&'static str),
+    /// Nothing, and it is open.
+    Silence,
+    /// It is allowed, and nobody is there.
+    Dead,
     /// Nobody, though nobody said no.
     Nobody(String),
 }
 
-pub(crate) fn knock(host: &str, port: u16) -> EgressProbe {
+const DEAD: &str = "it is allowed, and nobody answers there";
+
+/// Tries it, knowing what the proxy said when it was asked for the same.
+pub(crate) fn knock(host: &str, port: u16, asked: &EgressProbe) -> EgressProbe {
     let seen = try_host(host, port)
         .unwrap_or_else(|error| Seen::Nobody(format!("the connection failed: {error}")));
+    let dead = asked.allowed == Some(true) && !asked.reached;
+    let seen = match seen {
+        Seen::Ended(_) if dead => Seen::Dead,
+        Seen::Ended(reason) => Seen::Refusal(reason),
+        Seen::Silence if dead => Seen::Dead,
+        Seen::Silence if asked.reached => Seen::Host,
+        Seen::Silence => Seen::Nobody("nothing was said, and nothing was heard".into()),
+        seen => seen,
+    };
     let (reached, allowed, reason) = match seen {
         Seen::Host => (true, Some(true), None),
         Seen::Refusal(reason) => (false, Some(false), Some(reason.to_owned())),
+        Seen::Dead | Seen::Ended(_) | Seen::Silence => (false, Some(true), Some(DEAD.to_owned())),
         Seen::Nobody(reason) => (false, None, Some(reason)),
     };
     EgressProbe {
@@ -63,6 +83,7 @@ fn try_host(host: &str, port: u16) -> io::Result<Seen> {
     let mut said = Vec::new();
     match &mut tls {
         Some(tls) => drop(tls.write_tls(&mut said)?),
+        None if port != 80 => {}
         None => {
             let target = named(host, port);
             let target = target.strip_suffix(":80").unwrap_or(&target);
@@ -73,18 +94,18 @@ fn try_host(host: &str, port: u16) -> io::Result<Seen> {
     let mut answer = [0; 4096];
     let got = stream.write_all(&said).and_then(|()| stream.read(&mut answer));
     Ok(match got {
-        Ok(0) => Seen::Refusal("the connection was ended"),
+        Ok(0) => Seen::Ended("the connection was ended"),
         Ok(length) => match tls {
             Some(tls) => judge_tls(tls, &answer[..length]),
             None => judge_http(&answer[..length]),
         },
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Seen::Host
+            Seen::Silence
         }
         Err(error)
             if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
         {
-            Seen::Refusal("the connection was reset")
+            Seen::Ended("the connection was reset")
         }
         Err(error) => return Err(error),
     })
@@ -119,9 +140,7 @@ fn judge_http(answer: &[u8]) -> Seen {
         Some(answer) if answer.by_proxy && answer.status == 403 => {
             Seen::Refusal("the request was refused")
         }
-        Some(answer) if answer.by_proxy && answer.status == 502 => {
-            Seen::Nobody("it is allowed, and nobody answers there".into())
-        }
+        Some(answer) if answer.by_proxy && answer.status == 502 => Seen::Dead,
         _ => Seen::Host,
     }
 }

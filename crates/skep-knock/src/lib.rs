@@ -2,7 +2,7 @@
 //!
 //! `skep net test` wants to know what a program inside would meet, and nobody outside can say that. So a
 //! process that wears what an exec wears tries each host twice: by asking the proxy for a connection, as any
-//! program may (`proxy`): the verdict is the proxy's own, with its reason, and nothing is sent to the host.
+//! program may (`proxy`): the verdict is the proxy's own, with its reason; it dials the host, and nothing is sent there.
 //! And like a program that knows nothing of proxies (`direct`): the name is asked for, the address
 //! connected to, and a little is said. Both verdicts are shown, so allow and deny are proven for both kinds.
 //!
@@ -39,7 +39,9 @@ impl Question {
     /// Tries everything, each in both ways, and tells what came of it in JSON.
     pub fn try_all(&self) -> Vec<u8> {
         let both = |(host, port): &(String, u16)| {
-            [proxy::knock(host, *port, self.proxy), direct::knock(host, *port)]
+            let asked = proxy::knock(host, *port, self.proxy);
+            let tried = direct::knock(host, *port, &asked);
+            [asked, tried]
         };
         let found: Vec<EgressProbe> = self.targets.iter().flat_map(both).collect();
         serde_json::to_vec(&found).unwrap_or_default()
@@ -64,6 +66,8 @@ struct Answer<'a> {
     status: u16,
     /// Whether the proxy wrote it.
     by_proxy: bool,
+    /// Whether the proxy will judge by what is said, and has dialled nobody yet.
+    later: bool,
     /// What follows the head.
     body: &'a [u8],
 }
@@ -77,5 +81,14 @@ fn read_answer(bytes: &[u8]) -> Option<Answer<'_>> {
         .headers
         .iter()
         .any(|header| header.name.eq_ignore_ascii_case("server") && header.value == b"skep");
-    Some(Answer { status: response.code?, by_proxy, body: bytes.get(length..).unwrap_or_default() })
+    let later = response
+        .headers
+        .iter()
+        .any(|header| header.name.eq_ignore_ascii_case("skep-verdict") && header.value == b"later");
+    Some(Answer {
+        status: response.code?,
+        by_proxy,
+        later,
+        body: bytes.get(length..).unwrap_or_default(),
+    })
 }

@@ -58,10 +58,14 @@ struct Refusal {
 }
 
 fn judge(answer: &[u8], probe: &mut EgressProbe) {
-    let Some(Answer { status, body, .. }) = read_answer(answer) else {
+    let Some(Answer { status, body, later, .. }) = read_answer(answer) else {
         probe.reason = Some("the proxy answered nothing".into());
         return;
     };
+    if status == 200 && later {
+        probe.reason = Some("it depends on the name that is said on the connection".into());
+        return;
+    }
     probe.reached = status == 200;
     probe.allowed = match status {
         200 | 502 | 503 | 504 => Some(true),
@@ -102,6 +106,8 @@ mod tests {
     fn answers_of_the_proxy() {
         let yes = judged("HTTP/1.1 200 OK\r\n\r\n");
         assert!(yes.reached && yes.allowed == Some(true));
+        let later = judged("HTTP/1.1 200 OK\r\nskep-verdict: later\r\n\r\n");
+        assert_eq!((later.reached, later.allowed), (false, None));
         let no = judged(
             "HTTP/1.1 403 Forbidden\r\n\r\n{\"error\":\"denied\",\"host\":\"a.test\",\"hint\":\"--allow a.test\"}",
         );

@@ -5,7 +5,7 @@
 //! the hosts that get it. For some names everybody uses, the hosts are known
 //! (`resources/secret-hosts.toml`).
 
-use crate::egress::{Host, Name, Rule, RuleError, RuleSet, Target, parse_port};
+use crate::egress::{Host, Name, Ports, Protocol, Rule, RuleError, RuleSet, Target, parse_port};
 use serde::Deserialize;
 use skep_types::{EgressPolicy, PlainSecret, PublishedPort, Secret, SecretSource, escape};
 use std::collections::BTreeMap;
@@ -105,12 +105,21 @@ pub fn unreachable_secret(policy: &EgressPolicy) -> Result<Option<(&Secret, &str
     let rules = RuleSet::parse(&policy.allow)?;
     for secret in &policy.secrets {
         for host in &secret.hosts {
-            if !rules.rules().any(|held| speaks_of(&held.rule, host)) {
+            if !rules.rules().any(|held| opens_tls(&held.rule) && speaks_of(&held.rule, host)) {
                 return Ok(Some((secret, host)));
             }
         }
     }
     Ok(None)
+}
+
+/// Whether TLS by this rule is looked into: bytes that pass unseen, and requests in the clear, get no secret.
+fn opens_tls(rule: &Rule) -> bool {
+    match rule.protocol {
+        Some(Protocol::Tls) => true,
+        Some(Protocol::Tcp | Protocol::Http) => false,
+        None => rule.ports != Ports::One(80),
+    }
 }
 
 fn speaks_of(rule: &Rule, host: &str) -> bool {

@@ -114,9 +114,16 @@ impl fmt::Debug for SecretValue {
     }
 }
 
-/// The only place that writes a value: for the pipe to the egress process.
+/// With [`expose_some`] the only place that writes a value: for the pipe to the egress process, and back.
 fn expose<S: Serializer>(value: &SecretValue, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(value.expose())
+}
+
+fn expose_some<S: Serializer>(
+    value: &Option<SecretValue>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.as_ref().map(SecretValue::expose).serialize(serializer)
 }
 
 /// A secret that is put in at the edge.
@@ -185,14 +192,16 @@ pub struct EgressConfig {
     pub resolvers: Vec<SocketAddr>,
     /// Secrets put in at the edge.
     pub secrets: Vec<EgressSecret>,
-    /// Let public hosts pass and log them, to learn which are needed.
-    pub learn: bool,
     /// Ask the keeper which exec a connection belongs to.
     pub attribute: bool,
     /// Limits.
     pub limits: EgressLimits,
     /// More certificate authorities (PEM) for servers, beside those of the host.
     pub extra_ca: String,
+    /// The key (PEM) of the sandbox's own authority, from a process before this one: programs that are
+    /// running trust it.
+    #[serde(serialize_with = "expose_some")]
+    pub authority_key: Option<SecretValue>,
 }
 
 /// From the keeper.
@@ -205,8 +214,6 @@ pub enum ToEgress {
     Update {
         /// All rules, not only the new ones.
         rules: Vec<String>,
-        /// As in [`EgressConfig`].
-        learn: bool,
     },
     /// Forget a secret: from now on its placeholder goes out as it is, and open connections to
     /// its hosts are cut.
@@ -233,6 +240,9 @@ pub enum FromEgress {
     Ready {
         /// The certificate of the sandbox's own authority (PEM), if there are secrets.
         ca: Option<String>,
+        /// Its key, for the next process.
+        #[serde(serialize_with = "expose_some")]
+        key: Option<SecretValue>,
     },
     /// Done.
     Ack {
@@ -308,6 +318,9 @@ pub struct EgressEntry {
     pub bytes_in: u64,
     /// To outside, in bytes.
     pub bytes_out: u64,
+    /// How many lines before this one are missing: the log is bounded, and so is what is written a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<u64>,
 }
 
 /// Yes or no.

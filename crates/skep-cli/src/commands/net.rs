@@ -1,10 +1,12 @@
 //! `skep net`: what a sandbox may reach, what it tried, and changes to it.
 
 use crate::arguments::{AfterDashes, Json};
+use crate::asking;
 use crate::context::Context;
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
 use crate::naming;
 use crate::render::egress;
+use crate::render::style::Style;
 use crate::tree::Run;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -44,7 +46,7 @@ enum What {
         /// Sandbox (default: the project's newest)
         #[arg(value_name = "NAME")]
         name: Option<String>,
-        /// Allow the proposed rules in this sandbox
+        /// Ask at the terminal, then allow the proposed rules in this sandbox
         #[arg(long)]
         apply: bool,
         #[command(flatten)]
@@ -176,6 +178,10 @@ fn change(context: &Context, words: &Words, direction: Direction) -> Outcome {
 
 fn apply(context: &Context, sandbox: &Sandbox, change: &EgressChange, json: Json) -> Outcome {
     let changed = context.api()?.change_egress(&sandbox.id, change)?;
+    for (text, rules) in egress::still_allowed(&change.deny, &changed.allow) {
+        let rules = rules.join("`, `");
+        context.output.warn(&format!("`{text}` can still be reached in part, by `{rules}`"));
+    }
     if json.json {
         context.output.document(&changed)?;
     } else {
@@ -234,11 +240,7 @@ fn learn(context: &Context, name: Option<&str>, apply_now: bool, json: Json) -> 
     let view = context.api()?.egress(&sandbox.id)?;
     let tried = egress::denied(&view);
     let add: Vec<&str> = tried.iter().filter_map(|denied| denied.rule.as_deref()).collect();
-    if apply_now {
-        let allow = add.iter().map(|rule| (*rule).to_owned()).collect();
-        return apply(context, &sandbox, &EgressChange { allow, deny: Vec::new() }, json);
-    }
-    if json.json {
+    if json.json && !apply_now {
         let name = sandbox.name.as_str();
         context.output.document(&Proposal {
             sandbox: name,
@@ -248,15 +250,43 @@ fn learn(context: &Context, name: Option<&str>, apply_now: bool, json: Json) -> 
         })?;
         return Ok(0);
     }
-    context.output.text(&proposal(&view, &tried, &add)?)?;
-    if !add.is_empty() {
-        context.output.say(&format!("skep net learn --apply {}   allows this", sandbox.name));
+    let shown = proposal(&view, &tried, &add);
+    let command = format!("skep net allow {} {}", sandbox.name, quoted(&add).join(" "));
+    if !apply_now {
+        context.output.text(&shown)?;
+        if !add.is_empty() {
+            context.output.say(&format!("{command}   allows this"));
+        }
+        return Ok(0);
     }
-    Ok(0)
+    if add.is_empty() {
+        context.output.say("there is nothing to allow");
+        return Ok(0);
+    }
+    // Programs inside choose what is proposed, and may go on choosing: only what somebody has seen is allowed.
+    if !asking::somebody(context) {
+        let message = "nobody is there to look at what would be allowed";
+        return Err(Problem::new(Code::Refused, message).hint(command).into());
+    }
+    context.output.say(shown.trim_end());
+    asking::ask(context, "allow this?", "nothing was allowed")?;
+    let allow = add.iter().map(|rule| (*rule).to_owned()).collect();
+    apply(context, &sandbox, &EgressChange { allow, deny: Vec::new() }, json)
+}
+
+/// As a shell reads them.
+fn quoted(rules: &[&str]) -> Vec<String> {
+    let plain = |rule: &&str| {
+        rule.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:/@".contains(&byte))
+    };
+    rules
+        .iter()
+        .map(|rule| if plain(rule) { (*rule).to_owned() } else { format!("'{rule}'") })
+        .collect()
 }
 
 /// A difference of the `[egress]` part of the user's settings, to be read and approved.
-fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> Result<String, Failure> {
+fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> String {
     let mut text = String::from("--- allowed now\n+++ proposed\n [egress]\n allow = [\n");
     for rule in &view.allow {
         let _ = writeln!(text, "   \"{rule}\",");
@@ -271,10 +301,9 @@ fn proposal(view: &EgressView, tried: &[egress::Denied], add: &[&str]) -> Result
     }
     text.push_str(" ]\n");
     for denied in tried.iter().filter(|denied| denied.rule.is_none()) {
-        let host = skep_types::escape::visible_text(denied.host.as_bytes());
-        let _ = writeln!(text, "# never reachable: {host}:{}", denied.port);
+        let _ = writeln!(text, "# by no rule: {}", egress::line(Style::PLAIN, denied));
     }
-    Ok(text)
+    text
 }
 
 fn revoke(context: &Context, words: &Words) -> Outcome {

@@ -62,6 +62,7 @@ type Zone = Arc<Mutex<HashMap<String, Vec<Vec<IpAddr>>>>>;
 pub struct Lab {
     pub control: UnixStream,
     pub ca: Option<String>,
+    pub key: Option<skep_types::SecretValue>,
     pub proxy: SocketAddr,
     pub asked: Arc<Mutex<Vec<String>>>,
     dns: SocketAddr,
@@ -120,6 +121,7 @@ impl Lab {
         let mut lab = Self {
             control: ours,
             ca: None,
+            key: None,
             proxy: proxy_at,
             asked,
             dns: dns_at,
@@ -130,7 +132,7 @@ impl Lab {
             _folder: folder,
         };
         match lab.tell(&ToEgress::Configure(config)).await {
-            FromEgress::Ready { ca } => lab.ca = ca,
+            FromEgress::Ready { ca, key } => (lab.ca, lab.key) = (ca, key),
             other => panic!("{other:?}"),
         }
         lab

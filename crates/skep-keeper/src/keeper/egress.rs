@@ -10,6 +10,7 @@ use crate::network::rules;
 use crate::protocol::{Reply, ToInit};
 use rustix::fd::AsFd;
 use skep_knock::Question;
+use skep_policy::egress::{RuleSet, added_rules};
 use skep_types::{ByteString, EgressDeath, FromEgress, ToEgress};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -48,12 +49,13 @@ struct Ruling {
 enum Asked {
     /// To serve again, after a death.
     Serve,
-    /// New rules, for a client.
-    Rules { client: u64, rules: Vec<String> },
+    /// New rules, for a client. Those from before, where the new ones only take away: they are what a
+    /// new process would get already.
+    Rules { client: u64, rules: Vec<String>, narrowed: Option<Vec<String>> },
     /// The old rules again, because of this, which a client is waiting to hear.
     Back { client: u64, failure: Failure },
     /// To forget a secret, for a client.
-    Revoke { client: u64, name: String },
+    Revoke { client: u64 },
 }
 
 impl Keeper<'_> {
@@ -110,15 +112,17 @@ impl Keeper<'_> {
         }
         let Some(egress) = &mut self.attendants.egress else { return };
         match (asked, message) {
-            (Asked::Serve, FromEgress::Ready { ca }) => {
+            (Asked::Serve, FromEgress::Ready { ca, key }) => {
+                egress.config.authority_key = key;
                 if egress.trust(ca.as_deref()).is_err() {
                     self.egress_died("its certificate could not be written");
                 }
             }
             (Asked::Serve, _) => self.egress_died("it refused what it was told"),
-            (Asked::Rules { client, rules }, FromEgress::Ack { cut }) => {
+            (Asked::Rules { client, rules, narrowed }, FromEgress::Ack { cut }) => {
                 let redirected = egress.redirect(&rules);
-                let before = std::mem::replace(&mut egress.config.rules, rules.clone());
+                let held = std::mem::replace(&mut egress.config.rules, rules.clone());
+                let before = narrowed.unwrap_or(held);
                 match redirected.and_then(|()| self.redirect_in_guest(&before, &rules)) {
                     Ok(true) => {
                         self.state.egress.ruling.push_back(Ruling { client, cut, before });
@@ -135,11 +139,18 @@ impl Keeper<'_> {
                 self.reply(client, &Err(failure));
                 self.egress_died("it did not take its old rules back");
             }
-            (Asked::Revoke { client, name }, FromEgress::Ack { cut }) => {
-                egress.config.secrets.retain(|secret| secret.name != name);
+            (Asked::Revoke { client }, FromEgress::Ack { cut }) => {
                 self.reply(client, &Ok(Reply::Reached { cut }));
             }
-            (Asked::Rules { client, .. } | Asked::Revoke { client, .. }, other) => {
+            (asked @ (Asked::Rules { .. } | Asked::Revoke { .. }), other) => {
+                let (client, before) = match asked {
+                    Asked::Rules { client, narrowed, .. } => (client, narrowed),
+                    Asked::Revoke { client } | Asked::Back { client, .. } => (client, None),
+                    Asked::Serve => return,
+                };
+                if let Some(before) = before {
+                    egress.config.rules = before;
+                }
                 let reason = match other {
                     FromEgress::Refused { message } => message,
                     other => format!("it answered {other:?}"),
@@ -181,7 +192,7 @@ impl Keeper<'_> {
         // Were this to fail too, loopback literals would lead to a proxy that refuses them.
         let _ = egress.redirect(&before);
         egress.config.rules.clone_from(&before);
-        let told = egress.tell(&ToEgress::Update { rules: before, learn: false });
+        let told = egress.tell(&ToEgress::Update { rules: before });
         match told {
             Ok(()) => {
                 self.state.egress.asked.push_back(Asked::Back { client, failure });
@@ -226,12 +237,23 @@ impl Keeper<'_> {
             let gone = || Failure::invalid(format!("the egress process is gone: {why}"));
             match asked {
                 Asked::Serve => {}
-                Asked::Rules { client, .. } | Asked::Revoke { client, .. } => {
-                    self.reply(client, &Err(gone()));
-                }
+                // It is gone with all its connections, and whoever comes after it gets what is left: that is
+                // what was asked for.
+                Asked::Rules { client, rules, narrowed: Some(_) } => self.narrowed(client, &rules),
+                Asked::Revoke { client } => self.reply(client, &Ok(Reply::Reached { cut: 0 })),
+                Asked::Rules { client, .. } => self.reply(client, &Err(gone())),
                 Asked::Back { client, failure } => self.reply(client, &Err(failure)),
             }
         }
+    }
+
+    /// Rules were taken away while there was no process: the namespace follows, as far as it can. What it
+    /// still leads to the doors is refused there.
+    fn narrowed(&mut self, client: u64, rules: &[String]) {
+        if let Some(egress) = &mut self.attendants.egress {
+            let _ = egress.redirect(rules);
+        }
+        self.reply(client, &Ok(Reply::Reached { cut: 0 }));
     }
 
     /// For whoever asks later: `skep show` and `skep net` say it, and an event tells it.
@@ -247,14 +269,22 @@ impl Keeper<'_> {
         if let Some(Err(failure)) = possible {
             return self.reply(client, &Err(failure));
         }
-        let message = ToEgress::Update { rules: rules.clone(), learn: false };
-        self.ask_egress(client, &message, Asked::Rules { client, rules });
+        let message = ToEgress::Update { rules: rules.clone() };
+        // What only takes away is so from now on, whatever becomes of the process.
+        let narrowed = self.attendants.egress.as_mut().and_then(|egress| {
+            only_narrows(&egress.config.rules, &rules)
+                .then(|| std::mem::replace(&mut egress.config.rules, rules.clone()))
+        });
+        self.ask_egress(&message, Asked::Rules { client, rules, narrowed });
     }
 
-    /// A client wants a secret to be forgotten.
+    /// A client wants a secret to be forgotten. From now on it is: a process that comes later does not
+    /// hear of it.
     pub(super) fn operate_revoke(&mut self, client: u64, name: String) {
-        let message = ToEgress::Revoke { name: name.clone() };
-        self.ask_egress(client, &message, Asked::Revoke { client, name });
+        if let Some(egress) = &mut self.attendants.egress {
+            egress.config.secrets.retain(|secret| secret.name != name);
+        }
+        self.ask_egress(&ToEgress::Revoke { name }, Asked::Revoke { client });
     }
 
     /// A client wants to know what is reached from inside; init finds out.
@@ -274,17 +304,36 @@ impl Keeper<'_> {
         self.reply(client, &sent.map(|()| Reply::Done));
     }
 
-    fn ask_egress(&mut self, client: u64, message: &ToEgress, asked: Asked) {
+    fn ask_egress(&mut self, message: &ToEgress, asked: Asked) {
         let told = match &self.attendants.egress {
             Some(egress) => egress.tell(message).step(|| "tell the egress process".into()),
             None => Err(Failure::invalid("this sandbox runs without `--net allow`")),
         };
-        match told {
-            Ok(()) => {
+        match (told, asked) {
+            (Ok(()), asked) => {
                 self.state.egress.asked.push_back(asked);
                 self.state.egress.answer_by.get_or_insert(Instant::now() + PATIENCE);
             }
-            Err(failure) => self.reply(client, &Err(failure)),
+            // There is no process, or none that listens: the next one gets what is left.
+            (Err(_), Asked::Rules { client, rules, narrowed: Some(_) }) => {
+                self.narrowed(client, &rules);
+                self.end_what_does_not_listen();
+            }
+            (Err(_), Asked::Revoke { client }) if self.attendants.egress.is_some() => {
+                self.reply(client, &Ok(Reply::Reached { cut: 0 }));
+                self.end_what_does_not_listen();
+            }
+            (Err(failure), Asked::Rules { client, .. } | Asked::Revoke { client }) => {
+                self.reply(client, &Err(failure));
+            }
+            (Err(_), Asked::Serve | Asked::Back { .. }) => {}
+        }
+    }
+
+    fn end_what_does_not_listen(&mut self) {
+        let listens = self.attendants.egress.as_ref().is_none_or(|egress| egress.pid().is_none());
+        if !listens {
+            self.egress_died("it does not listen");
         }
     }
 
@@ -301,6 +350,14 @@ impl Keeper<'_> {
         let edge = edge.map(|secret| (secret.name.clone(), secret.placeholder.as_str().into()));
         let plain = self.spec.secrets.plain.iter();
         edge.chain(plain.map(|(name, value)| (name.clone(), value.expose().into()))).collect()
+    }
+}
+
+/// Whether rules allow nothing that others do not. Such as cannot be read narrow nothing.
+fn only_narrows(before: &[String], rules: &[String]) -> bool {
+    match (RuleSet::parse(before), RuleSet::parse(rules)) {
+        (Ok(before), Ok(rules)) => added_rules(&before, &rules).is_empty(),
+        _ => false,
     }
 }
 

@@ -42,10 +42,10 @@ pub fn egress_config(spec: &RunSpec) -> Result<EgressConfig, Failure> {
         hosts,
         resolvers,
         secrets: secrets(spec)?,
-        learn: false,
         attribute: true,
         limits: EgressLimits::default(),
         extra_ca,
+        authority_key: None,
     })
 }
 

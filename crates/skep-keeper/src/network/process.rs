@@ -70,6 +70,22 @@ impl Drop for Running {
     }
 }
 
+/// How long it may take to write down what its connections were.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// With the sandbox: told by the end of its socket, so that every connection gets its line in the log; if
+/// that takes too long, by a signal.
+impl Drop for Egress {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running
+            && rustix::net::shutdown(&running.control, rustix::net::Shutdown::Write).is_ok()
+        {
+            let deadline = Instant::now() + LAST_PATIENCE;
+            let _ = wait_on(running.child.pidfd.as_fd(), PollFlags::IN, deadline);
+        }
+    }
+}
+
 impl Egress {
     /// Leads the sandbox's connections to its doors. The process behind them is started too, but
     /// serves nobody before it is told what it may.
@@ -138,7 +154,10 @@ impl Egress {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.hear().step(|| "hear of the egress process".into())? {
-                Some(FromEgress::Ready { ca }) => return self.trust(ca.as_deref()),
+                Some(FromEgress::Ready { ca, key }) => {
+                    self.config.authority_key = key;
+                    return self.trust(ca.as_deref());
+                }
                 Some(FromEgress::Refused { message }) => {
                     return Err(Failure::invalid(format!("egress: {message}")));
                 }

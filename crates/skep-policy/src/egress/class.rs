@@ -45,18 +45,21 @@ impl AddressClass {
 }
 
 /// Addresses under which clouds serve credentials to whoever asks from the machine.
-const METADATA_V4: [Ipv4Addr; 7] = [
+const METADATA_V4: [Ipv4Addr; 8] = [
     Ipv4Addr::new(169, 254, 169, 254), // AWS, Google, Azure, most others
     Ipv4Addr::new(169, 254, 170, 2),   // AWS container credentials
     Ipv4Addr::new(169, 254, 170, 23),  // AWS pod identity
     Ipv4Addr::new(169, 254, 0, 23),    // Tencent
+    Ipv4Addr::new(169, 254, 42, 42),   // Scaleway
     Ipv4Addr::new(100, 100, 100, 200), // Alibaba
     Ipv4Addr::new(192, 0, 0, 192),     // Oracle
     Ipv4Addr::new(168, 63, 129, 16),   // Azure's wire server
 ];
-const METADATA_V6: [Ipv6Addr; 3] = [
+const METADATA_V6: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), // AWS
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),  // AWS pod identity
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),   // Scaleway
+    Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1), // Linode
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),  // Google
 ];
 const METADATA_NAMES: [&str; 5] = [

@@ -21,7 +21,6 @@ pub struct LabelledRule {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleSet {
     rules: Vec<LabelledRule>,
-    learn: bool,
 }
 
 /// What somebody inside wants.
@@ -66,9 +65,6 @@ impl Verdict {
     }
 }
 
-/// The rule named in the log when a learning run lets something pass.
-pub const LEARN: &str = "learn";
-
 impl RuleSet {
     /// Reads rules and presets (`@name`), as a person writes them. All or nothing.
     pub fn parse<T: AsRef<str>>(texts: &[T]) -> Result<Self, RuleError> {
@@ -84,13 +80,7 @@ impl RuleSet {
                 rules.push(LabelledRule { label: rule.to_string(), rule });
             }
         }
-        Ok(Self { rules, learn: false })
-    }
-
-    /// The same rules, for a run that lets public hosts pass in order to learn which it needs.
-    pub fn learning(mut self, learn: bool) -> Self {
-        self.learn = learn;
-        self
+        Ok(Self { rules })
     }
 
     /// The rules.
@@ -100,7 +90,7 @@ impl RuleSet {
 
     /// Whether nothing can pass.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && !self.learn
+        self.rules.is_empty()
     }
 
     /// The canonical texts, presets by name, each once, in order: what is stored and shown.
@@ -130,7 +120,6 @@ impl RuleSet {
         }
         match self.rules.iter().find(|labelled| labelled.rule.names(name)) {
             Some(labelled) => allow(labelled),
-            None if self.learn => Verdict::Allow { rule: LEARN.into() },
             None => Verdict::deny(
                 reason::NOT_ALLOWED,
                 format!("no rule allows `{name}`; `--allow {name}` would"),
@@ -199,9 +188,6 @@ impl RuleSet {
                 }
             }
         }
-        if self.learn {
-            return Verdict::Allow { rule: LEARN.into() };
-        }
         refuse(question, named, right_port)
     }
 
@@ -229,13 +215,15 @@ fn metadata() -> Verdict {
 
 fn near(reason: &'static str, address: IpAddr, port: Option<u16>) -> Verdict {
     let host = Host::Address(address);
-    let port = port.map_or_else(|| "PORT".to_owned(), |port| port.to_string());
-    Verdict::deny(
-        reason,
-        format!(
-            "`{host}` is not a public address ({reason}); `--allow {host}:{port}` would allow it"
-        ),
-    )
+    // There are addresses that no rule may name: nobody's, and many at once.
+    let cure = match Rule::parse(&format!("{host}:{}", port.unwrap_or(1))) {
+        Ok(_) => {
+            let port = port.map_or_else(|| "PORT".to_owned(), |port| port.to_string());
+            format!("`--allow {host}:{port}` would allow it")
+        }
+        Err(_) => "no rule can allow it".to_owned(),
+    };
+    Verdict::deny(reason, format!("`{host}` is not a public address ({reason}); {cure}"))
 }
 
 fn refuse(question: &Question<'_>, named: bool, right_port: bool) -> Verdict {

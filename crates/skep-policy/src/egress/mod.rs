@@ -24,7 +24,7 @@ pub mod reason;
 mod rule;
 
 pub use class::{AddressClass, classify, is_metadata_name};
-pub use decide::{LEARN, LabelledRule, Question, RuleSet, Verdict};
+pub use decide::{LabelledRule, Question, RuleSet, Verdict};
 pub use host::{Host, HostError, Name, parse_port};
 pub use narrowing::{added_rules, covers};
 pub use placeholder::{SHORTEST, placeholder};

@@ -46,6 +46,8 @@ pub const TOO_MANY: &str = "too-many-connections";
 pub const TIMEOUT: &str = "timeout";
 /// The rules changed while the connection was open.
 pub const NARROWED: &str = "rules-changed";
+/// It was open when this line was written; another follows at its end.
+pub const OPEN: &str = "open";
 /// There is no policy.
 pub const NO_POLICY: &str = "no-policy";
 /// The certificate of the server could not be verified.
