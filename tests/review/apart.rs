@@ -247,3 +247,43 @@ fn ignored_work_written_after_the_approval_is_kept() {
         assert_ne!(lab.skep(["rm", "i"]).run().code(), 0);
     });
 }
+
+/// A directory of ignored files that gives way to something else would take them along, unshown.
+#[test]
+fn ignored_files_below_what_takes_their_place_are_not_lost_unsaid() {
+    for_both(|lab| {
+        lab.write(".gitignore", "data/\n*.log\n");
+        lab.write("data/db", "the user's\n");
+        lab.write("data/sub/db2", "the user's\n");
+        lab.write("t/a", "a\n");
+        lab.write("t/x.log", "the user's\n");
+        lab.write("f", "old\n");
+        super::desk::repository(lab);
+        for (work, path, lost) in [
+            ("rm -r data; echo file > data", "data", "data/db"),
+            ("rm -r t; ln -s f t", "t", "t/x.log"),
+        ] {
+            lab.worked("s", &format!("{work}; echo new > f"));
+            for line in [&["approve", "s"][..], &["approve", "s", "--json"]] {
+                let ran = lab.without_effect(lab.skep(line));
+                assert_eq!(ran.code(), 4, "{}", ran.describe());
+                assert!(ran.errors().contains(lost), "{}", ran.describe());
+            }
+            lab.approve(&["s", "f"]);
+            // With a word they are shown, and go.
+            let ran = lab.skep(["approve", "s", "--ignored"]).run().ok();
+            assert!(ran.errors().contains(lost), "{}", ran.describe());
+            let shown = ran.errors().lines().filter(|line| line.starts_with("  ")).count();
+            assert!(
+                ran.errors().contains(&format!("applied {shown} changes")),
+                "{}",
+                ran.describe()
+            );
+            assert!(!lab.project.join(lost).exists());
+            lab.skep(["undo"]).run().ok();
+            assert!(lab.project.join(lost).exists() && lab.project.join(path).is_dir());
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+            lab.write("f", "old\n");
+        }
+    });
+}

@@ -87,6 +87,80 @@ fn a_digest_is_refused_when_the_project_moved_since_it_was_shown() {
     });
 }
 
+/// A look that shows nobody the change set makes no merge reviewed: not skep's own, whatever it is for.
+#[test]
+fn a_look_that_nobody_sees_does_not_count() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        lab.write("sub/g", "old\n");
+        lab.worked("s", "sed -i s/2/two/ f; echo new > sub/g");
+        lab.worked("t", "echo t > t");
+        let reviewed = digest(lab);
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+        let below = lab.project.join("sub");
+        let approve = || {
+            let line = ["approve", "s", "../f", "--digest", &reviewed];
+            let ran = lab.without_effect(lab.skep(line).directory(&below));
+            assert_eq!(ran.code(), 4, "{}", ran.describe());
+            assert!(ran.errors().contains("the project moved"), "{}", ran.describe());
+        };
+        approve();
+        let looks = [
+            &["compare", "s", "t"][..],
+            &["reject", "s", "nosuch"],
+            &["diff", "s", "g"],
+            &["diff", "s", "--name-only"],
+            &["conflicts", "s"],
+            &["show", "s"],
+            &["approve", "s", "--dry-run", "--digest", &reviewed],
+        ];
+        for look in looks {
+            lab.skep(look).directory(&below).run();
+            approve();
+        }
+        // An approval without a digest says of a merge before it makes it.
+        let said = lab.skep(["approve", "s", "f", "--dry-run"]).run().ok();
+        assert!(said.errors().contains("! drift     f"), "{}", said.describe());
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nNINE\n");
+        approve();
+        lab.skep(["diff", "s"]).run().ok();
+        lab.skep(["approve", "s", "../f", "--digest", &reviewed]).directory(&below).run().ok();
+        assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n4\n5\n6\n7\n8\nNINE\n");
+    });
+}
+
+/// With a digest or without: what is applied is said, in the same words.
+#[test]
+fn an_approval_by_digest_says_what_it_applies() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.worked(
+            "s",
+            "echo new > f; echo '{}' > package.json; mkdir shut; echo 1 > shut/x; chmod 500 shut",
+        );
+        let reviewed = digest(lab);
+        let shown = |line: &[&str]| {
+            let ran = lab.skep(["approve", "s", "--dry-run"]).args(line).run().ok();
+            ran.errors()
+        };
+        let without = shown(&[]);
+        assert_eq!(shown(&["--digest", &reviewed]), without);
+        for said in
+            ["modified f  +1 -1", "! note      package.json", "mode 0500", "4 changes to apply"]
+        {
+            assert!(without.contains(said), "{said}: {without}");
+        }
+        let ran = lab.skep(["approve", "s", "--digest", &reviewed]).run().ok();
+        for said in ["modified f  +1 -1", "applied 4 changes"] {
+            assert!(ran.errors().contains(said), "{said}: {}", ran.describe());
+        }
+        // Another digest: nothing is shown as if it were applied.
+        let ran = lab.skep(["approve", "s", "--digest", &reviewed]).run();
+        assert_eq!(ran.code(), 4, "{}", ran.describe());
+        assert!(!ran.errors().contains("to apply"), "{}", ran.describe());
+    });
+}
+
 /// A program inside that writes in bursts; every file of one round carries the same number, twice.
 /// Between bursts it rests for about as long as a look and an approval take, or as it is told.
 const WRITER: &str = r#"

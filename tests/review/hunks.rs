@@ -379,3 +379,40 @@ fn an_empty_path_is_no_path_and_never_everything() {
         assert_eq!(lab.diff("s")["changes"].as_array().unwrap().len(), 0);
     });
 }
+
+/// In a part that came with an approval, an id goes on meaning the place it was read at.
+#[test]
+fn an_id_in_a_part_that_was_approved_stays_at_its_place() {
+    for_both(|lab| {
+        let lines =
+            |from: u32, to: u32| (from..to).map(|n| format!("line {n}\n")).collect::<String>();
+        lab.write("f", lines(0, 40));
+        let section = "[section]\na\nb\nc\nd\nVALUE\ne\nf\ng\nh\n";
+        lab.tool("block", lines(0, 10) + &section.repeat(4) + &lines(10, 40));
+        lab.up("s");
+        lab.inside("s", "cat /tools/block > f; echo end >> f");
+        let first = hunks(&lab.diff("s"), None);
+        assert_eq!(first.len(), 2, "{first:?}");
+        lab.approve(&["s", "--hunk", &first[0].id]);
+        let edit = |which: &str| {
+            let script = format!(
+                "awk '/VALUE|OTHER/ {{ n++; $0 = index(\"{which}\", n) ? \"OTHER\" : \"VALUE\" }} {{ print }}' f > /tmp/f; cat /tmp/f > f"
+            );
+            lab.inside("s", &script);
+            hunks(&lab.diff("s"), Some("f"))
+        };
+        let both = edit("13");
+        assert_eq!(both.len(), 3, "{both:?}");
+        let third = edit("3");
+        assert_eq!(third.len(), 2, "{third:?}");
+        assert_eq!(third[0].id, both[1].id, "the same change at the same place");
+        assert_eq!(third[1].id, first[1].id, "and what was not taken");
+        let ran = lab.skep(["approve", "s", "--hunk", &both[0].id]).run();
+        assert_ne!(ran.code(), 0, "{}", ran.describe());
+        lab.approve(&["s", "--hunk", &both[1].id]);
+        let text = String::from_utf8(lab.bytes("f")).unwrap();
+        let values: Vec<&str> =
+            text.lines().filter(|line| ["VALUE", "OTHER"].contains(line)).collect();
+        assert_eq!(values, ["VALUE", "VALUE", "OTHER", "VALUE"]);
+    });
+}

@@ -1,7 +1,10 @@
 //! The review: what is shown is what is taken over, and nothing of anybody's is lost on the way.
 
 mod apart;
+mod attention;
+mod attribution;
 mod carried;
+mod commit;
 mod copy;
 mod cost;
 mod crash;

@@ -200,3 +200,61 @@ fn a_directory_that_went_by_an_approval_is_the_users_again() {
         assert_eq!(read_inside(lab, "d/a"), "the user's\n");
     });
 }
+
+/// What was written and not settled yet counts all the same: the user's lines do not become the agent's.
+#[test]
+fn crash_3_a_rebase_or_reject_that_dies_gives_the_agent_nothing_of_the_users() {
+    for_both(|lab| {
+        let lines = |changed: &[(u32, &str)]| {
+            let line = |n: u32| {
+                let other = changed.iter().find(|(at, _)| *at == n);
+                other.map_or(format!("line {n}\n"), |(_, text)| format!("{text}\n"))
+            };
+            (0..40).map(line).collect::<String>()
+        };
+        for verb in [&["rebase", "s"][..], &["reject", "s", "f"]] {
+            for running in [true, false] {
+                lab.write("f", lines(&[]));
+                lab.up("s");
+                lab.inside("s", "sed -i 's/^line 5$/AGENT/' f");
+                if !running {
+                    lab.skep(["stop", "s"]).run().ok();
+                }
+                lab.write("f", lines(&[(30, "USER")]));
+                let ran = lab.skep(verb).env("SKEP_FAILPOINT", "settle.written=kill").run();
+                assert_ne!(ran.code(), 0, "{}", ran.describe());
+                let diff = lab.diff("s");
+                assert!(!diff["changes"].to_string().contains("USER"), "{verb:?}: {diff}");
+                // The user takes it back, and it stays so.
+                lab.write("f", lines(&[]));
+                let _ = lab.skep(["rebase", "s"]).run();
+                let _ = lab.skep(["approve", "s"]).run();
+                let text = String::from_utf8(lab.bytes("f")).unwrap();
+                assert!(!text.contains("USER"), "{verb:?}: {text}");
+                lab.skep(["rm", "--discard", "s"]).run().ok();
+            }
+        }
+    });
+}
+
+/// The bytes that a rejection brings in are those whose base it notes, whoever saves at that moment.
+#[test]
+fn a_save_during_a_reject_does_not_become_the_agents() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n");
+        lab.up("s");
+        lab.inside("s", "sed -i s/2/two/ f");
+        let held = crate::harness::Held::at(lab.skep(["reject", "s", "f"]), &["settle.opened"]);
+        // In place, as an editor that keeps the inode does.
+        lab.write("f", "1\n2\n3\nUSER\n");
+        let output = held.go_on();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains("saved meanwhile"), "{said}");
+        lab.skep(["reject", "s", "f"]).run().ok();
+        let diff = lab.diff("s");
+        assert!(diff["changes"].as_array().unwrap().is_empty(), "{diff}");
+        lab.write("f", "1\n2\n3\n");
+        assert!(lab.diff("s")["changes"].as_array().unwrap().is_empty());
+    });
+}

@@ -91,8 +91,10 @@ fn diff_13_gits_own_files_need_a_word_of_their_own() {
                 );
                 refused(lab, &[]);
                 refused(lab, &["--", path]);
-                // A word for something else is none for this.
-                refused(lab, &["--allow-risky", "plain"]);
+                // A word for something else is none for this, but a mistake.
+                let line = ["approve", "s", "--allow-risky", "plain"];
+                let ran = lab.without_effect(lab.skep(line));
+                assert_eq!(ran.code(), 2, "{}", ran.describe());
                 lab.approve(&["s", "--", "plain"]);
                 assert_eq!(lab.bytes("plain"), b"new\n");
                 lab.approve(&["s", "--allow-risky", path]);
@@ -177,7 +179,7 @@ fn diff_10_links_are_applied_as_links_and_never_followed() {
         assert!(!diff.to_string().contains("secret\\n"), "the target was read");
         refused(lab, &[]);
         let mut line = vec!["s"];
-        for (name, _, _) in links {
+        for (name, _, _) in links.iter().filter(|(_, _, leaves)| *leaves) {
             line.extend(["--allow-risky", name]);
         }
         line.extend(["--allow-risky", "into-git"]);
@@ -334,5 +336,57 @@ fn diff_13_what_is_blocked_is_taken_only_by_its_own_path() {
         lab.approve(&[&["s"][..], &both].concat());
         assert!(lab.project.join(".git/hooks/pre-commit").exists());
         assert_eq!(lab.bytes(".git/refs/heads/main"), before, "git's own is not taken along");
+    });
+}
+
+/// A word for something risky that is not there is a mistake, and named.
+#[test]
+fn a_word_for_nothing_risky_is_an_error() {
+    for_both(|lab| {
+        lab.write("plain", "old\n");
+        lab.worked("s", "echo 'echo hi' > .envrc; echo new > plain; mkdir d; echo n > d/n");
+        for word in [".envcr", "plain", "d", "d/n"] {
+            let line = ["approve", "s", "--allow-risky", ".envrc", "--allow-risky", word];
+            let ran = lab.without_effect(lab.skep(line));
+            assert_eq!(ran.code(), 2, "{word}: {}", ran.describe());
+            assert!(ran.errors().contains(&format!("--allow-risky {word}`")), "{}", ran.describe());
+        }
+        // A glob speaks of whatever there is.
+        lab.approve(&["s", "--allow-risky", ".env*", "--allow-risky", "d/*"]);
+        assert_eq!(lab.bytes("plain"), b"new\n");
+    });
+}
+
+/// Of changes of one class, those that hide something come first, in every output for people; a list
+/// for programs says the risk beside it.
+#[test]
+fn what_hides_something_is_shown_first() {
+    for_both(|lab| {
+        lab.write("a.txt", "old\n");
+        lab.tool("evil", "x\u{202e}y\n");
+        lab.worked(
+            "s",
+            "echo new > a.txt; echo '{}' > package.json; echo 'all:' > Makefile; cat /tools/evil > z.txt; \
+             echo 'echo hi' > zz.envrc; mv zz.envrc .envrc",
+        );
+        let order = |text: &str| {
+            let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
+            let all = [".envrc", "z.txt", "Makefile", "package.json"].map(at);
+            assert!(all.is_sorted(), "{text}");
+        };
+        for line in [&["diff", "s"][..], &["diff", "s", "--stat"]] {
+            let text = lab.skep(line).run().ok().text();
+            order(&text);
+            // The list of changes below the risks has the same order, what is plain behind it.
+            let (_, below) = text.rsplit_once("! note").unwrap();
+            let (_, below) = below.split_once('\n').unwrap();
+            order(below);
+            assert!(below.find("a.txt") > below.find("package.json"), "{text}");
+        }
+        let listed = lab.skep(["diff", "s", "--name-only"]).run().ok();
+        assert_eq!(listed.text(), ".envrc\nMakefile\na.txt\npackage.json\nz.txt");
+        order(&listed.errors());
+        let before = lab.skep(["approve", "s", "--dry-run", "--allow-risky", ".envrc"]).run().ok();
+        order(&before.errors());
     });
 }

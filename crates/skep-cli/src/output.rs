@@ -97,7 +97,7 @@ impl Output {
     /// One JSON document on standard output.
     pub(crate) fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
         self.pieces(|out| {
-            serde_json::to_writer_pretty(&mut *out, value)?;
+            serde_json::to_writer_pretty(PlainJson(&mut *out), value)?;
             out.write_all(b"\n")
         })
     }
@@ -195,6 +195,26 @@ impl Output {
             Ok(text) => self.always(&plain_json(&text)),
             Err(_) => self.always(&problem.message),
         }
+    }
+}
+
+/// Writes JSON as it comes, with what a terminal would act on made plain. The serializer hands over
+/// text in whole characters, and only strings have any that are not plain.
+struct PlainJson<'a>(&'a mut dyn Write);
+
+impl Write for PlainJson<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(piece) {
+            Ok(text) if !piece.is_ascii() || piece.contains(&0x7f) => {
+                self.0.write_all(plain_json(text).as_bytes())?;
+            }
+            _ => self.0.write_all(piece)?,
+        }
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

@@ -459,6 +459,15 @@ pub(crate) fn first_spec<'a>(
     }
 }
 
+/// What becomes of a change set that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// It is shown, in full: an approval of its digest may merge with what the project has now.
+    Shown,
+    /// Nobody sees all of it: it serves a command of another kind.
+    Worked,
+}
+
 /// Everything the edges may ask.
 pub trait Api {
     /// Creates a sandbox and starts it.
@@ -497,7 +506,7 @@ pub trait Api {
     fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
         // Stopped first: what is looked at then cannot change any more.
         self.stop(id)?;
-        let changes = self.diff(id)?;
+        let changes = self.diff(id, Look::Worked)?;
         let removal = disposal.goes(&changes).then(|| self.remove(id, disposal.discard));
         Ok(SettledRun { changes, removal })
     }
@@ -514,7 +523,7 @@ pub trait Api {
     fn kill(&self, exec: &ExecId, signal: i32) -> Answer<()>;
 
     /// What a sandbox changed.
-    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet>;
+    fn diff(&self, id: &SandboxId, look: Look) -> Answer<ChangeSet>;
     /// Takes a selection over.
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport>;
     /// Drops a selection from the sandbox.

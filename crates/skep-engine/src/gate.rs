@@ -7,7 +7,7 @@
 
 use crate::create::{find_hidden, self_identity};
 use crate::problems::OrProblem;
-use crate::review::write_all;
+use crate::review::{Bytes, write_all};
 use crate::{Engine, naming};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
@@ -104,7 +104,7 @@ impl Engine {
         // The ports are taken by the sandbox that is checked.
         spec.policy.egress.publish.clear();
         provider.start(&spec).or_problem()?;
-        write_all(provider, &spec, writes(plan))?;
+        write_all(provider, &spec, writes(plan), Bytes::AsTheyAre)?;
         let limits = &check.policy.limits;
         let exec = ExecSpec {
             argv: ["/bin/sh", "-c", command].map(Into::into).into(),

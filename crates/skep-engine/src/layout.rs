@@ -76,6 +76,16 @@ impl Layout {
         self.sandbox(id).join("stilled")
     }
 
+    /// What is about to be written through the view, with the bases that belong to it.
+    pub fn settling(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("settling.json")
+    }
+
+    /// When skep itself wrote into the sandbox.
+    pub fn own_writes(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("own-writes")
+    }
+
     /// What the project had, where it was shown that an approval would merge.
     pub fn shown(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("shown")

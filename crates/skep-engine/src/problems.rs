@@ -99,6 +99,9 @@ fn plan_problem(error: &PlanError) -> Problem {
         PlanError::Derive(error) => derive_problem(error),
         PlanError::Stale { .. } => Problem::from_error(Code::Conflict, error)
             .hint("nothing was changed; look at it again with `skep diff`"),
+        PlanError::Depends { .. } => Problem::from_error(Code::Conflict, error).hint(
+            "nothing was changed; name it too, or `skep reject` what cannot be taken without it",
+        ),
         PlanError::NothingMatches(_) => Problem::from_error(Code::NotFound, error)
             .hint("`skep diff --name-only` lists what changed"),
         PlanError::UnknownHunk(_) => Problem::from_error(Code::NotFound, error)

@@ -97,9 +97,9 @@ pub use outward::{
     OutwardError, canonical_rules, parse_plain_secret, parse_published_port, parse_secret,
     unreachable_secret, with_own_presets,
 };
-pub use pattern::PatternError;
+pub use pattern::{PatternError, is_wild};
 pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
-pub use risk::{ChangeFacts, RiskEntry, RiskTable};
+pub use risk::{ChangeFacts, RiskEntry, RiskTable, TEXT_NOT_SHOWN, hides};
 pub use selector::PathSelector;
 pub use settings::{Quota, Retention, Settings, SettingsError, Sources, StoreSettings};
 pub use system_secrets::{NameMatch, SystemSecret, SystemSecretsError, system_secrets};

@@ -80,7 +80,7 @@ fn normalise(text: &str, reach: Reach) -> Result<Normal, PatternError> {
 }
 
 /// Whether a text holds a character that a pattern gives a meaning to.
-pub(crate) fn is_wild(text: &str) -> bool {
+pub fn is_wild(text: &str) -> bool {
     text.contains(['*', '?', '[', '{', '\\'])
 }
 

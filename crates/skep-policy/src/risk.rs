@@ -15,6 +15,30 @@ use std::sync::LazyLock;
 
 const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/risky-paths.json"));
 
+const LINK_DECEIVES: &str = "invisible or bidirectional characters in the link's target";
+const NAME_DECEIVES: &str = "invisible or bidirectional characters in the name";
+const NAME_CONTROLS: &str = "control characters in the name";
+const NAME_UNREADABLE: &str = "the name is not valid UTF-8";
+const TEXT_DECEIVES: &str = "invisible or bidirectional characters in the content";
+const TEXT_ESCAPES: &str = "terminal escape sequences in the content";
+/// Why a text is not shown that a shell would run all the same.
+pub const TEXT_NOT_SHOWN: &str = "is text with NUL bytes in it: its content is not shown";
+
+/// Whether a reason is that something looks like another thing, or is not seen at all. Such a change
+/// comes first in its class.
+pub fn hides(reason: &str) -> bool {
+    [
+        LINK_DECEIVES,
+        NAME_DECEIVES,
+        NAME_CONTROLS,
+        NAME_UNREADABLE,
+        TEXT_DECEIVES,
+        TEXT_ESCAPES,
+        TEXT_NOT_SHOWN,
+    ]
+    .contains(&reason)
+}
+
 /// What is known of a change beyond the change itself. The default knows nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChangeFacts<'a> {
@@ -244,7 +268,7 @@ fn judge_link(link: &RelPath, target: &[u8], findings: &mut Findings) {
         LinkTarget::Nowhere => findings.add(Risk::Ask, "a link without a usable target"),
     }
     if has_deceptive(target) {
-        findings.add(Risk::Note, "invisible or bidirectional characters in the link's target");
+        findings.add(Risk::Note, LINK_DECEIVES);
     }
 }
 
@@ -252,20 +276,20 @@ fn judge_link(link: &RelPath, target: &[u8], findings: &mut Findings) {
 fn judge_characters(change: &Change, facts: &ChangeFacts<'_>, findings: &mut Findings) {
     let name = change.path.as_bytes();
     if has_deceptive(name) {
-        findings.add(Risk::Note, "invisible or bidirectional characters in the name");
+        findings.add(Risk::Note, NAME_DECEIVES);
     }
     if name.iter().any(u8::is_ascii_control) {
-        findings.add(Risk::Note, "control characters in the name");
+        findings.add(Risk::Note, NAME_CONTROLS);
     }
     if std::str::from_utf8(name).is_err() {
-        findings.add(Risk::Note, "the name is not valid UTF-8");
+        findings.add(Risk::Note, NAME_UNREADABLE);
     }
     let Some(text) = facts.text.filter(|_| !change.new.is_absent()) else { return };
     if has_deceptive(text) {
-        findings.add(Risk::Note, "invisible or bidirectional characters in the content");
+        findings.add(Risk::Note, TEXT_DECEIVES);
     }
     if text.contains(&0x1b) {
-        findings.add(Risk::Note, "terminal escape sequences in the content");
+        findings.add(Risk::Note, TEXT_ESCAPES);
     }
 }
 

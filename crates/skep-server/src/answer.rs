@@ -5,7 +5,7 @@ use crate::calls::{Call, Order};
 use crate::documents::{self, Document};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use skep_engine::api::{Api, is_called};
+use skep_engine::api::{Api, Look, is_called};
 use skep_engine::{Engine, ToWatch};
 use skep_provider::ExecStream;
 use skep_types::{Approval, ByteString, Code, Exec, Problem, RelPath, Sandbox, SandboxId};
@@ -199,9 +199,9 @@ impl Asked<'_> {
     fn review(&self) -> Option<Document> {
         let engine = self.engine;
         Some(match &self.order.call {
-            Call::Diff { sandbox } => self
+            Call::Diff { sandbox, shown } => self
                 .id(sandbox)
-                .and_then(|id| engine.diff(&id))
+                .and_then(|id| engine.diff(&id, if *shown { Look::Shown } else { Look::Worked }))
                 .and_then(|set| documents::change_set(&set)),
             Call::Approve { sandbox, request } => self
                 .whole_id(sandbox)

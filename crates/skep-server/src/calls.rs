@@ -68,6 +68,8 @@ pub(crate) enum Call {
     },
     Diff {
         sandbox: String,
+        /// Whether all of it is shown to somebody.
+        shown: bool,
     },
     Approve {
         sandbox: String,

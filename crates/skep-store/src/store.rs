@@ -271,9 +271,12 @@ pub struct ApprovalFilter {
 ///
 /// `Committed → Aborted` is the roll-back of an apply that met a foreign edit half way: past the
 /// commit point the way is forward, but when the project cannot take it, back is the other end.
+/// `Applying → NeedsAttention` is a store that is behind its journals (brought back from a copy): steps
+/// were made that it never heard of, and the user has changed something since.
 pub const APPROVAL_MOVES: &[(ApprovalState, ApprovalState)] = &[
     (ApprovalState::Applying, ApprovalState::Committed),
     (ApprovalState::Applying, ApprovalState::Aborted),
+    (ApprovalState::Applying, ApprovalState::NeedsAttention),
     (ApprovalState::Committed, ApprovalState::Applied),
     (ApprovalState::Committed, ApprovalState::Aborted),
     (ApprovalState::Committed, ApprovalState::NeedsAttention),

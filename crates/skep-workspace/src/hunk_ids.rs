@@ -4,36 +4,62 @@
 //! no other hunk comes near them), and the number of places before it in the base that begin with the
 //! same lines. So the same change has the same id whatever else the sandbox changed, and the same
 //! lines at another place have another: an id that was read cannot come to mean something else.
+//!
+//! Lines that came with a hunk that was taken before are not in the base. A hunk that touches such a
+//! part is told by where it begins in the base, how far into the part, and the part itself.
 
 use crate::hunks::first_line;
 use skep_types::{ContentHash, Hunk, HunkId, HunkLine, RelPath};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 /// As many lines as tell a place from another, and as few as keep the search through a large base
 /// linear: the context before a change, the change, and as much after it.
 const PLACE: usize = 7;
 
-/// Gives ids to the hunks of one file, which are in the order of the text. `in_base` tells where in
-/// `base` a line of the text stands that the hunks are for; it never goes backwards.
+/// A part of the text that is not in the base: which of the lines it is, and where it stands there.
+pub(crate) struct Part {
+    pub lines: Range<usize>,
+    pub in_base: Range<usize>,
+}
+
+/// Gives ids to the hunks of one file, which are in the order of the text. `text` is what the hunks are
+/// for; it is `base` but for these parts, which are in its order.
 pub(crate) fn name(
     path: &RelPath,
     hunks: &mut [Hunk],
     base: &[&[u8]],
-    in_base: &dyn Fn(usize) -> usize,
+    (text, parts): (&[&[u8]], &[Part]),
 ) {
+    let in_base = |line: usize| {
+        let before = parts.partition_point(|part| part.lines.start <= line);
+        let last = parts[..before].last();
+        last.map_or(line, |part| part.in_base.end + line.saturating_sub(part.lines.end))
+    };
     let wanted: Vec<(usize, Vec<&[u8]>)> =
         hunks.iter().map(|hunk| (in_base(first_line(hunk)), beginning(hunk))).collect();
     let places = places(base, &wanted);
-    let mut used = HashSet::new();
-    for (hunk, mut place) in hunks.iter_mut().zip(places) {
-        let mut id = id(path, &hunk.lines, place);
-        // Only where a place is not in the base: it came with a hunk that was taken before.
-        while !used.insert(id.clone()) {
-            place += 1;
-            id = self::id(path, &hunk.lines, place);
-        }
-        hunk.id = id;
+    for (hunk, place) in hunks.iter_mut().zip(places) {
+        let within = within(hunk, text, parts);
+        hunk.id = id(path, &hunk.lines, if within.is_empty() { place } else { 0 }, &within);
     }
+}
+
+/// The parts that a hunk touches: where they stand in the base, how far before or behind their
+/// beginning the hunk begins, and what is in them. Empty if it touches none.
+fn within(hunk: &Hunk, text: &[&[u8]], parts: &[Part]) -> Vec<u8> {
+    let start = first_line(hunk);
+    let end = start + hunk.old_lines as usize;
+    let mut bytes = Vec::new();
+    for part in parts.iter().filter(|part| part.lines.start < end && start < part.lines.end) {
+        let offset = start as i64 - part.lines.start as i64;
+        push(&mut bytes, b'b', &(part.in_base.start as u64).to_le_bytes());
+        push(&mut bytes, b'o', &offset.to_le_bytes());
+        for line in text.get(part.lines.clone()).into_iter().flatten() {
+            push(&mut bytes, b'l', line);
+        }
+    }
+    bytes
 }
 
 /// The first lines of what a hunk expects in the base.
@@ -69,7 +95,7 @@ fn places(base: &[&[u8]], wanted: &[(usize, Vec<&[u8]>)]) -> Vec<u64> {
     places
 }
 
-fn id(path: &RelPath, lines: &[HunkLine], place: u64) -> HunkId {
+fn id(path: &RelPath, lines: &[HunkLine], place: u64, within: &[u8]) -> HunkId {
     let mut bytes = Vec::new();
     push(&mut bytes, b'p', path.as_bytes());
     for line in lines {
@@ -80,6 +106,9 @@ fn id(path: &RelPath, lines: &[HunkLine], place: u64) -> HunkId {
         }
     }
     push(&mut bytes, b'n', &place.to_le_bytes());
+    if !within.is_empty() {
+        push(&mut bytes, b'w', within);
+    }
     HunkId::from_hash(&ContentHash::of(&bytes))
 }
 
@@ -139,6 +168,33 @@ mod tests {
                 diff_lines(&path(), &base, &text(&head(lines, more), values)).hunks
             };
             let (one, two) = (diff(&left, more[0]), diff(&right, more[1]));
+            for a in &one {
+                for b in &two {
+                    let same = a.old_start == b.old_start && a.lines == b.lines;
+                    prop_assert_eq!(a.id == b.id, same, "{:?} {:?}", a, b);
+                }
+            }
+        }
+
+        /// Equal sections come with a hunk that was taken. Whatever of them is changed afterwards: an
+        /// id is one change of one of them.
+        #[test]
+        fn an_id_is_one_place_in_a_part_that_was_taken(
+            lines in 8usize..12, left in values(), right in values()
+        ) {
+            let root: String = "head\n".repeat(lines) + &"tail\n".repeat(lines);
+            let whole = |values: &[Option<&str>]| {
+                let sections = String::from_utf8(text(&[], values)).unwrap();
+                "head\n".repeat(lines) + &sections + &"tail\n".repeat(lines)
+            };
+            let half = whole(&[None; SECTIONS]);
+            let taken = diff_lines(&path(), root.as_bytes(), half.as_bytes()).hunks;
+            let taken: Vec<&Hunk> = taken.iter().collect();
+            let diff = |values: &[Option<&str>]| {
+                let since = (root.as_bytes(), taken.as_slice());
+                diff_lines_since(&path(), since, half.as_bytes(), whole(values).as_bytes()).hunks
+            };
+            let (one, two) = (diff(&left), diff(&right));
             for a in &one {
                 for b in &two {
                     let same = a.old_start == b.old_start && a.lines == b.lines;

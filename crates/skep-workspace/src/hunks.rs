@@ -63,7 +63,7 @@ pub(crate) fn changed_ranges(
 pub fn diff_lines(path: &RelPath, old: &[u8], new: &[u8]) -> TextDiff {
     let (before, after) = (lines_of(old), lines_of(new));
     let mut diff = unnamed(&before, &after);
-    hunk_ids::name(path, &mut diff.hunks, &before, &|line| line);
+    hunk_ids::name(path, &mut diff.hunks, &before, (&before, &[]));
     diff
 }
 
@@ -75,20 +75,20 @@ pub(crate) fn diff_lines_since(
     old: &[u8],
     new: &[u8],
 ) -> TextDiff {
-    let mut diff = unnamed(&lines_of(old), &lines_of(new));
-    let mut ends = Vec::new();
+    let before = lines_of(old);
+    let mut diff = unnamed(&before, &lines_of(new));
+    let mut parts = Vec::new();
     let mut shift = 0i64;
     for hunk in taken {
-        let start = first_line(hunk) as i64 + shift;
-        let end = first_line(hunk) + hunk.old_lines as usize;
-        ends.push((start as usize, start as usize + hunk.new_lines as usize, end));
+        let in_root = first_line(hunk);
+        let start = (in_root as i64 + shift) as usize;
+        parts.push(hunk_ids::Part {
+            lines: start..start + hunk.new_lines as usize,
+            in_base: in_root..in_root + hunk.old_lines as usize,
+        });
         shift += i64::from(hunk.new_lines) - i64::from(hunk.old_lines);
     }
-    let in_root = |line: usize| {
-        let before = ends.partition_point(|(start, ..)| *start <= line);
-        ends[..before].last().map_or(line, |(_, end, in_root)| in_root + line.saturating_sub(*end))
-    };
-    hunk_ids::name(path, &mut diff.hunks, &lines_of(root), &in_root);
+    hunk_ids::name(path, &mut diff.hunks, &lines_of(root), (&before, &parts));
     diff
 }
 

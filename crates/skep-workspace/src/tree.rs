@@ -195,6 +195,8 @@ pub struct Meta {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
+    /// Its names.
+    pub links: u64,
     /// Which device it stands for.
     pub stands_for: u64,
     /// Change time: seconds and nanoseconds.
@@ -206,12 +208,14 @@ pub struct Meta {
 
 impl Meta {
     /// Of a `stat`, which does not tell when the entry was made.
+    #[allow(clippy::unnecessary_cast, reason = "the number of links has 32 bits on aarch64")]
     pub fn of(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
             inode: stat.st_ino,
             mode: stat.st_mode,
             size: stat.st_size as u64,
+            links: stat.st_nlink as u64,
             stands_for: stat.st_rdev,
             changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
             made_ns: None,
@@ -227,6 +231,7 @@ impl Meta {
             inode: found.stx_ino,
             mode: u32::from(found.stx_mode),
             size: found.stx_size,
+            links: u64::from(found.stx_nlink),
             stands_for: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
             changed: (found.stx_ctime.tv_sec, i64::from(found.stx_ctime.tv_nsec)),
             made_ns: known

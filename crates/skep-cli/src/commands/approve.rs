@@ -13,7 +13,7 @@ use crate::render::summary::{self, About};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
-use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest};
+use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest, Look};
 use skep_policy::GitBooks;
 use skep_types::{
     Change, ChangeKind, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, RelPath, Sandbox,
@@ -94,10 +94,14 @@ impl Approve {
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
         let named = [typed, &self.allow_risky].concat();
-        let set = if reviewed.is_none() || paths::has_two_readings(&named, start, project) {
-            Some(context.api()?.diff(&sandbox.id)?)
-        } else {
-            None
+        // What was reviewed is what the digest names. This look is for the summary and for words with
+        // two readings, and makes nothing reviewed that was not.
+        let set = match reviewed {
+            None => Some(context.api()?.diff(&sandbox.id, Look::Shown)?),
+            Some(_) if !self.json.json || paths::has_two_readings(&named, start, project) => {
+                Some(context.api()?.diff(&sandbox.id, Look::Worked)?)
+            }
+            Some(_) => None,
         };
         let words = paths::select(typed, start, project, set.as_ref())?;
         let mut request = ApproveRequest {
@@ -111,15 +115,16 @@ impl Approve {
                 .map(|message| CommitRequest { message, or_undo: self.or_undo }),
             check: self.check.clone(),
         };
-        if let (None, Some(set)) = (reviewed, &set) {
+        // With another digest than the typed one there is nothing to show: it will be refused.
+        if let Some(set) = set.as_ref().filter(|set| reviewed.is_none_or(|d| d == set.digest)) {
             request.digest = Some(set.digest);
             self.look(context, sandbox, set, typed, &request)?;
         }
         Ok((request, set))
     }
 
-    /// Shows exactly what will be applied, and asks where there is somebody to ask. The approval is
-    /// bound to the digest of what was shown, and to nothing newer.
+    /// Shows exactly what will be applied, and asks where there is somebody to ask and no digest was
+    /// typed. The approval is bound to the digest of what was shown, and to nothing newer.
     fn look(
         &self,
         context: &Context,
@@ -158,7 +163,8 @@ impl Approve {
         };
         let text = summary::before_approval(style, set, about, &taken, &self.hunk);
         context.output.say(text.trim_end());
-        if request.selection.is_everything() && !self.dry_run && !taken.is_empty() {
+        let asks = self.digest.is_none() && !self.dry_run && !taken.is_empty();
+        if request.selection.is_everything() && asks {
             let count = counted(taken.len() as u64, "change", "changes");
             let project = show_path(sandbox.project.as_path());
             let question = format!("apply {count} of {} to {project}?", set.sandbox);

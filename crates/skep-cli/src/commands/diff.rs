@@ -11,6 +11,7 @@ use crate::render::diff::{self, Folded};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
+use skep_engine::api::Look;
 use skep_types::{Change, ChangeSet};
 
 /// What can be typed.
@@ -21,7 +22,7 @@ pub(crate) struct Diff {
     /// Only a line per change
     #[arg(long, conflicts_with_all = ["name_only", "json"])]
     stat: bool,
-    /// Only the paths
+    /// Only the paths, sorted; risks are said on standard error
     #[arg(long, conflicts_with = "json")]
     name_only: bool,
     /// Show ignored paths (built artefacts) too, not only their number
@@ -34,7 +35,10 @@ pub(crate) struct Diff {
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
-        let set = context.api()?.diff(&sandbox.id)?;
+        // Only who sees all of it has seen where the project moved.
+        let whole = typed.is_empty() && !self.name_only;
+        let look = if whole { Look::Shown } else { Look::Worked };
+        let set = context.api()?.diff(&sandbox.id, look)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let words = paths::select(&typed, start, project, Some(&set))?;
         // A program gets everything, each with its `ignored` key; a person the number of them.
@@ -63,6 +67,13 @@ impl Diff {
     ) -> Result<(), Failure> {
         let output = &context.output;
         if self.name_only {
+            // The list is for programs, so it is nothing but paths; risks stand before it, for people.
+            let folded = if whole { diff::fold(set, shown) } else { Folded::nothing(shown) };
+            let risks = folded.line(output.error_style, set)
+                + &diff::risks(output.error_style, &folded.rest);
+            if !risks.is_empty() {
+                output.say(risks.trim_end());
+            }
             output.pieces(|out| {
                 shown.iter().try_for_each(|change| writeln!(out, "{}", change.path))
             })?;

@@ -8,7 +8,7 @@ use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::Api;
-use skep_types::{Approval, Code, Problem, escape};
+use skep_types::{Approval, ApprovalState, Code, Problem, escape};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -57,7 +57,14 @@ impl Run for Undo {
             context.output.document(&ApprovalDocument::new(&report))?;
             return Ok(0);
         }
-        if !self.abandon {
+        // Taking back what an outage left half done is no undo: there is nothing to count, and nothing
+        // to undo again.
+        // An undo is a row of its own, and what was half done keeps its.
+        let ended =
+            report.approval.as_ref().map(|id| api.find_approval(id.as_str())).transpose()?;
+        let reverted = ended.is_some_and(|row| row.state == ApprovalState::Aborted);
+        let is_undo = !self.abandon && !reverted;
+        if is_undo {
             let count = counted(report.applied.len() as u64, "path was", "paths were");
             let done = if self.finish { "put in place" } else { "put back" };
             context.output.say(&format!("{count} {done}"));
@@ -65,8 +72,9 @@ impl Run for Undo {
         for note in &report.notes {
             context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));
         }
-        if let Some(id) = report.approval.as_ref().filter(|_| !self.abandon) {
-            context.output.say(&format!("undo the undo (apply again) with: skep undo {id}"));
+        if let Some(id) = report.approval.as_ref().filter(|_| is_undo) {
+            let how = if self.finish { "undo" } else { "undo the undo (apply again)" };
+            context.output.say(&format!("{how} with: skep undo {id}"));
         }
         Ok(0)
     }

@@ -2,10 +2,11 @@
 
 use super::style::Style;
 use super::table::write_table;
-use skep_policy::GitBooks;
+use skep_policy::{GitBooks, hides};
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
-    ByteSize, Change, ChangeKind, ChangeSet, Conflict, EntryState, Hunk, HunkLine, RelPath, Risk,
+    ByteSize, Change, ChangeKind, ChangeSet, Conflict, Drift, EntryState, Hunk, HunkLine, RelPath,
+    Risk,
 };
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -72,12 +73,7 @@ pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &Folded<'_>) -> Stri
         let _ = writeln!(text, "{}", style.red(&line));
     }
     for drift in set.drift.iter().filter(|drift| drift.merges) {
-        let line = format!(
-            "! drift     {}: {} (merges)",
-            drift.path,
-            visible_text(drift.reason.as_bytes())
-        );
-        let _ = writeln!(text, "{}", style.yellow(&line));
+        let _ = writeln!(text, "{}", style.yellow(&drift_line(drift)));
     }
     for warning in &set.warnings {
         let line = format!("! warning   {}", visible_text(warning.as_bytes()));
@@ -86,19 +82,27 @@ pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &Folded<'_>) -> Stri
     text
 }
 
+/// Where the project moved, and both sides are merged.
+pub(crate) fn drift_line(drift: &Drift) -> String {
+    format!("! drift     {}: {} (merges)", drift.path, visible_text(drift.reason.as_bytes()))
+}
+
 /// Risky changes, the worst first, each with its reasons; then what the acceptance rules refuse.
 pub(crate) fn risks(style: Style, changes: &[&Change]) -> String {
     let mut text = String::new();
-    for (risk, word) in [(Risk::Block, "block"), (Risk::Ask, "ask"), (Risk::Note, "note")] {
-        for change in changes.iter().filter(|change| change.risk == risk) {
-            let reasons = visible_text(change.risk_reasons.join("; ").as_bytes());
-            let line = format!("! {word:<9} {}: {reasons}", change.path);
-            let painted = match risk {
-                Risk::Block => style.red(&line),
-                Risk::Ask | Risk::Note | Risk::None => style.yellow(&line),
-            };
-            let _ = writeln!(text, "{painted}");
-        }
+    let mut risky: Vec<&&Change> =
+        changes.iter().filter(|change| change.risk != Risk::None).collect();
+    risky.sort_by_key(|change| gravity(change));
+    for change in risky {
+        let reasons = visible_text(change.risk_reasons.join("; ").as_bytes());
+        let (word, red) = match change.risk {
+            Risk::Block => ("block", true),
+            Risk::Ask => ("ask", false),
+            Risk::Note | Risk::None => ("note", false),
+        };
+        let line = format!("! {word:<9} {}: {reasons}", change.path);
+        let painted = if red { style.red(&line) } else { style.yellow(&line) };
+        let _ = writeln!(text, "{painted}");
     }
     for change in changes {
         if let Some(verdict) = change.verdict.as_ref().filter(|verdict| !verdict.allowed) {
@@ -189,10 +193,19 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
 fn ordered<'a>(changes: &[&'a Change]) -> Vec<&'a Change> {
     let mut changes = changes.to_vec();
     changes.sort_by_key(|change| {
-        let risk = if change.risk == Risk::Note { Risk::None } else { change.risk };
-        (risk == Risk::None && change.ignored, std::cmp::Reverse(risk))
+        let apart = change.ignored && change.risk < Risk::Ask;
+        (apart, if apart { Gravity::default() } else { gravity(change) })
     });
     changes
+}
+
+/// The worst is the smallest.
+type Gravity = (std::cmp::Reverse<Risk>, bool);
+
+/// By class; of those with the same class, first what hides something from whoever reads it: a name of
+/// a file that is known to matter (`package.json`) can be read, a text that shows as another cannot.
+fn gravity(change: &Change) -> Gravity {
+    (std::cmp::Reverse(change.risk), !change.risk_reasons.iter().any(|reason| hides(reason)))
 }
 
 fn push_change(text: &mut String, style: Style, change: &Change) {
@@ -231,8 +244,18 @@ pub(crate) fn name(change: &Change) -> String {
     }
 }
 
+/// The modes that new entries have under the usual umasks.
+fn usual(new: &EntryState) -> &'static [u32] {
+    match new {
+        EntryState::Dir { .. } => &[0o755, 0o775],
+        EntryState::File { .. } => &[0o644, 0o664],
+        // A link has no mode of its own, and what is special is never applied.
+        _ => &[0o777],
+    }
+}
+
 /// What the hunks do not show: kind, mode, link targets, size, and why there are no hunks.
-fn facts(change: &Change) -> Vec<String> {
+pub(crate) fn facts(change: &Change) -> Vec<String> {
     let mut facts = Vec::new();
     let (old, new) = (&change.old, &change.new);
     if !old.is_absent() && !new.is_absent() && old.noun() != new.noun() {
@@ -244,7 +267,8 @@ fn facts(change: &Change) -> Vec<String> {
     }
     match (old.mode(), new.mode()) {
         (Some(old), Some(new)) if old != new => facts.push(format!("mode {old:04o} -> {new:04o}")),
-        (None, Some(new)) if new & 0o7111 != 0 && matches!(change.new, EntryState::File { .. }) => {
+        // What a program makes by itself goes without saying.
+        (None, Some(new)) if !usual(&change.new).contains(&new) => {
             facts.push(format!("mode {new:04o}"));
         }
         _ => {}

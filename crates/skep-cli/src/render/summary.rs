@@ -208,7 +208,11 @@ pub(crate) fn before_approval(
         let (plus, minus) = lines_taken(change, hunks);
         (added, removed) = (added + plus, removed + minus);
         let counts = if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
-        let _ = writeln!(text, "  {:<8} {}{counts}", diff::kind_word(change), diff::name(change));
+        let facts = diff::facts(change);
+        let facts =
+            if facts.is_empty() { String::new() } else { format!("  ({})", facts.join("; ")) };
+        let (kind, name) = (diff::kind_word(change), diff::name(change));
+        let _ = writeln!(text, "  {kind:<8} {name}{counts}{facts}");
         // Whoever names hunks by their ids sees what these are.
         for hunk in change.hunks.iter().filter(|hunk| hunks.contains(&hunk.id)) {
             diff::push_hunk(&mut text, style, hunk);
@@ -263,6 +267,11 @@ fn all_risks(style: Style, set: &ChangeSet, folded: &Folded<'_>, about: About) -
     for conflict in conflicts.iter().filter(|at| about == About::All || named(&at.path)) {
         let reason = visible_text(conflict.reason.as_bytes());
         lines.push(style.red(&format!("! conflict  {}: {reason}", conflict.path)));
+    }
+    // What is merged is written as nobody has it yet: said before, not only afterwards.
+    let merges = set.drift.iter().filter(|drift| drift.merges);
+    for drift in merges.filter(|at| about == About::All || named(&at.path)) {
+        lines.push(style.yellow(&diff::drift_line(drift)));
     }
     // A warning names the paths it is about.
     let meant = |warning: &&String| {

@@ -5,6 +5,8 @@ use gix::config::File;
 use gix::config::Source;
 use gix::config::file::{Metadata, includes, init};
 use skep_types::{Code, Problem};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Author and committer of a commit.
@@ -14,6 +16,10 @@ pub(super) struct Identity {
     pub committer: gix::actor::Signature,
     /// Whether the settings ask for signed commits.
     pub wants_signature: bool,
+    /// Whether the settings ask for line ends to be converted (`core.autocrlf`).
+    pub converts_line_ends: bool,
+    /// The user's own file of attributes, where the settings name one.
+    pub attributes_file: Option<PathBuf>,
 }
 
 impl Identity {
@@ -54,10 +60,10 @@ impl Identity {
                 .map_err(|error| unreadable(&error))?;
             config.append(part).map_err(|error| unreadable(&error))?;
         }
-        Self::from_config(&config, now)
+        Self::from_config(&config, home, now)
     }
 
-    fn from_config(config: &File, now: &str) -> Result<Self, Problem> {
+    fn from_config(config: &File, home: &Path, now: &str) -> Result<Self, Problem> {
         let time: jiff::Timestamp = now
             .parse()
             .map_err(|error| Problem::new(Code::Internal, format!("the clock is off: {error}")))?;
@@ -78,10 +84,20 @@ impl Identity {
         };
         let wants_signature =
             config.boolean("commit.gpgSign").is_ok_and(|value| value == Some(true));
+        let word = |key: &str| config.string(key).map(|value| value.to_ascii_lowercase());
+        // `input` converts as well when something is committed.
+        let converts_line_ends = word("core.autocrlf")
+            .is_some_and(|value| !matches!(value.as_slice(), b"false" | b"no" | b"off" | b"0"));
+        let attributes_file = config.string("core.attributesFile").map(|value| {
+            let path = Path::new(OsStr::from_bytes(&value));
+            path.strip_prefix("~").map_or_else(|_| path.to_owned(), |below| home.join(below))
+        });
         Ok(Self {
             author: signature("author")?,
             committer: signature("committer")?,
             wants_signature,
+            converts_line_ends,
+            attributes_file,
         })
     }
 }
@@ -109,13 +125,18 @@ mod tests {
     #[test]
     fn an_identity_needs_name_and_address_and_cannot_break_the_header() {
         let now = "2026-11-15T22:00:00Z";
-        assert!(Identity::from_config(&parse("[user]\nname = A"), now).is_err());
+        let home = Path::new("/home/a");
+        assert!(Identity::from_config(&parse("[user]\nname = A"), home, now).is_err());
         let text = "[user]\nname = \"A <x>\\nparent 1\"\nemail = a@b\n[author]\nname = Writer\n\
                     [commit]\ngpgSign = true";
-        let identity = Identity::from_config(&parse(text), now).unwrap();
+        let identity = Identity::from_config(&parse(text), home, now).unwrap();
         assert_eq!(identity.author.name, "Writer");
         assert_eq!(identity.author.email, "a@b");
         assert_eq!(identity.committer.name, "A xparent 1");
-        assert!(identity.wants_signature);
+        assert!(identity.wants_signature && !identity.converts_line_ends);
+        let text = "[user]\nname = A\nemail = a@b\n[core]\nautocrlf = input\nattributesFile = ~/at";
+        let identity = Identity::from_config(&parse(text), home, now).unwrap();
+        assert!(identity.converts_line_ends);
+        assert_eq!(identity.attributes_file.unwrap(), home.join("at"));
     }
 }

@@ -7,6 +7,7 @@
 //! The commit holds the applied paths and nothing else: it is the parent's tree with those paths
 //! replaced. What the user has staged besides stays staged.
 
+mod attributes;
 mod identity;
 mod repository;
 mod tree;
@@ -14,6 +15,7 @@ mod tree;
 use crate::Engine;
 use crate::api::{ApproveReport, ApproveRequest};
 use crate::problems::{OrProblem, io_problem};
+use attributes::Conversions;
 use identity::Identity;
 use repository::Repository;
 use serde_json::json;
@@ -76,11 +78,14 @@ impl Engine {
         let project = sandbox.project.as_path();
         let repository = Repository::find(project)?;
         let identity = Identity::read(&repository, &self.config.home, &self.now())?;
+        repository.check_idle()?;
         let root =
             TreeRoot::open(project).map_err(|error| io_problem("open project", project, &error))?;
+        let conversions = Conversions::of(&repository, &identity, &self.config.home);
         let mut contents = Vec::new();
         for path in &approval.paths {
             if let Some(content) = content(&root, path)? {
+                conversions.check(repository.path_of(&path.path).as_ref(), &content)?;
                 contents.push((&path.path, content));
             }
         }

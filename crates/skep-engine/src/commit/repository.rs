@@ -76,6 +76,39 @@ impl Repository {
         self.inner.git_dir()
     }
 
+    /// What is shared by all work trees of the repository.
+    pub(super) fn common_dir(&self) -> &Path {
+        self.inner.common_dir()
+    }
+
+    /// The root of the work tree.
+    pub(super) fn root(&self) -> Option<&Path> {
+        self.inner.workdir()
+    }
+
+    /// Where a path of the project is in the repository.
+    pub(super) fn path_of(&self, path: &RelPath) -> BString {
+        [self.prefix.as_slice(), path.as_bytes()].concat().into()
+    }
+
+    /// Refuses while the user is in the middle of a merge, a rebase or a pick: a commit of some paths
+    /// would end it with one parent, or land in the middle of it. git refuses the same.
+    pub(super) fn check_idle(&self) -> Result<(), Problem> {
+        use gix::state::InProgress;
+        let what = match self.inner.state() {
+            None | Some(InProgress::Bisect) => return Ok(()),
+            Some(InProgress::Merge) => "merge",
+            Some(InProgress::CherryPick | InProgress::CherryPickSequence) => "cherry-pick",
+            Some(InProgress::Revert | InProgress::RevertSequence) => "revert",
+            Some(InProgress::Rebase | InProgress::RebaseInteractive) => "rebase",
+            Some(InProgress::ApplyMailbox | InProgress::ApplyMailboxRebase) => "`git am`",
+        };
+        Err(refused(format!(
+            "a {what} is going on in the repository, and part of it cannot be committed; end it with \
+             git first"
+        )))
+    }
+
     /// The repository's own settings that are there.
     pub(super) fn settings_files(&self) -> Vec<PathBuf> {
         let files =
@@ -100,8 +133,7 @@ impl Repository {
             }
             Content::Link { target } => Some((EntryKind::Link, write(&target)?)),
         };
-        let path = [self.prefix.as_slice(), path.as_bytes()].concat();
-        Ok(Entry { path: path.into(), object })
+        Ok(Entry { path: self.path_of(path), object })
     }
 
     /// Refuses what a commit without filters would get wrong, and says what it holds besides the
@@ -179,6 +211,9 @@ impl Repository {
         .map_err(|error| failed("read git's index", &error))?;
         if index.is_sparse() {
             return Err(refused("the repository's index is sparse, which skep does not write"));
+        }
+        if index.entries().iter().any(|entry| entry.stage_raw() != 0) {
+            return Err(refused("paths of the repository are unmerged; solve that with git first"));
         }
         let (parent, base) = (self.head()?, self.head_tree()?);
         let mut edits = Edits::default();
@@ -268,7 +303,13 @@ mod tests {
     fn identity() -> Identity {
         let time = gix::date::Time { seconds: 1_800_000_000, offset: 0 };
         let who = gix::actor::Signature { name: "A".into(), email: "a@b".into(), time };
-        Identity { author: who.clone(), committer: who, wants_signature: false }
+        Identity {
+            author: who.clone(),
+            committer: who,
+            wants_signature: false,
+            converts_line_ends: false,
+            attributes_file: None,
+        }
     }
 
     fn repository(directory: &Path) -> Repository {

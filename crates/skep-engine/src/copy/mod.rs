@@ -11,6 +11,7 @@ use crate::api::CopyReport;
 use crate::files::plain;
 use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
+use crate::review::Bytes;
 use serde_json::json;
 use skep_types::{ApprovalId, Code, EntryState, Problem, RelPath, SandboxId};
 use skep_workspace::apply::Source;
@@ -73,7 +74,7 @@ impl Engine {
     ) -> Result<CopyReport, Problem> {
         let entries = read_host(from)?;
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let report = self.through_view(&sandbox, |sandbox| {
+        let report = self.through_view(&sandbox, Bytes::AsTheyAre, |sandbox| {
             let view = View::open(&self.workspace(sandbox)).or_problem()?;
             let target = target_in(&view, path, &entries)?;
             let mut report = CopyReport { entries: 0, bytes: 0, skipped: entries.skipped };

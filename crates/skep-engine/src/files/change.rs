@@ -5,6 +5,7 @@ use crate::Engine;
 use crate::api::CopyReport;
 use crate::lifecycle::pend;
 use crate::problems::OrProblem;
+use crate::review::Bytes;
 use serde_json::{Value, json};
 use skep_types::{Code, EntryState, Problem, RelPath, SandboxId};
 use skep_workspace::apply::Source;
@@ -114,7 +115,7 @@ impl Engine {
         plan: impl FnOnce(&View) -> Result<(Vec<ViewWrite>, T), Problem>,
     ) -> Result<T, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let done = self.through_view(&sandbox, |sandbox| {
+        let done = self.through_view(&sandbox, Bytes::AsTheyAre, |sandbox| {
             plan(&View::open(&self.workspace(sandbox)).or_problem()?)
         })?;
         self.update(id, "sandbox.files", data, &mut pend)?;

@@ -344,7 +344,7 @@ impl Engine {
 }
 
 /// Marks a layer whose entries were made by copying: their birth times prove nothing.
-fn copied_mark(layer: &Path) -> PathBuf {
+pub(crate) fn copied_mark(layer: &Path) -> PathBuf {
     layer.with_extension("copied")
 }
 

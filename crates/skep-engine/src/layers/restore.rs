@@ -55,7 +55,9 @@ impl Engine {
         }
         crate::trash::discard(&new, &self.layout().trash()).map_err(failed)?;
         match snapshot.layers.first() {
-            Some(layer) => copy_tree(&self.layout().layer(layer), &new).map_err(failed)?,
+            Some(layer) => self.noting_own_writes(&sandbox.id, || {
+                copy_tree(&self.layout().layer(layer), &new).map_err(failed)
+            })?,
             None => super::new_upper(&new, &upper).map_err(failed)?,
         }
         let flags = rustix::fs::RenameFlags::EXCHANGE;

@@ -6,7 +6,7 @@ use crate::Engine;
 use crate::api::{ApproveReport, ApproveRequest, CommitRequest};
 use crate::problems::OrProblem;
 use serde_json::json;
-use skep_policy::{GitBooks, PathSelector};
+use skep_policy::{GitBooks, PathSelector, is_wild};
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Change, ChangeSetDigest, Code,
     EntryState, Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
@@ -55,6 +55,7 @@ impl Engine {
         let mut derived = self.derive(sandbox)?;
         check_digest(request.digest, sandbox, &derived)?;
         self.judge(sandbox, &mut derived.changes, &derived.kept)?;
+        check_meant(&request.allow_risky, &derived.changes, sandbox)?;
         let meant = selector(&request.allow_risky)?;
         let books = GitBooks::of(&derived.changes);
         let held: BTreeSet<&RelPath> =
@@ -231,11 +232,31 @@ fn taken<'a>(changes: &'a [Change], plan: &Plan) -> Vec<&'a Change> {
         change.old.is_absent() && matches!(after, EntryState::Dir { .. }) && *after != change.new
     };
     let hit = |change: &&Change| {
-        let taken = plan.targets.iter().find(|target| target.path == change.path);
-        taken.is_some_and(|target| !made(change, &target.after))
+        let taken = plan.targets.binary_search_by(|target| target.path.cmp(&change.path)).ok();
+        taken.and_then(|at| plan.targets.get(at)).is_some_and(|target| !made(change, &target.after))
             || change.renamed_from.as_ref().is_some_and(|from| plan.has(from))
     };
     changes.iter().filter(hit).collect()
+}
+
+/// A path that was named as risky and is not there, or is not risky, is a mistake. A glob speaks of
+/// whatever there is.
+fn check_meant(
+    allowed: &[skep_types::ByteString],
+    changes: &[Change],
+    sandbox: &Sandbox,
+) -> Result<(), Problem> {
+    let is_glob =
+        |word: &skep_types::ByteString| is_wild(&String::from_utf8_lossy(word.as_bytes()));
+    for word in allowed.iter().filter(|word| !is_glob(word)) {
+        let meant = selector(std::slice::from_ref(word))?;
+        if !changes.iter().any(|change| change.risk != Risk::None && meant(&change.path)) {
+            let message = format!("`--allow-risky {word}`: no change of that path is risky");
+            return Err(Problem::new(Code::Usage, message)
+                .hint(format!("`skep diff {}` lists what is", sandbox.name)));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a path was said to be meant although it is risky.

@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 use skep_store::ApprovalFilter;
 use skep_sys::failpoint;
 use skep_types::{
-    Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem, Sandbox, SandboxId,
-    SandboxState,
+    AppliedPath, Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem,
+    RelPath, Sandbox, SandboxId, SandboxState,
 };
 use skep_workspace::Settlement;
 use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -148,16 +149,16 @@ impl Engine {
         let event = self.event("approval.applied", &approval.sandbox, None, data);
         self.store
             .move_approval(id, ApprovalState::Applied, &[event], &mut |row| {
-                for path in &applied.paths {
-                    let known = row.paths.iter_mut().find(|known| known.path == path.path);
-                    match known {
-                        Some(known) => {
-                            known.before = path.before.clone();
-                            known.after = path.after.clone();
-                        }
-                        None => row.paths.push(path.clone()),
+                // There may be hundreds of thousands: one look for each.
+                let mut done: BTreeMap<&RelPath, &AppliedPath> =
+                    applied.paths.iter().map(|path| (&path.path, path)).collect();
+                for known in &mut row.paths {
+                    if let Some(path) = done.remove(&known.path) {
+                        known.before = path.before.clone();
+                        known.after = path.after.clone();
                     }
                 }
+                row.paths.extend(done.into_values().cloned());
             })
             .or_problem()
     }
@@ -193,7 +194,13 @@ impl Engine {
     /// from working elsewhere: its row stays, nothing more is applied to that project before it, and
     /// whoever looks at a sandbox of that project is told.
     pub(crate) fn reconcile_approvals(&self) -> Result<(), Problem> {
-        for approval in self.interrupted(None)? {
+        let states =
+            [ApprovalState::Applying, ApprovalState::Committed, ApprovalState::NeedsAttention];
+        for approval in self.in_states(None, &states)? {
+            if approval.state == ApprovalState::NeedsAttention {
+                self.unsettled.borrow_mut().push((approval, met_edits()));
+                continue;
+            }
             let path = self.layout().project_lock(&approval.project);
             let _lock = match crate::lock::take(&path, "project", Duration::ZERO) {
                 Ok(lock) => lock,
@@ -204,8 +211,14 @@ impl Engine {
                 }
             };
             let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
-            if let Err(problem) = self.recover_approval(&approval) {
-                self.unsettled.borrow_mut().push((approval, problem));
+            match self.recover_approval(&approval) {
+                Err(problem) => self.unsettled.borrow_mut().push((approval, problem)),
+                Ok(()) => {
+                    let ended = self.store.find_approval(approval.id.as_str()).or_problem()?;
+                    if ended.state == ApprovalState::NeedsAttention {
+                        self.unsettled.borrow_mut().push((ended, met_edits()));
+                    }
+                }
             }
         }
         Ok(())
@@ -227,18 +240,32 @@ impl Engine {
         let here = unsettled.iter().filter(|(approval, _)| approval.project == *project);
         here.map(|(approval, problem)| {
             let (id, reason) = (&approval.id, &problem.message);
+            let next = match approval.state {
+                ApprovalState::NeedsAttention => format!(
+                    "`skep undo {id}` takes it back and leaves your edits, `skep undo {id} --finish` \
+                     puts the approved versions in place"
+                ),
+                _ => "the next command tries again".to_owned(),
+            };
             format!(
                 "approval `{id}` was interrupted and is not settled yet, so that the project may hold \
-                 a part of it: {reason}; the next command tries again"
+                 a part of it: {reason}; {next}"
             )
         })
         .collect()
     }
 
     fn interrupted(&self, project: Option<&ByteString>) -> Result<Vec<Approval>, Problem> {
-        let states = vec![ApprovalState::Applying, ApprovalState::Committed];
-        let filter =
-            ApprovalFilter { states, project: project.cloned(), ..ApprovalFilter::default() };
+        self.in_states(project, &[ApprovalState::Applying, ApprovalState::Committed])
+    }
+
+    fn in_states(
+        &self,
+        project: Option<&ByteString>,
+        states: &[ApprovalState],
+    ) -> Result<Vec<Approval>, Problem> {
+        let (states, project) = (states.to_vec(), project.cloned());
+        let filter = ApprovalFilter { states, project, ..ApprovalFilter::default() };
         self.store.list_approvals(&filter).or_problem()
     }
 
@@ -246,7 +273,26 @@ impl Engine {
     fn settle_project(&self, project: &ByteString) -> Result<(), Problem> {
         self.interrupted(Some(project))?
             .iter()
-            .try_for_each(|approval| self.recover_approval(approval))
+            .try_for_each(|approval| self.recover_approval(approval))?;
+        let Some(half_done) = self.needing_attention(project)? else { return Ok(()) };
+        let id = &half_done.id;
+        let message = format!(
+            "approval `{id}` was interrupted and the project may hold a part of it: {}",
+            met_edits().message
+        );
+        Err(Problem::new(Code::Conflict, message).hint(format!(
+            "nothing was changed; `skep undo {id}` takes it back and leaves your edits, `skep undo \
+             {id} --finish` puts the approved versions in place"
+        )))
+    }
+
+    /// The newest approval of a project that a person has to decide on.
+    pub(super) fn needing_attention(
+        &self,
+        project: &ByteString,
+    ) -> Result<Option<Approval>, Problem> {
+        let found = self.in_states(Some(project), &[ApprovalState::NeedsAttention])?;
+        Ok(found.into_iter().next())
     }
 
     pub(super) fn recover_approval(&self, approval: &Approval) -> Result<(), Problem> {
@@ -293,7 +339,11 @@ impl Engine {
                 let state = ApprovalState::Aborted;
                 let moved = self.store.move_approval(&approval.id, state, &[], &mut |_| {});
                 moved.or_problem()?;
-                let _ = crate::trash::discard(&directory, &self.layout().trash());
+                // What stood there before a revert and could not go back stays as long as an undo's
+                // backups do; where it cannot be said, too.
+                if apply::kept_backups(&directory).is_ok_and(|kept| kept.is_empty()) {
+                    let _ = crate::trash::discard(&directory, &self.layout().trash());
+                }
                 Ok(())
             }
             Recovered::NeedsAttention { paths, .. } => {
@@ -305,6 +355,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Why an approval needs a person.
+fn met_edits() -> Problem {
+    Problem::new(Code::Conflict, "its journal is damaged, or you have edited its paths since")
 }
 
 /// Files that their own mode shuts even to their owner must be read to be verified and kept. Where
@@ -321,7 +376,7 @@ fn open_closed_files(targets: &[Target]) {
     }
 }
 
-fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;

@@ -4,7 +4,9 @@ use crate::Engine;
 use crate::meant::as_meant;
 
 use rustix::fs::FileType;
-use skep_policy::{AcceptanceRules, ChangeFacts, RiskTable, bare_repositories, in_bare_repository};
+use skep_policy::{
+    AcceptanceRules, ChangeFacts, RiskTable, TEXT_NOT_SHOWN, bare_repositories, in_bare_repository,
+};
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Risk, Sandbox};
 use skep_workspace::WorkspaceSpec;
 use skep_workspace::held::{Held, Kept};
@@ -19,11 +21,11 @@ const TEXT: u64 = 1 << 20;
 
 /// As much as decides whether a file is text.
 const HEAD: u64 = 8000;
-const NOT_SHOWN: &str = "is text with NUL bytes in it: its content is not shown";
 
-/// A tick of the clock of files, and how late the end of an exec may be seen, in milliseconds.
-const TICK: i128 = 10;
+/// How late the end of an exec may be seen, in milliseconds.
 const LATE: i128 = 1_000;
+/// What is cut off when an end is told in whole milliseconds.
+const PART: i128 = 1;
 
 impl Engine {
     /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it. Gives the
@@ -45,11 +47,16 @@ impl Engine {
         let rules = AcceptanceRules::of(&policy)
             .map_err(|error| Problem::from_error(Code::Usage, &error))?;
         let roots = open_levels(&self.workspace(sandbox));
-        let levels = Levels(roots.iter().map(Held::new).collect());
+        let levels = Levels(
+            roots
+                .iter()
+                .map(|(root, times)| Level { tree: Held::new(root), times: *times })
+                .collect(),
+        );
         let project = TreeRoot::open(sandbox.project.as_path()).ok();
         let project = project.as_ref().map(Held::new);
         let bare = bare(changes, &levels, project.as_ref());
-        let times = Times::of(&self.execs_of(&sandbox.id)?);
+        let times = Times::of(&self.execs_of(&sandbox.id)?, self.own_writes(&sandbox.id));
         let links = links(changes, table, sandbox.project.as_path(), project.as_ref());
         for change in changes {
             let text = new_text(change, &levels, kept);
@@ -62,7 +69,7 @@ impl Engine {
             (change.risk, change.risk_reasons) = table.classify(change, &facts);
             if change.binary && text_with_nul(change, &levels) {
                 change.risk = change.risk.max(Risk::Note);
-                change.risk_reasons.push(NOT_SHOWN.to_owned());
+                change.risk_reasons.push(TEXT_NOT_SHOWN.to_owned());
             }
             if !rules.is_empty() {
                 change.verdict = Some(rules.verdict_of(change));
@@ -78,17 +85,47 @@ impl Engine {
 }
 
 /// The upper and the frozen layers below it, topmost first.
-struct Levels<'a>(Vec<Held<'a>>);
+struct Levels<'a>(Vec<Level<'a>>);
 
-fn open_levels(workspace: &WorkspaceSpec) -> Vec<TreeRoot> {
+struct Level<'a> {
+    tree: Held<'a>,
+    times: EntryTimes,
+}
+
+/// What the times of a level's entries tell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EntryTimes {
+    /// When they were written.
+    Written,
+    /// When they were copied.
+    Copied,
+}
+
+fn open_levels(workspace: &WorkspaceSpec) -> Vec<(TreeRoot, EntryTimes)> {
     let paths = [&workspace.upper].into_iter().chain(&workspace.layers);
-    paths.filter_map(|path| TreeRoot::open(path).ok()).collect()
+    paths
+        .filter_map(|path| {
+            let copied = crate::layers::copied_mark(path).exists();
+            let times = if copied { EntryTimes::Copied } else { EntryTimes::Written };
+            Some((TreeRoot::open(path).ok()?, times))
+        })
+        .collect()
 }
 
 impl<'a> Levels<'a> {
     /// The topmost level that has something at `path`, and its `lstat`.
     fn holder(&self, path: &RelPath) -> Option<(&Held<'a>, Meta)> {
-        self.0.iter().find_map(|level| Some((level, level.meta(path).ok()??)))
+        self.0.iter().find_map(|level| Some((&level.tree, level.tree.meta(path).ok()??)))
+    }
+
+    /// When the entry at `path` was last changed inside, where that can be told. What a directory that
+    /// was made anew leaves out has no entry; the kernel's marks of removed entries are links to one
+    /// inode, whose time is that of the last of them.
+    fn changed(&self, path: &RelPath) -> Option<(i64, i64)> {
+        let (level, meta) =
+            self.0.iter().find_map(|level| Some((level, level.tree.meta(path).ok()??)))?;
+        let shared_mark = meta.kind() == FileType::CharacterDevice && meta.links > 1;
+        (level.times == EntryTimes::Written && !shared_mark).then_some(meta.changed)
     }
 }
 
@@ -191,7 +228,10 @@ fn text_with_nul(change: &Change, levels: &Levels<'_>) -> bool {
         return false;
     }
     let odd = head.iter().filter(|byte| **byte < b' ' && !b"\n\r\t".contains(byte)).count();
-    !head.is_empty() && (head.starts_with(b"#!") || (odd * 20 < head.len() && is_utf8(&head)))
+    // Letters of one byte beyond ASCII are a few among many; what is packed has as many as others.
+    let high = head.iter().filter(|byte| **byte >= 0x80).count();
+    let letters = is_utf8(&head) || high * 4 < head.len();
+    !head.is_empty() && (head.starts_with(b"#!") || (odd * 20 < head.len() && letters))
 }
 
 /// Text, but for a letter that the end of what was read cut in two.
@@ -202,49 +242,62 @@ fn is_utf8(bytes: &[u8]) -> bool {
     }
 }
 
-/// When execs ran, in milliseconds, in the order in which they were started.
-struct Times(Vec<(i128, Option<i128>, ExecId)>);
+/// When execs ran, in milliseconds, in the order in which they were started; and when skep wrote.
+struct Times {
+    execs: Vec<(i128, Option<i128>, ExecId)>,
+    own: Vec<(i128, i128)>,
+    /// By how much the clock of files may be behind.
+    tick: i128,
+}
+
+/// A tick of the clock that the kernel stamps files with, in whole milliseconds.
+fn tick() -> i128 {
+    let tick = rustix::time::clock_getres(rustix::time::ClockId::RealtimeCoarse);
+    i128::from(tick.tv_sec) * 1_000 + (i128::from(tick.tv_nsec) + 999_999) / 1_000_000
+}
 
 impl Times {
-    fn of(execs: &[Exec]) -> Self {
+    fn of(execs: &[Exec], own: Vec<(i128, i128)>) -> Self {
         let times = execs.iter().filter_map(|exec| {
             let start = milliseconds(&exec.started_at)?;
             let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
             let end = took.map(|took| start + i128::from(took));
             Some((start, end, exec.id.clone()))
         });
-        Self(times.collect())
+        Self { execs: times.collect(), own, tick: tick() }
     }
 
     /// The execs that were running when the entry last changed: it is known which one wrote only if
     /// it was the only one. A process that outlived its exec is taken for the one that runs.
     fn writers(&self, levels: &Levels<'_>, path: &RelPath) -> Vec<ExecId> {
-        if self.0.is_empty() {
+        if self.execs.is_empty() {
             return Vec::new();
         }
-        let holder = levels.holder(path).or_else(|| levels.holder(&path.parent()?));
-        let Some((seconds, nanoseconds)) = holder.map(|(_, meta)| meta.changed) else {
-            return Vec::new();
-        };
+        let Some((seconds, nanoseconds)) = levels.changed(path) else { return Vec::new() };
         let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
-        // Both clocks are coarse. First those that fit exactly; else one that began within a tick,
-        // which is the one that wrote; else one whose end was noted early.
-        [(0, 0), (TICK, 0), (TICK, LATE)]
-            .into_iter()
-            .map(|(early, late)| self.during(written, early, late))
-            .find(|found| !found.is_empty())
-            .unwrap_or_default()
+        // A rebase, a rejected hunk: who wrote what it was made from is not told by its time.
+        if self
+            .own
+            .iter()
+            .any(|(start, end)| written + self.tick >= *start && written <= end + PART)
+        {
+            return Vec::new();
+        }
+        // The clock of files is behind by up to a tick, so that a first write may lie before the
+        // start; an end is cut to a millisecond. Else one whose end was noted early.
+        let found = self.during(written, PART);
+        if found.is_empty() { self.during(written, LATE) } else { found }
     }
 
-    fn during(&self, written: i128, early: i128, late: i128) -> Vec<ExecId> {
+    fn during(&self, written: i128, late: i128) -> Vec<ExecId> {
         let fits = |(start, end, _): &&(i128, Option<i128>, ExecId)| {
-            written + early >= *start && end.is_none_or(|end| written <= end + late)
+            written + self.tick >= *start && end.is_none_or(|end| written <= end + late)
         };
-        self.0.iter().filter(fits).map(|(_, _, exec)| exec.clone()).collect()
+        self.execs.iter().filter(fits).map(|(_, _, exec)| exec.clone()).collect()
     }
 }
 
-fn milliseconds(time: &str) -> Option<i128> {
+pub(super) fn milliseconds(time: &str) -> Option<i128> {
     let time: jiff::Timestamp = time.parse().ok()?;
     Some(i128::from(time.as_millisecond()))
 }

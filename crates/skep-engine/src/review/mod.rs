@@ -4,14 +4,17 @@ mod approve;
 mod journal;
 mod judge;
 mod left;
+mod own_writes;
 mod reject;
+mod settling;
 mod shown;
 mod siblings;
 mod undo;
 
 pub(crate) use left::{Left, PULLED, all_pulled, references};
-pub(crate) use reject::write_all;
+pub(crate) use reject::{Bytes, write_all};
 
+use crate::api::Look;
 use crate::layout::may_be_there;
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
@@ -129,6 +132,7 @@ impl Engine {
     /// Derives the change set: of one moment, or not at all. Where those inside are stopped by signals
     /// only, whoever went on meanwhile is stopped once more and it is looked again.
     pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
+        self.resume_settling(sandbox)?;
         let mut looks = 0;
         loop {
             let derived = self.derive_once(sandbox);
@@ -192,14 +196,16 @@ impl Engine {
         Ok(Left::of(sandbox, &derived.changes))
     }
 
-    pub(crate) fn change_set(&self, id: &SandboxId) -> Result<ChangeSet, Problem> {
+    pub(crate) fn change_set(&self, id: &SandboxId, look: Look) -> Result<ChangeSet, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
+        if look == Look::Shown {
+            self.note_shown(&sandbox, &derived);
+        }
         self.judged(&sandbox, derived)
     }
 
     pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
-        self.note_shown(sandbox, &derived);
         let Derived { mut changes, kept, .. } = derived;
         let unknown = self.judge(sandbox, &mut changes, &kept)?;
         drop(kept);

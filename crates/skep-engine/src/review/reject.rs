@@ -8,13 +8,16 @@ use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
 use skep_provider::{ProviderError, ViewWrite};
 use skep_store::Rejection;
+use skep_sys::failpoint;
 use skep_types::{
-    ChangeSetDigest, Code, Problem, RelPath, Sandbox, SandboxId, SandboxState, Selection,
+    ChangeSetDigest, Code, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId,
+    SandboxState, Selection,
 };
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::path::Path;
 
 impl Engine {
     pub(crate) fn reject_selection(
@@ -25,16 +28,17 @@ impl Engine {
         reason: Option<&str>,
     ) -> Result<RejectReport, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let (rejected, settlement) = self.through_view(&sandbox, |sandbox| {
+        let (rejected, settlement) = self.through_view(&sandbox, Bytes::AsPlanned, |sandbox| {
             let derived = self.derive(sandbox)?;
             check_digest(digest, sandbox, &derived)?;
             let workspace = self.workspace(sandbox);
             let rejected = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
             let paths: Vec<RelPath> =
                 rejected.writes.iter().map(|write| write.path.clone()).collect();
+            self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
             Ok((rejected.writes, (paths, rejected.settlement)))
         })?;
-        skep_workspace::settle(&self.workspace(&sandbox), &settlement).or_problem()?;
+        self.end_settling(&sandbox, &settlement)?;
         let rejection = Rejection {
             sandbox: sandbox.id.clone(),
             at: self.now(),
@@ -62,16 +66,18 @@ impl Engine {
     pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
         let _project = self.lock_project(&self.load(id)?.project)?;
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let (merged, conflicts, settlement) = self.through_view(&sandbox, |sandbox| {
-            let derived = self.derive(sandbox)?;
-            let mounted = self.is_running(sandbox);
-            let rebased =
-                skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted).or_problem()?;
-            let merged: Vec<RelPath> =
-                rebased.writes.iter().map(|write| write.path.clone()).collect();
-            Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
-        })?;
-        skep_workspace::settle(&self.workspace(&sandbox), &settlement).or_problem()?;
+        let (merged, conflicts, settlement) =
+            self.through_view(&sandbox, Bytes::AsPlanned, |sandbox| {
+                let derived = self.derive(sandbox)?;
+                let mounted = self.is_running(sandbox);
+                let rebased = skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted)
+                    .or_problem()?;
+                let merged: Vec<RelPath> =
+                    rebased.writes.iter().map(|write| write.path.clone()).collect();
+                self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
+                Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
+            })?;
+        self.end_settling(&sandbox, &settlement)?;
         let event = self.event(
             "sandbox.rebased",
             id,
@@ -87,6 +93,7 @@ impl Engine {
     pub(crate) fn through_view<T>(
         &self,
         sandbox: &Sandbox,
+        bytes: Bytes,
         plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,
     ) -> Result<T, Problem> {
         let was_running = self.is_running(sandbox);
@@ -104,13 +111,16 @@ impl Engine {
             let started = provider.start(&spec).or_problem()?;
             // Paused at once: nobody who knows the way begins a command in it.
             let paused = provider.freeze(&spec).or_problem();
-            let written = paused.and_then(|()| write_all(provider, &spec, writes));
+            let written = paused.and_then(|()| {
+                self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))
+            });
             provider.stop(&sandbox.id, &spec.directory, Some(&started.keeper)).or_problem()?;
             return written.map(|()| value);
         }
         self.while_still(sandbox, || {
             let (writes, value) = plan(sandbox)?;
-            write_all(self.provider(&sandbox.provider)?, &self.run_spec(sandbox), writes)?;
+            let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
+            self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))?;
             Ok(value)
         })
     }
@@ -143,18 +153,63 @@ impl Engine {
     }
 }
 
+/// Which bytes of a file elsewhere are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// Whatever it has: nothing was said of them.
+    AsTheyAre,
+    /// Only those that the plan is about: the base that is noted for them must be theirs. The user may
+    /// be saving the file right now.
+    AsPlanned,
+}
+
 pub(crate) fn write_all(
     provider: &dyn skep_provider::Provider,
     spec: &skep_provider::RunSpec,
     writes: Vec<skep_workspace::ViewWrite>,
+    bytes: Bytes,
 ) -> Result<(), Problem> {
     for write in writes {
-        let content = open_source(&write.content)
-            .map_err(|error| io_problem("read the bytes for", write.path.as_path(), &error))?;
+        let failed =
+            |error: std::io::Error| io_problem("read the bytes for", write.path.as_path(), &error);
+        let mut content = open_source(&write.content).map_err(failed)?;
+        if let (Bytes::AsPlanned, Some(file), EntryState::File { hash, .. }) =
+            (bytes, &mut content, &write.state)
+        {
+            failpoint::hit("settle.opened").map_err(failed)?;
+            content = Some(
+                planned_bytes(file, &spec.directory, hash).map_err(failed)?.ok_or_else(|| {
+                    let message = format!("`{}` was saved meanwhile", write.path);
+                    Problem::new(Code::Conflict, message).hint("try again")
+                })?,
+            );
+        }
         let write = ViewWrite { path: write.path, state: write.state, content };
         provider.write_view(spec, &[write]).map_err(|error| write_problem(&error))?;
     }
     Ok(())
+}
+
+/// A copy of a file that nobody else writes to, if its bytes are those with this hash.
+fn planned_bytes(
+    from: &mut File,
+    directory: &Path,
+    hash: &ContentHash,
+) -> std::io::Result<Option<File>> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let to = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    let mut to = match to {
+        Ok(fd) => File::from(fd),
+        // A filesystem without files that have no name.
+        Err(_) => File::from(rustix::fs::memfd_create("skep", rustix::fs::MemfdFlags::CLOEXEC)?),
+    };
+    std::io::copy(from, &mut to)?;
+    to.rewind()?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(&mut to)?;
+    to.rewind()?;
+    Ok((hasher.finalize().to_hex().as_str() == hash.to_string()).then_some(to))
 }
 
 /// What stands in the way of a write is the workspace's state or policy, not a fault of ours.

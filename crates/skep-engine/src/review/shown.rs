@@ -1,8 +1,9 @@
 //! What was shown of the project's side.
 //!
 //! A digest is over the sandbox's work. Where the project moved as well, an approval writes a merge
-//! of both, which the digest does not cover. So every look notes, for each path that would be merged,
-//! what stood in the project then; an approval that names a digest takes a merge only with what was
+//! of both, which the digest does not cover. So a look that shows the whole change set notes, for each
+//! path that would be merged, what stood in the project then (one that serves another command does not:
+//! nobody saw it); an approval that names a digest takes a merge only with what was
 //! shown beside that digest, and refuses what moved since (DESIGN.md §2, promise 2).
 
 use crate::Engine;
@@ -56,8 +57,8 @@ impl Engine {
         derived: &Derived,
         plan: &Plan,
     ) -> Result<(), Problem> {
-        let taken = |path: &RelPath| plan.targets.iter().any(|target| target.path == *path);
-        let moved: Vec<_> = derived.moved().into_iter().filter(|(path, _)| taken(path)).collect();
+        let moved: Vec<_> =
+            derived.moved().into_iter().filter(|(path, _)| plan.has(path)).collect();
         if moved.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,9 @@ use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
     RelPath, Selection,
 };
-use skep_workspace::apply::{Recovered, Resolution, left_behind, resolve, undo_targets};
+use skep_workspace::apply::{
+    Recovered, Resolution, kept_backups, left_behind, resolve, undo_targets,
+};
 use skep_workspace::tree::TreeRoot;
 use std::path::Path;
 
@@ -20,7 +22,7 @@ impl Engine {
     ) -> Result<ApproveReport, Problem> {
         let approval = match approval {
             Some(id) => self.store.find_approval(id.as_str()).or_problem()?,
-            None => self.newest_undoable(project)?,
+            None => self.newest(project)?,
         };
         let _project = self.lock_project(&approval.project)?;
         let approval = self.store.find_approval(approval.id.as_str()).or_problem()?;
@@ -103,18 +105,24 @@ impl Engine {
     ) -> Result<ApproveReport, Problem> {
         let directory = self.layout().approval(&approval.id);
         let recovered = resolve(&directory, resolution).map_err(|error| apply_problem(&error))?;
-        let applied: Vec<_> = match &recovered {
-            Recovered::Applied { applied, .. } => {
-                applied.paths.iter().map(|path| path.path.clone()).collect()
-            }
-            _ => Vec::new(),
+        // What was decided before an outage stands, whatever is asked for now.
+        let (applied, note): (Vec<_>, _) = match &recovered {
+            Recovered::Applied { applied, .. } => (
+                applied.paths.iter().map(|path| path.path.clone()).collect(),
+                "finished; what you had changed is kept as the backup",
+            ),
+            _ => (Vec::new(), "taken back; what you had changed stays"),
         };
+        let mut notes = vec![note.to_owned()];
+        if !matches!(recovered, Recovered::Applied { .. }) {
+            let kept = kept_backups(&directory).map_err(|error| apply_problem(&error))?;
+            notes.extend(kept.iter().map(|kept| {
+                let (path, at) = (&kept.path, ByteString::from(kept.at.as_path()));
+                format!("what stood at `{path}` before the approval is kept: `{at}`")
+            }));
+        }
         self.record_recovery(approval, recovered)?;
-        let note = match resolution {
-            Resolution::Finish => "finished; what you had changed is kept as the backup",
-            Resolution::Revert => "taken back; what you had changed stays",
-        };
-        Ok(settled(approval, applied, vec![note.into()]))
+        Ok(settled(approval, applied, notes))
     }
 
     /// Gives up an approval that can be neither finished nor taken back: its journal is damaged, or
@@ -145,10 +153,15 @@ impl Engine {
         Ok(settled(&approval, Vec::new(), notes))
     }
 
-    fn newest_undoable(&self, project: &Path) -> Result<Approval, Problem> {
+    /// The newest approval of a project that can be undone, or that an outage left half done: that one
+    /// comes first, nothing is applied before it is settled.
+    fn newest(&self, project: &Path) -> Result<Approval, Problem> {
         let project = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
-        let found =
-            self.store.newest_undoable(&ByteString::from(project.as_path())).or_problem()?;
+        let name = ByteString::from(project.as_path());
+        if let Some(half_done) = self.needing_attention(&name)? {
+            return Ok(half_done);
+        }
+        let found = self.store.newest_undoable(&name).or_problem()?;
         found.ok_or_else(|| {
             let message = format!("no approval of project `{}` can be undone", project.display());
             Problem::new(Code::NotFound, message).hint("see `skep history`")

@@ -50,7 +50,7 @@ mod verify;
 pub use journal::steps_of;
 pub use publish::Staged;
 pub use recover::recover;
-pub use resolve::{left_behind, resolve};
+pub use resolve::{kept_backups, left_behind, resolve};
 pub use stage::stage;
 pub use undo::{discard, undo_targets};
 
@@ -187,6 +187,15 @@ pub struct Attention {
     pub reason: String,
     /// Where the approved version is kept, if it has one.
     pub approved: Option<PathBuf>,
+}
+
+/// What stood at a path before an approval that was reverted around the user's own version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptBackup {
+    /// Where in the project.
+    pub path: RelPath,
+    /// Where it is kept.
+    pub at: PathBuf,
 }
 
 /// How to go on from [`Recovered::NeedsAttention`].

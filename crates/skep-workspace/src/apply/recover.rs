@@ -7,12 +7,12 @@
 //! | yes | yes | – | no | take back steps (there are none), remove staging |
 //! | yes | yes | – | yes | roll forward, or say where somebody else was |
 //! | yes | yes | published | any | keep backups |
-//! | yes | yes | rolled back | any | remove staging |
+//! | yes | yes | rolled back | any | remove what was staged, keep what could not go back |
 //!
 //! Each line ends in a state that has a line of its own, so a recovery that dies is recovered by
 //! the next.
 
-use super::backups::keep_backups;
+use super::backups::{keep_backups, move_backups};
 use super::journal::{
     BACKUPS, Found, INTENT, Intent, JOURNAL, Journal, JournalDir, OUTCOME, Outcome, Record,
 };
@@ -106,14 +106,28 @@ fn finish(dir: &JournalDir, journal: Journal) -> Result<Recovered, ApplyError> {
     Ok(Recovered::Applied { note: journal.intent.note, applied })
 }
 
-/// Rolled back before the interruption: only staged entries may be left.
+/// Rolled back before the interruption: only staged entries may be left, and what could not go back.
 fn clean(dir: &JournalDir, journal: Journal) -> Result<Recovered, ApplyError> {
     failpoint::hit("recover.clean").map_err(own("recover", &dir.path_of(JOURNAL)))?;
     if let Some(staging) = open_own_staging(&journal)? {
-        let path = staging.path().to_owned();
-        staging.remove_staged(&journal.records).map_err(own("remove", &path))?;
+        clear_reverted(dir, staging, &journal)?;
     }
     Ok(Recovered::Aborted { note: Some(journal.intent.note) })
+}
+
+/// Removes what was staged. What came out of the project and could not go back goes to the journal, or
+/// stays beside the project if it cannot be moved: kept either way.
+pub(super) fn clear_reverted(
+    dir: &JournalDir,
+    staging: Staging,
+    journal: &Journal,
+) -> Result<(), ApplyError> {
+    let path = staging.path().to_owned();
+    let empty = staging.remove_staged(&journal.records).map_err(own("remove", &path))?;
+    if !empty {
+        let _ = move_backups(dir, staging, journal);
+    }
+    Ok(())
 }
 
 /// The staging directory, if it is there and is the one that was made.

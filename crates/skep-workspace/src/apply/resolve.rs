@@ -1,15 +1,17 @@
 //! What a person decides when recovery stopped: finish, or revert.
 
-use super::backups::{keep_backups, move_backups};
-use super::journal::{Found, JournalDir, OUTCOME, Outcome};
+use super::backups::keep_backups;
+use super::journal::{BACKUPS, Found, JOURNAL, Journal, JournalDir, OUTCOME, Outcome};
 use super::plan::{Step, plan};
 use super::publish::{record_published, revert_all, run, sync_published};
-use super::recover::open_scene;
-use super::staging::{own, staging_name};
+use super::recover::{clear_reverted, open_scene};
+use super::staging::{own, slot_path, staging_name, staging_path};
 use super::step::{Guard, Scene, StepError};
-use super::{ApplyError, Recovered, Resolution, recover};
+use super::{ApplyError, KeptBackup, Recovered, Resolution, recover};
+use crate::tree::TreeRoot;
 use skep_sys::failpoint;
 use skep_types::ApprovalId;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Goes on from [`Recovered::NeedsAttention`] as the person decided. May be repeated.
@@ -42,15 +44,39 @@ pub fn resolve(journal_dir: &Path, resolution: Resolution) -> Result<Recovered, 
             revert(&scene, &steps)?;
             sync_published(&scene)?;
             dir.write(OUTCOME, &Outcome::RolledBack)?;
-            let path = staging.path().to_owned();
-            let empty = staging.remove_staged(&journal.records).map_err(own("remove", &path))?;
-            if !empty {
-                // They stay beside the project if they cannot be moved: kept either way.
-                let _ = move_backups(&dir, staging, &journal);
-            }
+            clear_reverted(&dir, staging, &journal)?;
             Ok(Recovered::Aborted { note: Some(journal.intent.note) })
         }
     }
+}
+
+/// What stood in the project before an approval that was reverted, and could not go back because the
+/// user's own version is there. It is kept with the journal, or in the staging directory if it could
+/// not be moved, until [`super::discard`] ends both.
+pub fn kept_backups(journal_dir: &Path) -> Result<Vec<KeptBackup>, ApplyError> {
+    let Some(dir) = JournalDir::open_if_there(journal_dir)? else { return Ok(Vec::new()) };
+    let Found::Good(journal) = dir.read::<Journal>(JOURNAL)? else { return Ok(Vec::new()) };
+    let mut kept = Vec::new();
+    for (place, may_be_staged) in
+        [(dir.path_of(BACKUPS), false), (staging_path(&journal.intent), true)]
+    {
+        let tree = match TreeRoot::open(&place) {
+            Ok(tree) => tree,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(own("open", &place)(error)),
+        };
+        for record in &journal.records {
+            let slot = slot_path(record).and_then(|slot| tree.stat(&slot));
+            let Some(slot) = slot.map_err(own("look at", &place))? else { continue };
+            // A staged entry that could not be removed was never the user's.
+            let staged = record.staged.is_some_and(|staged| staged.ino == slot.st_ino);
+            if !(may_be_staged && staged) {
+                let (path, at) = (record.path.clone(), place.join(record.slot_name()));
+                kept.push(KeptBackup { path, at });
+            }
+        }
+    }
+    Ok(kept)
 }
 
 /// The staging directories of an approval that are still there. For one whose journal cannot be

@@ -62,7 +62,7 @@ pub fn plan_leaving(
     apart: &dyn Fn(&RelPath) -> bool,
 ) -> Result<Plan, PlanError> {
     let mut picked = select::select(derived, selection, Purpose::Approve, apart)?;
-    pull_in(derived, &mut picked)?;
+    pull_in(derived, &mut picked, selection.ignored, apart)?;
     let conflicts = select::conflicts_of(derived, selection, &picked, apart)?;
     if !conflicts.is_empty() {
         return Err(PlanError::Conflicts(conflicts));
@@ -104,8 +104,14 @@ pub fn plan_leaving(
 }
 
 /// Adds what the picked changes cannot be without: a directory that takes the place of a file above
-/// them, and the entries of a directory that gives way to something else.
-fn pull_in(derived: &Derived, picked: &mut Picked) -> Result<(), PlanError> {
+/// them, and the entries of a directory that gives way to something else. What is set apart, and so was
+/// not shown, does not go along unsaid: it is the user's own, most often.
+fn pull_in(
+    derived: &Derived,
+    picked: &mut Picked,
+    ignored: bool,
+    apart: &dyn Fn(&RelPath) -> bool,
+) -> Result<(), PlanError> {
     let changes: BTreeMap<&RelPath, &Change> =
         derived.changes.iter().map(|change| (&change.path, change)).collect();
     let mut pending: Vec<RelPath> = picked.keys().cloned().collect();
@@ -133,6 +139,12 @@ fn pull_in(derived: &Derived, picked: &mut Picked) -> Result<(), PlanError> {
             if changes.get(&need).is_some_and(|change| change.kind == ChangeKind::Special) {
                 let reason = "special files are never applied".to_owned();
                 return Err(PlanError::Depends { path, needs: need, reason });
+            }
+            let left_out = |change: &&Change| (change.ignored && !ignored) || apart(&change.path);
+            if changes.get(&need).is_some_and(left_out) {
+                let reason = "it is ignored or git's own, and left out unless it is named (or with \
+                              `--ignored`)";
+                return Err(PlanError::Depends { path, needs: need, reason: reason.to_owned() });
             }
             picked.insert(need.clone(), Pick::Whole);
             pending.push(need);
