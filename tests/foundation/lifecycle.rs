@@ -234,3 +234,34 @@ fn stats_add_up() {
         assert!(text.contains("2 (1 ready, 1 stopped)"), "{text}");
     });
 }
+
+/// A skep of another version is told so by a keeper, which goes on; it can be ended by any.
+#[test]
+fn a_keeper_of_another_version_goes_on_and_can_be_ended() {
+    use std::io::{Read as _, Write as _};
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "echo kept > file").run().ok();
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let socket = lab.state.join("sandboxes").join(id).join("keeper.sock");
+        let ask = |operation: &str| {
+            let request = format!("{{\"version\":99,\"operation\":\"{operation}\"}}");
+            let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+            let mut frame = vec![1];
+            frame.extend((request.len() as u32).to_le_bytes());
+            frame.extend(request.as_bytes());
+            stream.write_all(&frame).unwrap();
+            stream
+        };
+        let mut answer = [0; 64];
+        let length = ask("Status").read(&mut answer).unwrap();
+        let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(text.contains("OtherVersion"), "{text}");
+        // It goes on.
+        lab.skep(["exec", "s", "--", "cat", "file"]).run().ok();
+        let mut rest = Vec::new();
+        ask("Stop").read_to_end(&mut rest).unwrap();
+        assert_eq!(lab.keepers(), Vec::<i32>::new());
+        assert_eq!(lab.skep(["exec", "s", "--", "cat", "file"]).run().ok().text(), "kept");
+    });
+}

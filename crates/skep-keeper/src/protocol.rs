@@ -20,8 +20,9 @@ use skep_types::{
 };
 use std::collections::BTreeMap;
 
-/// Grows when a message changes its meaning. A keeper of another version is left alone.
-pub const VERSION: u32 = 1;
+/// Grows when a message changes its meaning, and when one is added or taken away. A keeper of another
+/// version is left alone; it can be ended.
+pub const VERSION: u32 = 2;
 
 /// Longest frame. A request (command and environment) may be as large as the kernel takes: 2 MiB where
 /// nobody raised the limit of the stack, of which JSON makes at most six times as much.
@@ -455,6 +456,23 @@ pub fn no_process(reason: skep_types::EndReason, exit_code: i32, message: String
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What can be asked is part of the version: whoever changes one line changes the other.
+    #[test]
+    fn every_operation_belongs_to_this_version() {
+        let source = include_str!("protocol.rs");
+        let (_, rest) = source.split_once("pub enum Operation {").unwrap();
+        let (body, _) = rest.split_once("\n}\n").unwrap();
+        let names: Vec<&str> = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("    "))
+            .filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()))
+            .map(|line| line.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap())
+            .collect();
+        let known =
+            "Exec Record Signal Freeze Thaw Stood Status Write Reach Revoke Knock Adopt Stop";
+        assert_eq!((VERSION, names.join(" ")), (2, known.to_owned()));
+    }
 
     proptest! {
         #[test]

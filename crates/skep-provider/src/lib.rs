@@ -242,7 +242,9 @@ pub enum ProviderError {
     #[error("sandbox `{0}` is not running")]
     NotRunning(SandboxId),
     /// The keeper speaks another version.
-    #[error("the keeper of sandbox `{id}` speaks protocol {theirs}, this skep speaks {ours}")]
+    #[error(
+        "the keeper of sandbox `{id}` was started by another version of skep: it speaks protocol {theirs}, this one {ours}"
+    )]
     Version {
         /// Which sandbox.
         id: SandboxId,
@@ -280,7 +282,9 @@ impl ProviderError {
             Self::Missing { remedy, .. } => problem.hint(remedy.clone()),
             Self::Wrong { hint, .. } => problem.hint(hint.clone()),
             Self::Moved(_) => problem.hint(Moved::HINT),
-            Self::Version { .. } => problem.hint("stop it with the skep that started it"),
+            Self::Version { .. } => problem.hint(
+                "`skep stop` ends it and keeps its changes, `skep start` starts it anew; or go on with the skep that started it",
+            ),
             _ => problem,
         }
     }

@@ -267,7 +267,8 @@ impl Keeper<'_> {
 
     /// Ends every exec for a limit that all of them share, and whoever has outlived one.
     fn end_all(&mut self, reason: EndReason, felt: &str) {
-        if self.not_ended(|_| true).next().is_none() {
+        let anew = self.ends_anew();
+        if anew && self.not_ended(|_| true).next().is_none() {
             self.record_strays_ended(reason);
         }
         let execs: Vec<ExecId> = self.state.execs.keys().cloned().collect();

@@ -5,6 +5,7 @@
 
 use rustix::process::Pid;
 use skep_confine::usage::{anonymous_of, family_of, poll_usage};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ impl PolledGuard {
     ///
     /// Without it there are none of the sandbox's own.
     pub fn new(init: Pid, home: Option<&Path>, now: Instant) -> Self {
-        let fixed = ["/tmp", "/var", "/run", "/dev/shm"].map(PathBuf::from);
+        let fixed = ["/tmp", "/var", "/var/tmp", "/run", "/dev/shm"].map(PathBuf::from);
         let with = |home: &Path| fixed.into_iter().chain([home.to_owned()]).collect();
         let scratch = home.map(with).unwrap_or_default();
         Self {
@@ -132,10 +133,11 @@ impl PolledGuard {
     fn stored(&self, family: &[Pid]) -> u64 {
         for pid in family.iter().skip(1) {
             let root = PathBuf::from(format!("/proc/{}/root", pid.as_raw_nonzero()));
-            let sizes: Option<Vec<u64>> =
+            // One filesystem may be seen at several of these places.
+            let sizes: Option<HashMap<u64, u64>> =
                 self.scratch.iter().map(|path| used(&inside(&root, path))).collect();
             if let Some(sizes) = sizes {
-                return sizes.iter().sum();
+                return sizes.values().sum();
             }
         }
         0
@@ -173,12 +175,15 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn used(path: &Path) -> Option<u64> {
+/// The device that a path lies on, and the bytes of memory it takes.
+fn used(path: &Path) -> Option<(u64, u64)> {
+    let device = rustix::fs::stat(path).ok()?.st_dev;
     let stat = rustix::fs::statfs(path).ok()?;
-    if stat.f_type != TMPFS {
-        return Some(0);
-    }
-    Some(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_bsize as u64))
+    let bytes = match stat.f_type == TMPFS {
+        true => stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_bsize as u64),
+        false => 0,
+    };
+    Some((device, bytes))
 }
 
 fn field(text: &str, name: &str) -> u64 {

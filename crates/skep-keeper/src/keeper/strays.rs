@@ -12,8 +12,10 @@ use crate::vessel::Vessel;
 use skep_confine::usage::{children_of, family_of};
 use skep_types::{EndReason, StraysEnded};
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// How long those who were ended for a limit may take to be gone, with all they have to give back.
+const DYING_STILL: Duration = Duration::from_secs(3);
 /// How often the sandbox's group is tried to be closed.
 const TRIES: u32 = 5;
 
@@ -26,6 +28,8 @@ pub(super) struct Strays {
     failures: u32,
     /// Whether everyone is held for a look.
     look: Look,
+    /// When everyone was ended for a limit.
+    ended: Option<Instant>,
 }
 
 /// How far a look is for which everyone is held.
@@ -205,6 +209,13 @@ impl Keeper<'_> {
         let running = self.state.execs.values().any(|running| !running.has_ended());
         let hidden = matches!(self.vessel, Vessel::Machine(_));
         self.state.left = !running && (hidden || !children_of(self.init.pid).is_empty());
+    }
+
+    /// Everyone is ended for a limit now; whether this is news, and not those who are still dying of the
+    /// last time.
+    pub(super) fn ends_anew(&mut self) -> bool {
+        let before = self.state.strays.ended.replace(Instant::now());
+        before.is_none_or(|before| before.elapsed() > DYING_STILL)
     }
 
     /// For whoever asks later: `skep show` says it, and an event tells it.

@@ -46,6 +46,8 @@ impl Keeper<'_> {
     fn obey(&mut self, client: u64, kind: FrameKind, payload: &[u8]) {
         if kind == FrameKind::Request {
             match serde_json::from_slice::<Request>(payload) {
+                // To end means the same in every version.
+                Ok(Request { operation: Operation::Stop, .. }) => self.state.stopping = true,
                 Ok(Request { version: VERSION, operation }) => self.operate(client, operation),
                 Ok(_) | Err(_) => self.refuse_version(client),
             }
