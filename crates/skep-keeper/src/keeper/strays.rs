@@ -139,9 +139,10 @@ impl Keeper<'_> {
             }
             (Purpose::End(_), _) => {}
         }
-        match (result, self.state.frozen) {
-            (Ok(true), false) => self.wake(),
-            (Ok(true), true) => self.state.strays.stopped = true,
+        match (result, self.state.frozen, self.state.strays.look) {
+            (Ok(true), false, Look::None) => self.wake(),
+            (Ok(true), true, _) => self.state.strays.stopped = true,
+            // The look lets them go on.
             _ => {}
         }
     }
@@ -151,7 +152,9 @@ impl Keeper<'_> {
     pub(super) fn hold_for_a_look(&mut self, now: Instant) {
         let disk = self.state.disk.as_mut().is_some_and(|guard| guard.wants_all_held(now));
         let memory = self.state.polled.as_mut().is_some_and(|guard| guard.wants_all_held(now));
-        let free = !self.state.frozen && self.state.strays.look == Look::None;
+        let Strays { asked, look, .. } = &self.state.strays;
+        // Whoever else holds them lets them go on when it is done.
+        let free = !self.state.frozen && asked.is_empty() && *look == Look::None;
         if !(disk || memory) || !free || self.vessel.machine().is_some() {
             return;
         }
