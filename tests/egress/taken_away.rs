@@ -3,8 +3,8 @@
 use super::RAW;
 use super::faults::egress;
 use super::origin::Origin;
-use super::world::{ORIGIN, in_world};
-use crate::harness::{Lab, for_both, wait_for};
+use super::world::{ORIGIN, in_world, in_world_as};
+use crate::harness::{Lab, Who, for_both, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -137,5 +137,30 @@ done"#;
             assert!(meant, "{packets:?}");
         }
         assert!(packets.iter().any(|packet| packet.contains("[2606:")), "{packets:?}");
+    });
+}
+
+/// Requests of one connection may be for several hosts; each of them is remembered.
+#[test]
+fn net_16_each_request_of_http2_is_cut_by_its_own_rule() {
+    in_world_as([Who::user()], &["http2"], |world| {
+        let script = "const s=require('http2').connect('http://a.origin.test:8080');s.on('error',()=>{});
+const a=s.request({':method':'POST',':path':'/',':authority':'a.origin.test:8080'});let t='';
+a.on('data',d=>t+=d);a.on('error',()=>{});a.on('close',()=>{console.log('A closed',t);process.exit(0)});a.write('before ');
+const b=s.request({':path':'/',':authority':'b.a.origin.test:8080'});b.on('data',()=>{});b.on('end',()=>console.log('B answered'));
+setTimeout(()=>a.end('AFTER'),20000);";
+        world.lab.write("both.js", script);
+        let (one, two) = ("a.origin.test:8080", "b.a.origin.test:8080");
+        world.skep(["create", "s", "--allow", one, "--allow", two]).run().ok();
+        let exec = world.skep(["exec", "-d", "s", "--", "node", "both.js"]).run().ok().text();
+        let said = |what: &str| {
+            let logs = world.skep(["logs", &exec]).run().text();
+            logs.contains(what).then_some(logs)
+        };
+        wait_for("the second request", 30, || said("B answered"));
+        let changed = world.skep(["net", "deny", "s", one, "--json"]).run().ok().json();
+        assert_eq!(changed["cut"], 1, "{changed}");
+        let logs = wait_for("the end of the first", 15, || said("A closed"));
+        assert!(!logs.contains("AFTER"), "{logs}");
     });
 }

@@ -250,7 +250,7 @@ def sshd():
 
 def http2():
     program = """const http2=require('http2'),fs=require('fs'),place=process.argv[1];
-const answer=(stream,headers)=>{let body='';stream.on('data',d=>body+=d);stream.on('end',()=>{stream.respond({':status':200,'content-type':'text/plain'});stream.end('http2 '+headers[':authority']+' '+body+'\\n')})};
+const answer=(stream,headers)=>{let body='';stream.on('error',()=>{});stream.on('data',d=>body+=d);stream.on('end',()=>{if(stream.destroyed)return;stream.respond({':status':200,'content-type':'text/plain'});stream.end('http2 '+headers[':authority']+' '+body+'\\n')})};
 const plain=http2.createServer();plain.on('stream',answer);plain.on('sessionError',()=>{});plain.listen(8080,process.argv[2]);
 const tls=http2.createSecureServer({key:fs.readFileSync(place+'/leaf.key'),cert:fs.readFileSync(place+'/leaf.pem')});tls.on('stream',answer);tls.on('sessionError',()=>{});tls.listen(8443,process.argv[2]);"""
     daemon("node", "-e", program, place, ORIGIN)

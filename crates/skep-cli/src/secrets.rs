@@ -8,6 +8,7 @@ use skep_types::{SecretSource, SecretValue};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use zeroize::Zeroizing;
 
 /// No key is longer.
 const LONGEST: u64 = 64 << 10;
@@ -18,7 +19,7 @@ pub(crate) fn read(source: &SecretSource) -> Result<SecretValue, String> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none)
         .map_err(|error| format!("core files cannot be switched off: {error}"))?;
-    let text = match source {
+    let text = Zeroizing::new(match source {
         SecretSource::Env(name) => match std::env::var(name) {
             Ok(value) => value,
             Err(std::env::VarError::NotPresent) => return Err("the variable is not set".into()),
@@ -26,7 +27,7 @@ pub(crate) fn read(source: &SecretSource) -> Result<SecretValue, String> {
         },
         SecretSource::File(path) => file(path.as_path())?,
         SecretSource::Cmd(command) => output_of(command)?,
-    };
+    });
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
     if value.is_empty() {
