@@ -122,11 +122,11 @@ fn res_5_a_process_that_changes_its_number_is_found() {
     for_both(|lab| {
         let Some(hop) = attack::program("hop") else { return };
         std::fs::copy(hop, lab.project.join("hop")).unwrap();
-        let words = ["run", "--json", "--disk", "60M", "--", "./hop", "disk", "240", "400", "15"];
+        let words = ["run", "--json", "--disk", "60M", "--", "./hop", "disk", "240", "1200", "15"];
         let ran = lab.skep(words).run();
         assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
         let words = ["run", "--json", "--best-effort", "--memory", "200M", "--"];
-        let ran = lab.skep(words).args(["./hop", "memory", "600", "400", "15"]).run();
+        let ran = lab.skep(words).args(["./hop", "memory", "600", "1200", "15"]).run();
         assert_eq!(ran.json()["reason"], "oom", "{}", ran.describe());
     });
 }
