@@ -161,14 +161,11 @@ const MEMLOCK: u64 = 8 << 20;
 fn set_limits(order: &SpawnOrder) -> io::Result<()> {
     let wanted = [
         (Resource::Core, Some(0)),
-        // These are counted for the caller too, whoever inside takes them: most are left to it.
-        (Resource::Sigpending, Some(share(Resource::Sigpending, 16).max(256))),
-        (Resource::Msgqueue, Some(share(Resource::Msgqueue, 4))),
-        (Resource::Memlock, Some(MEMLOCK)),
         (Resource::Fsize, order.file_size),
         (Resource::Cpu, order.cpu_seconds),
         (Resource::Nproc, order.processes),
     ];
+    leave_to_the_caller();
     for (resource, limit) in wanted {
         let Some(limit) = limit else { continue };
         let now = rustix::process::getrlimit(resource);
@@ -178,6 +175,21 @@ fn set_limits(order: &SpawnOrder) -> io::Result<()> {
         rustix::process::setrlimit(resource, both)?;
     }
     Ok(())
+}
+
+/// What is counted for the caller too, whoever inside takes it: most of it is left to it. Lowering a limit
+/// is nothing Linux refuses; gVisor, which counts for itself, does not know all of these.
+fn leave_to_the_caller() {
+    let parts = [
+        (Resource::Sigpending, share(Resource::Sigpending, 16).max(256)),
+        (Resource::Msgqueue, share(Resource::Msgqueue, 4)),
+        (Resource::Memlock, MEMLOCK),
+    ];
+    for (resource, part) in parts {
+        let hard = rustix::process::getrlimit(resource).maximum;
+        let limit = Some(hard.map_or(part, |hard| hard.min(part)));
+        let _ = rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit });
+    }
 }
 
 /// A part of what this process may have; of what has no limit, enough for anybody.
