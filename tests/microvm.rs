@@ -151,6 +151,44 @@ fn heavy_a_diff_of_a_busy_guest_is_one_moment() {
     });
 }
 
+/// Changes a file through a shared mapping: the bytes stay in the guest until it writes them back.
+const MAPPED: &str = "import mmap, sys
+f = open('mm', 'r+b'); m = mmap.mmap(f.fileno(), 4)
+m[0:4] = b'NEW\\n'; open('mm.done-' + sys.argv[1], 'w').close()
+import time; time.sleep(1000)";
+
+/// Runs it detached, and asks for the diff as soon as it has written.
+fn a_mapped_write_is_in_the_diff(lab: &Lab, times: &str) {
+    lab.exec_script("m", "echo OLD > mm").run().ok();
+    let line = ["exec", "-d", "m", "--", "/usr/bin/python3", "-c", MAPPED, times];
+    lab.skep(line).run().ok();
+    let done =
+        format!("for i in $(seq 600); do [ -e mm.done-{times} ] && exit; sleep 0.1; done; exit 1");
+    lab.exec_script("m", &done).within(120).run().ok();
+    let text = lab.skep(["diff", "m", "mm"]).within(120).run().ok().text();
+    assert!(text.contains("+NEW"), "the diff was taken before the guest had written back: {text}");
+}
+
+/// The guest obeys an order that was given up on when it gets to it, and answers. That is no answer to
+/// the next order.
+#[test]
+fn heavy_a_pause_that_timed_out_does_not_stand_for_the_next() {
+    if std::env::var_os("SKEP_TEST_LONG").is_none() {
+        return; // Two minutes; the numbers are held by a unit test of skep-machine.
+    }
+    for_each([Who::user()], |lab| {
+        create(lab, "m");
+        a_mapped_write_is_in_the_diff(lab, "before");
+        let pid = rustix::process::Pid::from_raw(below_keepers(lab, "qemu-system")[0]).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let late = lab.skep(["diff", "m"]).within(120).run();
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        assert_eq!(late.code(), 1, "{}", late.errors());
+        assert!(late.errors().contains("does not stand still"), "{}", late.errors());
+        a_mapped_write_is_in_the_diff(lab, "after");
+    });
+}
+
 #[test]
 fn heavy_a_machine_that_dies_takes_its_sandbox_along_and_can_start_again() {
     for_each([Who::user()], |lab| {

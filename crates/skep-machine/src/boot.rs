@@ -8,7 +8,7 @@
 //!    could only have read through the share; anything else is not our machine.
 
 use crate::qemu::Place;
-use crate::switchboard::{self, Announcement, Instruction};
+use crate::switchboard::{self, Announcement, Answer, Instruction};
 use crate::{Accelerator, At, MachineError, MachineSpec, guest, qemu, wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
 use skep_sys::program::Program;
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -72,6 +73,8 @@ pub struct Machine {
     control: OwnedFd,
     qemu: Child,
     parts: Vec<Child>,
+    /// Of the last question.
+    number: Cell<u64>,
     /// What the guest said of itself.
     pub ready: wire::Ready,
 }
@@ -120,7 +123,8 @@ pub fn boot(
     let parts = [(&qemu, "QEMU has ended"), (&share, "the share daemon has ended")];
     let ready = first_words(machine, files, &control, parts, nonce);
     let _ = std::fs::remove_file(&nonce_file);
-    let machine = Machine { control, qemu, parts: vec![share, board], ready: ready? };
+    let machine =
+        Machine { control, qemu, parts: vec![share, board], number: Cell::new(0), ready: ready? };
     Ok(machine)
 }
 
@@ -134,41 +138,48 @@ impl Machine {
 
     /// Every process in the guest stands still, and what they wrote has arrived.
     pub fn freeze(&self) -> io::Result<()> {
-        switchboard::instruct(&self.control, &Instruction::Freeze, &[])?;
-        if !speaks(self.control.as_fd(), FREEZE_PATIENCE)? {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not stand still"));
-        }
-        match switchboard::hear(&self.control)? {
-            Announcement::Frozen => Ok(()),
-            _ => Err(unexpected()),
+        match self.ask(Instruction::Freeze, FREEZE_PATIENCE)? {
+            Some(Answer::Frozen) => Ok(()),
+            Some(_) => Err(unexpected()),
+            None => {
+                // It may still obey, when nobody waits for it any more.
+                self.thaw()?;
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not stand still"))
+            }
         }
     }
 
     /// Gives the guest its network, and says what became of it.
     pub fn connect_network(&self, network: wire::Network) -> io::Result<wire::Networked> {
-        self.instruct_and_wait(&Instruction::Network(Box::new(network)))?;
-        match switchboard::hear(&self.control)? {
-            Announcement::Networked(networked) => Ok(networked),
-            _ => Err(unexpected()),
+        let question = |number| Instruction::Network(number, Box::new(network));
+        match self.ask(question, RULES_PATIENCE)? {
+            Some(Answer::Networked(networked)) => Ok(networked),
+            Some(_) => Err(unexpected()),
+            None => Err(no_answer()),
         }
     }
 
     /// Has the guest take in other rules.
     pub fn rule(&self, rules: String) -> io::Result<()> {
-        self.instruct_and_wait(&Instruction::Rules(rules))?;
-        match switchboard::hear(&self.control)? {
-            Announcement::Ruled(None) => Ok(()),
-            Announcement::Ruled(Some(reason)) => Err(io::Error::other(reason)),
-            _ => Err(unexpected()),
+        match self.ask(|number| Instruction::Rules(number, rules), RULES_PATIENCE)? {
+            Some(Answer::Ruled(None)) => Ok(()),
+            Some(Answer::Ruled(Some(reason))) => Err(io::Error::other(reason)),
+            Some(_) => Err(unexpected()),
+            None => Err(no_answer()),
         }
     }
 
-    fn instruct_and_wait(&self, instruction: &Instruction) -> io::Result<()> {
-        switchboard::instruct(&self.control, instruction, &[])?;
-        match speaks(self.control.as_fd(), RULES_PATIENCE)? {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not answer")),
-        }
+    /// Asks, and waits for the answer to this very question: one to a question that was given up on may
+    /// still come. `None` if there is none in time.
+    fn ask(
+        &self,
+        question: impl FnOnce(u64) -> Instruction,
+        patience: Duration,
+    ) -> io::Result<Option<Answer>> {
+        let number = self.number.get() + 1;
+        self.number.set(number);
+        switchboard::instruct(&self.control, &question(number), &[])?;
+        answer_to(&self.control, number, Instant::now() + patience)
     }
 
     /// They go on.
@@ -398,6 +409,20 @@ fn first_words(
     Ok(ready)
 }
 
+fn answer_to(control: &OwnedFd, number: u64, deadline: Instant) -> io::Result<Option<Answer>> {
+    while speaks(control.as_fd(), deadline.saturating_duration_since(Instant::now()))? {
+        match switchboard::hear(control)? {
+            Announcement::Answer(to, answer) if to == number => return Ok(Some(answer)),
+            Announcement::Answer(..) | Announcement::Up(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the guest does not answer")
+}
+
 fn unexpected() -> io::Error {
     io::Error::other("the guest says something else than it was asked")
 }
@@ -426,4 +451,68 @@ fn last_lines(files: &MachineFiles) -> String {
         return format!(" (console: {last})");
     }
     String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest behind a switchboard of its own thread: what it says is written to the returned end.
+    fn board() -> (OwnedFd, OwnedFd) {
+        let (serial, guest) = socket_pair(SocketType::STREAM).unwrap();
+        let (control, other) = socket_pair(SocketType::SEQPACKET).unwrap();
+        std::thread::spawn(move || switchboard::run(serial, other));
+        (control, guest)
+    }
+
+    fn says(guest: &OwnedFd, numbers: &[u64]) {
+        let mut bytes = Vec::new();
+        for number in numbers {
+            wire::push_json(&mut bytes, 0, wire::Kind::Frozen, number);
+        }
+        rustix::io::write(guest, &bytes).unwrap();
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    /// Waits until the guest was asked this.
+    fn hears(guest: &OwnedFd, wanted: u64) {
+        let mut inbox = wire::Inbox::default();
+        loop {
+            let mut buffer = [0; 256];
+            let length = rustix::io::read(guest, &mut buffer).unwrap();
+            inbox.push(&buffer[..length]);
+            while let Some(frame) = inbox.take().unwrap() {
+                if serde_json::from_slice::<u64>(frame.payload).unwrap() == wanted {
+                    return;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_came_too_late_is_not_one_to_the_next_question() {
+        let (control, guest) = board();
+        let freeze = |number| {
+            switchboard::instruct(&control, &Instruction::Freeze(number), &[]).unwrap();
+            hears(&guest, number);
+        };
+        // Given up on; what was said to it is in the channel when the next is asked.
+        freeze(1);
+        says(&guest, &[1]);
+        assert!(speaks(control.as_fd(), Duration::from_secs(20)).unwrap());
+        freeze(2);
+        let none = answer_to(&control, 2, Instant::now() + Duration::from_millis(50)).unwrap();
+        assert_eq!(none, None);
+        // What nobody has asked is not passed on, however often it is said.
+        says(&guest, &[1, 3, 4, 1, 2]);
+        assert_eq!(answer_to(&control, 2, soon()).unwrap(), Some(Answer::Frozen));
+        says(&guest, &[2, 3]);
+        freeze(3);
+        assert!(!speaks(control.as_fd(), Duration::ZERO).unwrap());
+        says(&guest, &[3]);
+        assert_eq!(answer_to(&control, 3, soon()).unwrap(), Some(Answer::Frozen));
+    }
 }

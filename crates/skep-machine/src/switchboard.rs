@@ -24,14 +24,14 @@ const FLOODED: usize = 32 << 20;
 pub enum Instruction {
     /// An exec; descriptor: the other end of its relay's socket.
     Connect,
-    /// Everybody in the guest stands still.
-    Freeze,
+    /// Everybody in the guest stands still. With the question's number, as all that is answered.
+    Freeze(u64),
     /// They go on.
     Thaw,
     /// The guest gets a network.
-    Network(Box<wire::Network>),
+    Network(u64, Box<wire::Network>),
     /// It takes in other rules.
-    Rules(String),
+    Rules(u64, String),
 }
 
 /// What the switchboard tells init.
@@ -39,7 +39,14 @@ pub enum Instruction {
 pub enum Announcement {
     /// The guest is up.
     Up(wire::Ready),
-    /// The guest stands still.
+    /// An answer to the question of this number.
+    Answer(u64, Answer),
+}
+
+/// What the guest says to a question.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It stands still.
     Frozen,
     /// Its network stands, or not.
     Networked(wire::Networked),
@@ -63,6 +70,10 @@ struct Switchboard {
     lines: BTreeMap<u32, Line>,
     next: u32,
     outlets: Outlets,
+    /// The guest has said its first words.
+    up: bool,
+    /// The question that init waits for an answer to.
+    asked: Option<u64>,
 }
 
 /// Who has something to say, or room.
@@ -83,6 +94,8 @@ pub fn run(serial: OwnedFd, control: OwnedFd) -> i32 {
         lines: BTreeMap::new(),
         next: 1,
         outlets: Outlets::default(),
+        up: false,
+        asked: None,
     };
     i32::from(board.serve().is_err())
 }
@@ -162,18 +175,24 @@ impl Switchboard {
         while let Some(frame) = self.inbox.take().map_err(io::Error::other)? {
             match frame {
                 Frame { line: 0, kind: Kind::Ready, payload } => {
-                    announce(&self.control, &Announcement::Up(serde_json::from_slice(payload)?))?;
+                    if !std::mem::replace(&mut self.up, true) {
+                        let ready = serde_json::from_slice(payload)?;
+                        announce(&self.control, &Announcement::Up(ready))?;
+                    }
                 }
-                Frame { line: 0, kind: Kind::Frozen, .. } => {
-                    announce(&self.control, &Announcement::Frozen)?;
+                Frame { line: 0, kind: Kind::Frozen, payload } => {
+                    let number = serde_json::from_slice(payload)?;
+                    pass_answer(&self.control, &mut self.asked, (number, Answer::Frozen))?;
                 }
                 Frame { line: 0, kind: Kind::Networked, payload } => {
-                    let stands = serde_json::from_slice(payload)?;
-                    announce(&self.control, &Announcement::Networked(stands))?;
+                    let (number, stands) = serde_json::from_slice(payload)?;
+                    let answer = (number, Answer::Networked(stands));
+                    pass_answer(&self.control, &mut self.asked, answer)?;
                 }
                 Frame { line: 0, kind: Kind::Ruled, payload } => {
-                    let ruled = serde_json::from_slice(payload)?;
-                    announce(&self.control, &Announcement::Ruled(ruled))?;
+                    let (number, ruled) = serde_json::from_slice(payload)?;
+                    let answer = (number, Answer::Ruled(ruled));
+                    pass_answer(&self.control, &mut self.asked, answer)?;
                 }
                 Frame { line, kind, payload } if line & BY_GUEST != 0 => {
                     self.outlets.obey((line, kind, payload), &mut self.out)?;
@@ -200,14 +219,19 @@ impl Switchboard {
                 self.lines.insert(self.next, line);
                 self.next += 1;
             }
-            Instruction::Freeze => wire::push(&mut self.out, 0, Kind::Freeze, b""),
-            Instruction::Thaw => wire::push(&mut self.out, 0, Kind::Thaw, b""),
-            Instruction::Network(network) => {
-                self.outlets.open(network.dns);
-                wire::push_json(&mut self.out, 0, Kind::Network, &network);
+            Instruction::Freeze(number) => {
+                self.asked = Some(number);
+                wire::push_json(&mut self.out, 0, Kind::Freeze, &number);
             }
-            Instruction::Rules(rules) => {
-                wire::push(&mut self.out, 0, Kind::Rules, rules.as_bytes());
+            Instruction::Thaw => wire::push(&mut self.out, 0, Kind::Thaw, b""),
+            Instruction::Network(number, network) => {
+                self.asked = Some(number);
+                self.outlets.open(network.dns);
+                wire::push_json(&mut self.out, 0, Kind::Network, &(number, network));
+            }
+            Instruction::Rules(number, rules) => {
+                self.asked = Some(number);
+                wire::push_json(&mut self.out, 0, Kind::Rules, &(number, rules));
             }
         }
         Ok(())
@@ -245,6 +269,19 @@ impl Switchboard {
             }
             self.lines.remove(&number);
         }
+    }
+}
+
+/// What nobody has asked, or waits for any more, is not passed on: init would take it for the answer to
+/// its next question, and a guest that talks without end would fill the channel.
+fn pass_answer(
+    control: &OwnedFd,
+    asked: &mut Option<u64>,
+    (number, answer): (u64, Answer),
+) -> io::Result<()> {
+    match asked.take_if(|asked| *asked == number) {
+        Some(_) => announce(control, &Announcement::Answer(number, answer)),
+        None => Ok(()),
     }
 }
 

@@ -4,6 +4,9 @@
 //! every other line is one exec, or, if the guest has opened it, one connection or question. Nobody may flood a line: whoever sends bytes of a stream may be
 //! at most [`WINDOW`] bytes ahead of what the other side said it has passed on, so that one exec
 //! that nobody reads from does not hold up the others.
+//!
+//! Questions on line 0 have numbers, and an answer names the question: one that comes after nobody waited
+//! for it any more is not taken for the answer to the next.
 
 use serde::{Deserialize, Serialize};
 use skep_types::{ByteString, TerminalSize};
@@ -62,19 +65,19 @@ kinds! {
     Kill = 12;
     /// Either: so many more bytes were passed on. JSON: a number.
     Credit = 13;
-    /// Host, line 0: stop every process and write everything back.
+    /// Host, line 0: stop every process and write everything back. JSON: the question's number.
     Freeze = 14;
-    /// Guest, line 0: done.
+    /// Guest, line 0: done. JSON: the number of the question that this answers.
     Frozen = 15;
     /// Host, line 0: go on.
     Thaw = 16;
-    /// Host, line 0: this is your network. JSON: [`Network`].
+    /// Host, line 0: this is your network. JSON: a number and a [`Network`].
     Network = 17;
-    /// Guest, line 0: it stands, or not. JSON: [`Networked`].
+    /// Guest, line 0: it stands, or not. JSON: that number and a [`Networked`].
     Networked = 18;
-    /// Host, line 0: take in these rules. Text, as `nft` reads it.
+    /// Host, line 0: take in these rules. JSON: a number and text, as `nft` reads it.
     Rules = 19;
-    /// Guest, line 0: done, or why not. JSON: text or null.
+    /// Guest, line 0: done, or why not. JSON: that number and text or null.
     Ruled = 20;
     /// Guest, on a line of its own making: connect it to this. JSON: address and port.
     Dial = 21;

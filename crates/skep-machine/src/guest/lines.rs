@@ -66,8 +66,9 @@ impl Lines {
         match frame.kind {
             Kind::Start => self.start(frame.line, &serde_json::from_slice(frame.payload)?, out),
             Kind::Freeze => {
+                let number: u64 = serde_json::from_slice(frame.payload)?;
                 self.freeze();
-                wire::push(out, 0, Kind::Frozen, b"");
+                wire::push_json(out, 0, Kind::Frozen, &number);
             }
             Kind::Thaw => self.each_group().for_each(|group| group.freeze(false)),
             _ => {

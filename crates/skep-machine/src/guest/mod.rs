@@ -177,13 +177,14 @@ impl Guest {
             while let Some(frame) = self.inbox.take().map_err(io::Error::other)? {
                 match frame.kind {
                     Kind::Network => {
-                        let networked = self.doors.open(&serde_json::from_slice(frame.payload)?);
-                        wire::push_json(&mut self.out, 0, Kind::Networked, &networked);
+                        let (number, network): (u64, _) = serde_json::from_slice(frame.payload)?;
+                        let answer = (number, self.doors.open(&network));
+                        wire::push_json(&mut self.out, 0, Kind::Networked, &answer);
                     }
                     Kind::Rules => {
-                        let loaded = self.doors.load(&String::from_utf8_lossy(frame.payload));
-                        let ruled = loaded.err().map(|error| error.to_string());
-                        wire::push_json(&mut self.out, 0, Kind::Ruled, &ruled);
+                        let (number, rules): (u64, String) = serde_json::from_slice(frame.payload)?;
+                        let ruled = self.doors.load(&rules).err().map(|error| error.to_string());
+                        wire::push_json(&mut self.out, 0, Kind::Ruled, &(number, ruled));
                     }
                     _ if frame.line & BY_GUEST != 0 => self.doors.obey(&frame, &mut self.out)?,
                     _ => self.lines.obey(&frame, &mut self.out)?,
