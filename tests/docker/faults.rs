@@ -200,3 +200,74 @@ fn clean_8_an_engine_that_sees_another_tree_starts_nothing() {
     drop(engine);
     lab.audit();
 }
+
+/// The engine has the workspace mounted for the whole host. Gone, it unmounts nothing: the upper must
+/// not go from under the mount, and what knows of it stays.
+#[test]
+fn clean_2_a_sandbox_whose_workspace_a_dead_engine_has_mounted_is_not_removed() {
+    for_both(|lab, engine| {
+        lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+        lab.exec_script("s", "echo kept > file").run().ok();
+        let overlays = || {
+            let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let upper = format!("upperdir={}", lab.root.display());
+            all.lines().filter(|line| line.contains(&upper)).count()
+        };
+        engine.crash();
+        let ran = lab.skep(["rm", "--discard", "s"]).within(60).run();
+        // An ordinary user's workspace is a copy, which nobody has mounted.
+        if lab.who.is_root() {
+            assert_eq!(overlays(), 1, "the control: it is still mounted");
+            ran.exits(5).says("does not answer");
+            let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+            assert!(lab.state.join("sandboxes").join(id).join("upper/file").exists());
+            engine.resume();
+            lab.skep(["rm", "--discard", "s"]).within(60).run().ok();
+        } else {
+            ran.ok();
+            engine.resume();
+        }
+        assert_eq!(overlays(), 0);
+        // What a start clears away of those that are gone.
+        run(lab, &[], "true").within(60).run().ok();
+    });
+}
+
+/// Lets an engine stand still, and go on when the test is over.
+struct Standing(rustix::process::Pid);
+
+impl Standing {
+    fn of(engine: &Docker) -> Self {
+        let pid = rustix::process::Pid::from_raw(engine.pid()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+/// An engine that stands still takes connections and says nothing.
+#[test]
+fn an_engine_that_hangs_holds_nobody_up() {
+    let Some(engine) = Docker::start() else { return };
+    let Ok(root) = Who::root() else { return skip("not root") };
+    let lab = super::lab(root, &engine);
+    lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+    let standing = Standing::of(&engine);
+    let listed = lab.skep(["providers", "--json"]).within(40).run().ok().json();
+    let docker = listed.as_array().unwrap().iter().find(|row| row["name"] == "docker").unwrap();
+    assert!(docker.to_string().contains("said nothing"), "{docker}");
+    // Commands do not go through it.
+    lab.skep(["exec", "s", "--", "true"]).within(20).run().ok();
+    lab.skep(["stop", "s"]).within(40).run().ok();
+    lab.skep(["start", "s"]).within(40).run().exits(5).says("said nothing");
+    drop(standing);
+    lab.skep(["start", "s"]).within(60).run().ok();
+    lab.skep(["rm", "--discard", "s"]).within(60).run().ok();
+    lab.audit();
+    engine.assert_empty();
+}

@@ -104,3 +104,50 @@ fn images_that_could_write_elsewhere_or_exchange_init_are_refused() {
 fn proc_4_to_12_a_hundred_ways_out_are_shut_in_a_container() {
     for_both(|lab, _| crate::providers::attacks::assert_as_said(lab, "docker"));
 }
+
+/// Removes what a test has put into the host's settings.
+struct InSettings(std::path::PathBuf);
+
+impl Drop for InSettings {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A cover over a single file is gone when somebody outside moves another into its place, as `passwd`
+/// and `docker login` do.
+#[test]
+fn secrets_that_are_written_anew_outside_are_not_seen() {
+    for_both(|lab, _| {
+        crate::isolation::mounts::plant_docker_settings(lab);
+        let root = lab.who.is_root();
+        let name = format!("/etc/.skep-test-{}", std::process::id());
+        let planted = InSettings(name.into());
+        let plant = || {
+            let new = InSettings(planted.0.with_extension("new"));
+            std::fs::write(&new.0, "planted for root alone\n").unwrap();
+            std::fs::set_permissions(&new.0, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                .unwrap();
+            std::fs::rename(&new.0, &planted.0).unwrap();
+        };
+        if root {
+            plant();
+        }
+        lab.skep(["create", "s", "--provider", "docker"]).within(120).run().ok();
+        let script = format!(
+            "cat {} /etc/shadow 2>/dev/null; cd ~/.docker; cat daemon.json contexts/meta; \
+             cat config.json 2>/dev/null; grep -c ^root: /etc/passwd",
+            planted.0.display()
+        );
+        for _turn in 0..2 {
+            let ran = lab.exec_script("s", &script).run().ok();
+            assert_eq!(ran.text(), "plain\nbelow\n1", "{}", ran.describe());
+            crate::isolation::mounts::log_in_anew(lab);
+            if root {
+                plant();
+            }
+        }
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        crate::isolation::mounts::take_docker_settings_away(lab);
+    });
+}

@@ -46,3 +46,42 @@ fn it_is_listed_with_what_it_can_do() {
     let doctor = lab.skep(["doctor", "--json"]).run().text();
     assert!(doctor.contains("docker"), "{doctor}");
 }
+
+/// Containers have the host's ids: nobody is root in them who is not root outside.
+#[test]
+fn another_user_than_the_callers_is_refused() {
+    for_both(|lab, _| {
+        let ran = run(lab, &["--user", "root"], "id -u").within(60).run();
+        match lab.who.is_root() {
+            true => assert_eq!(ran.ok().text(), "0"),
+            false => drop(ran.exits(5).says("--user root")),
+        }
+    });
+}
+
+/// The client writes a reference into the path of its request.
+#[test]
+fn a_reference_reaches_images_and_nothing_else() {
+    for_both(|lab, engine| {
+        run(lab, &[], "true").within(60).run().ok();
+        let image = engine.ask(&["images", "--quiet", "skep/host-view"]);
+        let image = image.lines().next().unwrap().to_owned();
+        engine.ask(&["create", "--name", "foreign", &image, "/bin/sh"]);
+        engine.ask(&["volume", "create", "theirs"]);
+        for reference in [
+            "../containers/foreign?force=true&x=",
+            "../volumes/theirs",
+            "a/../../volumes/theirs",
+            "",
+        ] {
+            lab.skep(["image", "rm", reference]).run().exits(2).says("is no image");
+            let line = ["run", "--provider", "docker", "--image", reference, "--", "true"];
+            lab.skep(line).run().exits(2);
+        }
+        let left = engine.ask(&["ps", "--all", "--format", "{{.Names}}"]);
+        assert!(left.contains("foreign"), "{left}");
+        assert!(engine.ask(&["volume", "ls", "--quiet"]).contains("theirs"));
+        engine.ask(&["rm", "foreign"]);
+        engine.ask(&["volume", "rm", "theirs"]);
+    });
+}

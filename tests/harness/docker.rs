@@ -91,6 +91,11 @@ impl Docker {
         });
     }
 
+    /// The engine's process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.daemon.as_ref().unwrap().id() as i32
+    }
+
     /// For `DOCKER_HOST`.
     pub(crate) fn host(&self) -> String {
         format!("unix://{}", self.root.join("sock").display())

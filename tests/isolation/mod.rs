@@ -11,7 +11,7 @@ mod evasion;
 mod hidden;
 mod limits;
 mod looks;
-mod mounts;
+pub(crate) mod mounts;
 mod noted;
 mod output;
 mod privileges;

@@ -179,6 +179,59 @@ fn fs_6_credentials_in_a_piece_of_the_home_are_not_seen() {
     });
 }
 
+/// Plants a piece of the home with a secret among other things; who wants `.docker` sees the rest.
+pub(crate) fn plant_docker_settings(lab: &Lab) {
+    let secret = lab.home.join(".docker/config.json");
+    std::fs::rename(&secret, lab.root.join("before")).unwrap();
+    lab.write(secret, "planted before\n");
+    lab.write(lab.home.join(".docker/daemon.json"), "plain\n");
+    lab.write(lab.home.join(".docker/contexts/meta"), "below\n");
+    std::os::unix::fs::symlink("daemon.json", lab.home.join(".docker/link")).unwrap();
+    lab.write(lab.home.join(".config/skep/config.toml"), "[sandbox]\nhome = [\".docker\"]\n");
+    lab.own_below(&lab.home);
+}
+
+/// What the lab has planted is there again.
+pub(crate) fn take_docker_settings_away(lab: &Lab) {
+    let settings = lab.home.join(".docker");
+    for name in ["daemon.json", "link", "config.json"] {
+        std::fs::remove_file(settings.join(name)).unwrap();
+    }
+    for directory in [settings.join("contexts"), lab.home.join(".config/skep")] {
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+    std::fs::rename(lab.root.join("before"), settings.join("config.json")).unwrap();
+}
+
+/// As `docker login` and every other program does it.
+pub(crate) fn log_in_anew(lab: &Lab) {
+    let new = lab.write(lab.home.join(".docker/new"), "planted after\n");
+    std::fs::rename(new, lab.home.join(".docker/config.json")).unwrap();
+}
+
+/// The kernel takes mounts away from a name that is given to another file outside.
+#[test]
+fn fs_6_a_credential_that_is_written_anew_outside_is_not_seen() {
+    for_both(|lab| {
+        plant_docker_settings(lab);
+        lab.skep(["create", "s"]).run().ok();
+        let script = "cd ~/.docker; cat daemon.json contexts/meta; cat config.json new 2>/dev/null; readlink link";
+        for _turn in 0..2 {
+            let ran = lab.exec_script("s", script).run().ok();
+            assert_eq!(ran.text(), "plain\nbelow\ndaemon.json", "{}", ran.describe());
+            log_in_anew(lab);
+        }
+        // What is shown stays read-only, and what is written beside it reaches nobody.
+        let script =
+            "cd ~/.docker; echo x > config.json; echo x 2>/dev/null > daemon.json || echo refused";
+        assert_eq!(lab.exec_script("s", script).run().ok().text(), "refused");
+        let outside = std::fs::read_to_string(lab.home.join(".docker/config.json")).unwrap();
+        assert_eq!(outside, "planted after\n");
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        take_docker_settings_away(lab);
+    });
+}
+
 /// Whoever reaches skep's sockets approves in the user's name.
 #[test]
 fn fs_6_a_piece_of_the_home_does_not_show_skeps_own_state() {

@@ -336,10 +336,14 @@ impl Engine {
 
     /// Removes a sandbox in which nothing runs.
     ///
+    /// 0. Nobody else has anything mounted from its directory.
     /// 1. The row says that it goes, and how its execs ended: from here on a crash goes on deleting.
     /// 2. Its keeper has gone.
     /// 3. Its directory leaves by a rename, then piece by piece.
     fn delete_stilled(&self, sandbox: &Sandbox, last: &Last) -> Result<(), Problem> {
+        let provider = self.provider(&sandbox.provider)?;
+        let directory = self.layout().sandbox(&sandbox.id);
+        provider.refuse_removal(&sandbox.id, &directory).or_problem()?;
         failpoint::hit("delete.ends")
             .map_err(|error| io_problem("delete", self.layout().root(), &error))?;
         let data = json!({ "name": sandbox.name });

@@ -107,7 +107,11 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         },
         Err(error) => Err(error),
     };
-    let removed = remove(&docker, &container, record.volume.as_deref()).await;
+    let removed = match engine::answered(&order.socket, docker.ping()).await {
+        Ok(_) => remove(&docker, &container, record.volume.as_deref()).await,
+        // It stands still. What it holds is in the record, for whoever comes next.
+        Err(error) => Err(error),
+    };
     if removed.is_ok() {
         Record::remove(&order.directory);
     }

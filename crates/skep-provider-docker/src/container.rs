@@ -39,7 +39,9 @@ pub struct Parts<'a> {
     /// System directories of the host that are shown; none with an image of its own.
     pub system: &'a [SystemEntry],
     /// Files and directories in them that nobody inside may read.
-    pub covered: &'a [Covered],
+    pub covered: &'a [PathBuf],
+    /// What is shown at `/etc`, if not the host's.
+    pub settings: Option<&'a Path>,
     /// Variables that the image would set.
     pub variables: &'a [String],
     /// How init is executed inside, its own arguments excluded.
@@ -54,15 +56,6 @@ pub struct Parts<'a> {
     pub instance: &'a str,
     /// The directory of the sandbox's with the door and files of skep's own.
     pub door: &'a Path,
-}
-
-/// Something of the host that is covered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Covered {
-    /// By an empty file.
-    File(PathBuf),
-    /// By an empty directory.
-    Directory(PathBuf),
 }
 
 /// The container.
@@ -171,15 +164,12 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
     let mut mounts = Vec::new();
     for entry in parts.system {
         if let SystemEntry::Directory(path) = entry {
-            mounts.push(bind(path, &text(path)?, Access::Ro)?);
+            let own = parts.settings.filter(|_| path == Path::new("/etc"));
+            mounts.push(bind(own.unwrap_or(path), &text(path)?, Access::Ro)?);
         }
     }
-    for covered in parts.covered {
-        let (source, path) = match covered {
-            Covered::File(path) => (door.join("empty"), path),
-            Covered::Directory(path) => (door.join("nothing"), path),
-        };
-        mounts.push(bind(&source, &text(path)?, Access::Ro)?);
+    for path in parts.covered {
+        mounts.push(bind(&door.join("empty"), &text(path)?, Access::Ro)?);
     }
     for name in ["hosts", "resolv.conf"] {
         mounts.push(bind(&door.join(name), &format!("/etc/{name}"), Access::Ro)?);
@@ -189,16 +179,11 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
     }
     mounts.push(bind(door, DOOR_INSIDE, Access::Ro)?);
     mounts.push(bind(&spec.directory.join("messages"), "/run/skep", Access::Ro)?);
-    for piece in &spec.policy.home {
-        let path = spec.home.join(piece.as_path());
-        if skep_keeper::vessel::exists(&path) {
-            mounts.push(bind(&path, &text(&path)?, Access::Ro)?);
-        }
-    }
-    let failed = |reason| DockerError::Refused { operation: "cover the home".into(), reason };
-    for secret in skep_keeper::vessel::home_secrets(spec).map_err(failed)? {
-        let kind = if secret.is_dir() { "nothing" } else { "empty" };
-        mounts.push(bind(&door.join(kind), &text(&secret)?, Access::Ro)?);
+    let failed = |reason| DockerError::Refused { operation: "show the home".into(), reason };
+    // Links in directories that were taken apart are left out: the engine would follow them outside.
+    for piece in skep_keeper::vessel::shown_home(spec).map_err(failed)?.pieces {
+        let path = spec.home.join(piece);
+        mounts.push(bind(&path, &text(&path)?, Access::Ro)?);
     }
     mounts.push(workspace(parts)?);
     for mount in &spec.policy.mounts {
@@ -215,6 +200,10 @@ fn mounts(parts: &Parts<'_>) -> Result<Vec<Mount>, DockerError> {
 /// or in a mount.
 fn state_in_view<'a>(parts: &'a Parts<'_>) -> impl Iterator<Item = PathBuf> + 'a {
     let system = parts.system.iter().filter_map(|entry| match entry {
+        // The copy of the settings holds nothing that is not everybody's.
+        SystemEntry::Directory(path) if parts.settings.is_some() && path == Path::new("/etc") => {
+            None
+        }
         SystemEntry::Directory(path) if parts.home.starts_with(path) => Some(parts.home.into()),
         _ => None,
     });
@@ -402,7 +391,8 @@ mod tests {
             spec,
             image: "i",
             system: &[SystemEntry::Directory("/usr".into())],
-            covered: &[Covered::File("/etc/shadow".into())],
+            covered: &["/etc/ld.so.preload".into()],
+            settings: None,
             variables: &["LD_PRELOAD".to_owned()],
             program: &["/init".to_owned()],
             program_files: &[],

@@ -7,6 +7,7 @@ use crate::error::{Asked, At, DockerError};
 use bollard::{API_DEFAULT_VERSION, Docker};
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// Where an engine listens when nobody says otherwise.
@@ -14,6 +15,10 @@ pub const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
 /// Seconds an answer may take. Making a container on a busy machine takes some.
 const PATIENCE: u64 = 120;
+
+/// How long an engine may take to say who it is, and how it is set up. One that stands still
+/// does not answer at all.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The socket that `DOCKER_HOST` names.
 ///
@@ -57,7 +62,9 @@ impl Engine {
         let socket = socket_of(address)?;
         let runtime = runtime()?;
         let docker = runtime.block_on(open(&socket))?;
-        let version = runtime.block_on(docker.version()).asked(|| "tell its version".into())?;
+        let version = runtime
+            .block_on(answered(&socket, docker.version()))?
+            .asked(|| "tell its version".into())?;
         let own = rustix::system::uname().release().to_string_lossy().into_owned();
         let kernel = version.kernel_version.unwrap_or_default();
         if kernel != own {
@@ -72,7 +79,8 @@ impl Engine {
     /// Refuses an engine whose containers have other ids than the host's: nobody in them could
     /// write what belongs to the caller.
     pub(crate) fn refuse_other_ids(&self) -> Result<(), DockerError> {
-        let info = self.wait(self.docker.info()).asked(|| "tell how it is set up".into())?;
+        let info = self.wait(answered(&self.socket, self.docker.info()))?;
+        let info = info.asked(|| "tell how it is set up".into())?;
         let options = info.security_options.unwrap_or_default();
         match options
             .iter()
@@ -106,7 +114,19 @@ pub(crate) async fn open(socket: &Path) -> Result<Docker, DockerError> {
     let path = socket.to_str().ok_or_else(|| absent("its name is no text".into()))?;
     let docker = Docker::connect_with_unix(path, PATIENCE, API_DEFAULT_VERSION)
         .map_err(|_| absent("there is no such socket".into()))?;
-    docker.negotiate_version().await.map_err(|error| absent(skep_types::chain(&error)))
+    let negotiated = answered(socket, docker.negotiate_version()).await?;
+    negotiated.map_err(|error| absent(skep_types::chain(&error)))
+}
+
+/// Waits for the answer to a short question.
+pub(crate) async fn answered<F: Future>(
+    socket: &Path,
+    question: F,
+) -> Result<F::Output, DockerError> {
+    tokio::time::timeout(ANSWERS_WITHIN, question).await.map_err(|_| DockerError::Absent {
+        socket: socket.display().to_string(),
+        reason: format!("it said nothing for {} seconds", ANSWERS_WITHIN.as_secs()),
+    })
 }
 
 #[cfg(test)]

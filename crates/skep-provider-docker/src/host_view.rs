@@ -4,12 +4,12 @@
 //! `usr/bin`): places for the host's directories to be mounted at. It is made here, in memory, and
 //! named after its content.
 
-use crate::container::Covered;
 use crate::engine::Engine;
 use crate::error::{At, DockerError};
 use skep_keeper::vessel::SystemEntry;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The image's name; its tag tells which host's.
@@ -72,26 +72,69 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What of the host's settings only root can read.
+/// Files that the engine mounts something on.
+const MOUNTED_ON: &[&str] = &["hosts", "resolv.conf", "hostname"];
+
+/// A copy of those of the host's settings that everybody may read.
 ///
 /// A container of root's has root's id, if none of its capabilities: what belongs to root it could
-/// read. In other containers the caller's own rights decide, as everywhere.
-pub fn only_for_root(directory: &Path) -> Vec<Covered> {
-    let mut found = Vec::new();
-    let mut waiting: Vec<PathBuf> = vec![directory.to_owned()];
+/// read. A cover over single files would be gone as soon as somebody changes a password, because the new
+/// file is moved into the place of the old one and the kernel takes the mounts on that away. In other
+/// containers the caller's own rights decide, as everywhere.
+pub fn copy_for_all(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::DirBuilder::new().mode(0o755).create(to)?;
+    let mut waiting = vec![PathBuf::new()];
     while let Some(directory) = waiting.pop() {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let path = entry.path();
-            let Ok(metadata) = entry.metadata() else { continue };
-            match (metadata.is_dir(), is_for_all(&metadata)) {
-                (true, true) => waiting.push(path),
-                (true, false) => found.push(Covered::Directory(path)),
-                (false, false) if metadata.is_file() => found.push(Covered::File(path)),
-                (false, _) => {}
+        for entry in std::fs::read_dir(from.join(&directory))? {
+            let name = directory.join(entry?.file_name());
+            match copy_entry(&from.join(&name), &to.join(&name)) {
+                Ok(true) => waiting.push(name),
+                // Gone meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => drop(other?),
             }
         }
     }
-    found
+    for name in MOUNTED_ON.iter().map(|name| to.join(name)) {
+        if name.symlink_metadata().is_err() {
+            std::fs::write(name, "")?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file, a link, or a directory without what is in it; whether it is one that may be looked into.
+fn copy_entry(from: &Path, to: &Path) -> io::Result<bool> {
+    let kind = from.symlink_metadata()?;
+    if kind.is_symlink() {
+        std::os::unix::fs::symlink(std::fs::read_link(from)?, to)?;
+        return Ok(false);
+    }
+    if !is_for_all(&kind) || !(kind.is_dir() || kind.is_file()) {
+        return Ok(false);
+    }
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(from)?;
+    // Of what was opened: another may have been moved into its place.
+    let metadata = file.metadata()?;
+    if !is_for_all(&metadata) {
+        return Ok(false);
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    if metadata.is_dir() {
+        std::fs::DirBuilder::new().mode(0o755).create(to)?;
+        return Ok(true);
+    }
+    if metadata.is_file() {
+        let mut copy = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+        io::copy(&mut file, &mut copy)?;
+        copy.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(false)
 }
 
 fn is_for_all(metadata: &Metadata) -> bool {
@@ -102,7 +145,6 @@ fn is_for_all(metadata: &Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_image_has_places_and_links_and_no_content() {
@@ -126,20 +168,30 @@ mod tests {
     }
 
     #[test]
-    fn files_that_not_everybody_may_read_are_found() {
+    fn the_copy_has_what_everybody_may_read() {
         let place = tempfile::tempdir().unwrap();
-        let path = |name: &str| place.path().join(name);
-        std::fs::create_dir(path("open")).unwrap();
+        let path = |name: &str| place.path().join("etc").join(name);
+        std::fs::create_dir_all(path("open")).unwrap();
         std::fs::create_dir(path("closed")).unwrap();
         for (name, mode) in [("open/read", 0o644), ("open/shadow", 0o640), ("closed/key", 0o644)] {
             std::fs::write(path(name), "x").unwrap();
             std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
         }
+        std::os::unix::fs::symlink("shadow", path("open/link")).unwrap();
         std::fs::set_permissions(path("open"), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::set_permissions(path("closed"), PermissionsExt::from_mode(0o700)).unwrap();
-        let mut found = only_for_root(place.path());
-        found.sort_by_key(|covered| format!("{covered:?}"));
-        let expected = vec![Covered::Directory(path("closed")), Covered::File(path("open/shadow"))];
-        assert_eq!(found, expected);
+        let to = place.path().join("copy");
+        for _again in 0..2 {
+            copy_for_all(&path(""), &to).unwrap();
+        }
+        let names = |below: &str| {
+            let entries = std::fs::read_dir(to.join(below)).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(""), ["hostname", "hosts", "open", "resolv.conf"]);
+        assert_eq!(names("open"), ["link", "read"]);
+        assert_eq!(std::fs::read(to.join("open/read")).unwrap(), b"x");
     }
 }

@@ -62,6 +62,7 @@ impl Engine {
 
     /// The image of this name, digest or id, if it is here.
     pub fn image(&self, reference: &str) -> Result<Option<Image>, DockerError> {
+        check_reference(reference)?;
         match self.wait(self.docker.inspect_image(reference)) {
             Ok(image) => Ok(Some(Image {
                 id: image.id.unwrap_or_default(),
@@ -76,6 +77,7 @@ impl Engine {
 
     /// What the image of this name, digest or id says about its containers, if it is here.
     pub(crate) fn settings(&self, reference: &str) -> Result<Option<Settings>, DockerError> {
+        check_reference(reference)?;
         let image = match self.wait(self.docker.inspect_image(reference)) {
             Ok(image) => image,
             Err(error) if status(&error) == Some(404) => return Ok(None),
@@ -180,6 +182,7 @@ impl Engine {
 
     /// Removes a name, and the image with its last one.
     pub fn remove_image(&self, reference: &str) -> Result<(), DockerError> {
+        check_reference(reference)?;
         let options = RemoveImageOptionsBuilder::default().build();
         match self.wait(self.docker.remove_image(reference, Some(options), None)) {
             Ok(_) => Ok(()),
@@ -230,6 +233,25 @@ fn split_tag(reference: &str) -> Result<(&str, &str), DockerError> {
         )));
     }
     Ok((name, tag))
+}
+
+/// Longest name of an image, as registries have it, with a digest.
+const MAX_REFERENCE: usize = 512;
+
+/// Refuses what is no name, digest or id of an image. The client writes it into the path of its
+/// request as it is: `../containers/x` would be a container, and what follows a `?` an option.
+fn check_reference(reference: &str) -> Result<(), DockerError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:@-".contains(&byte);
+    let segment = |segment: &str| !["", ".", ".."].contains(&segment);
+    if reference.len() <= MAX_REFERENCE
+        && reference.bytes().all(plain)
+        && reference.split('/').all(segment)
+    {
+        return Ok(());
+    }
+    Err(DockerError::Invalid(format!(
+        "`{reference}` is no image: it looks like `NAME:TAG`, `NAME@sha256:…` or an id"
+    )))
 }
 
 /// The archive, or one made of a directory: as it stands, owners and links included.
@@ -296,6 +318,19 @@ fn chunks(file: File) -> impl Stream<Item = Result<Bytes, io::Error>> + Send + '
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reference_is_one_object_of_one_kind() {
+        for good in ["debian", "host:5000/a/b_c.d-e:12", "a@sha256:0f", "sha256:0f", "0f3a"] {
+            check_reference(good).unwrap();
+        }
+        let long = "a".repeat(MAX_REFERENCE + 1);
+        for bad in [
+            "", "..", "../x", "a/../x", "a//b", "/a", "a/", "a?x", "a#x", "a%2f", "a b", "ä", &long,
+        ] {
+            assert!(check_reference(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_port_is_no_tag() {

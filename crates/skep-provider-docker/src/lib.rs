@@ -44,7 +44,7 @@ pub use images::Image;
 pub use recipe::{Build, Recipe};
 
 use attendant::Order;
-use container::{Covered, INSTANCE_LABEL, Parts, SANDBOX_LABEL};
+use container::{INSTANCE_LABEL, Parts, SANDBOX_LABEL};
 use error::{Asked, At};
 use record::Record;
 use skep_keeper::kept::Kind;
@@ -53,7 +53,7 @@ use skep_keeper::vessel::{
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
-use skep_types::{NetworkMode, SandboxId, WorkspaceDriver};
+use skep_types::{InsideUser, NetworkMode, SandboxId, WorkspaceDriver};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -85,7 +85,7 @@ impl Docker {
         let door = prepare_door(spec, ids)?;
         let skep = (self.skep)();
         let view = match &spec.policy.image {
-            None => View::of_host(&engine, &skep, ids.0)?,
+            None => View::of_host(&engine, &skep, spec, ids.0)?,
             Some(reference) => View::of_image(&engine, &skep, reference)?,
         };
         let body = container::body(&Parts {
@@ -93,6 +93,7 @@ impl Docker {
             image: &view.image,
             system: &view.system,
             covered: &view.covered,
+            settings: view.settings.as_deref(),
             variables: &view.variables,
             program: &view.program,
             program_files: &view.program_files,
@@ -157,7 +158,9 @@ impl Docker {
 struct View {
     image: String,
     system: Vec<SystemEntry>,
-    covered: Vec<Covered>,
+    covered: Vec<PathBuf>,
+    /// What is shown at `/etc`, if not the host's.
+    settings: Option<PathBuf>,
     variables: Vec<String>,
     program: Vec<String>,
     program_files: Vec<(PathBuf, String)>,
@@ -165,15 +168,26 @@ struct View {
 
 impl View {
     /// The host's, where this program is at home.
-    fn of_host(engine: &Engine, skep: &Path, user: u32) -> Result<Self, DockerError> {
+    fn of_host(
+        engine: &Engine,
+        skep: &Path,
+        spec: &RunSpec,
+        user: u32,
+    ) -> Result<Self, DockerError> {
         let system = system_entries();
         let image = host_view::ensure(engine, &system)?;
-        let covered = match user {
-            0 => host_view::only_for_root(Path::new("/etc")),
-            _ => Vec::new(),
+        let settings = match user {
+            0 => {
+                let copy = spec.directory.join("etc");
+                host_view::copy_for_all(Path::new("/etc"), &copy)
+                    .at(|| "copy what everybody may read of `/etc`".into())?;
+                Some(copy)
+            }
+            _ => None,
         };
         let (program, program_files) = container::plain_program(skep);
-        Ok(Self { image, system, covered, variables: Vec::new(), program, program_files })
+        let (covered, variables) = (Vec::new(), Vec::new());
+        Ok(Self { image, system, covered, settings, variables, program, program_files })
     }
 
     /// An image's, by what its name means now. This program brings its loader and libraries.
@@ -193,7 +207,8 @@ impl View {
             image: found.id,
             system: Vec::new(),
             // The loader would put what it names into init.
-            covered: vec![Covered::File(attendant::PRELOAD.into())],
+            covered: vec![attendant::PRELOAD.into()],
+            settings: None,
             variables: found.variables,
             program,
             program_files,
@@ -265,6 +280,12 @@ fn refuse(spec: &RunSpec) -> Result<(), ProviderError> {
         return missing(
             "`--net allow`",
             "only root may enter the network namespace of a Docker container, where the way to skep's proxy is made",
+        );
+    }
+    if spec.policy.user == InsideUser::Root && ids_inside(spec)?.0 != 0 {
+        return missing(
+            "`--user root`",
+            "containers have this host's ids, and root's would be those of the host's root",
         );
     }
     let project = rustix::fs::lstat(&spec.project).map_err(|error| ProviderError::Setup {
@@ -351,6 +372,29 @@ impl Kind for Docker {
         engine.wait(attendant::remove(&engine.docker, &record.container, volume))?;
         Record::remove(directory);
         Ok(())
+    }
+
+    /// The engine mounts the workspace where the whole host sees it, and an engine that is gone unmounts
+    /// nothing: removed under it, the upper would be an overlay's without a name.
+    fn refuse_removal(&self, id: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
+        let instance = instance::of(&self.state_dir)?;
+        if Record::read(directory, &instance).is_none() {
+            return Ok(());
+        }
+        // It may have come back, or the attendant may just be at it.
+        self.clear(id, directory)?;
+        let mounts = std::fs::read("/proc/self/mountinfo").map_err(|source| {
+            ProviderError::Setup { operation: "look at the mounts".into(), source }
+        })?;
+        let upper = format!("upperdir={}/upper", directory.display());
+        match String::from_utf8_lossy(&mounts).split([',', ' ', '\n']).any(|word| word == upper) {
+            false => Ok(()),
+            true => Err(ProviderError::Missing {
+                what: "the removal of the sandbox".into(),
+                reason: "the Docker engine has its workspace mounted, and does not answer".into(),
+                remedy: "start the engine, and remove the sandbox again; its changes are kept until then".into(),
+            }),
+        }
     }
 
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {

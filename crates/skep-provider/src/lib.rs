@@ -453,6 +453,17 @@ pub trait Provider {
         Err(no_way_out(self.name()))
     }
 
+    /// Refuses the removal of a stopped sandbox's directory while somebody else has something mounted
+    /// from it. To be asked after [`Provider::still`], before anything is removed.
+    fn refuse_removal(
+        &self,
+        id: &SandboxId,
+        directory: &std::path::Path,
+    ) -> Result<(), ProviderError> {
+        let _ = (id, directory);
+        Ok(())
+    }
+
     /// Ends everything inside. When this returns, nothing of the sandbox changes any more, and what is
     /// left of it is on its way out: [`Provider::stop`] waits for that. Succeeds if it is already gone.
     fn still(

@@ -52,12 +52,14 @@ pub struct InitSpec<'a> {
     pub parts: WorkspaceParts,
     /// Index of the messages directory, the first home piece, the first extra mount.
     pub places: Places,
-    /// Home pieces that exist, relative to the home.
+    /// What of the home is shown, relative to it.
     #[serde(with = "skep_provider::paths::many")]
     pub home_pieces: Vec<PathBuf>,
-    /// What of them must not be seen; absolute.
+    /// Directories around them that have more in them than is shown.
     #[serde(with = "skep_provider::paths::many")]
-    pub home_secrets: Vec<PathBuf>,
+    pub home_directories: Vec<PathBuf>,
+    /// Links in those.
+    pub home_links: Vec<crate::view::home::Link>,
     /// Directories of the system that can be written.
     pub copy_on_write: Vec<CowDirectory>,
     /// Size of each private filesystem in memory.
@@ -379,7 +381,8 @@ pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
         mounts: &spec.run.policy.mounts,
         mounts_from: spec.places.mounts,
         home_pieces: &spec.home_pieces,
-        home_secrets: &spec.home_secrets,
+        home_directories: &spec.home_directories,
+        home_links: &spec.home_links,
         home_from: spec.places.home,
         messages: spec.places.messages,
         files: own_files(&spec.run),

@@ -81,6 +81,11 @@ pub trait Kind {
         let _ = (id, directory);
         Ok(())
     }
+    /// Refuses a removal while something of the sandbox's directory is still mounted by somebody else.
+    fn refuse_removal(&self, id: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
+        let _ = (id, directory);
+        Ok(())
+    }
     /// What there is to know of a running sandbox.
     fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
         let _ = spec;
@@ -384,6 +389,10 @@ impl<K: Kind> Provider for Kept<K> {
         }
         clear_leftovers(id, directory).map_err(failed)?;
         self.kind.clear(id, directory)
+    }
+
+    fn refuse_removal(&self, id: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
+        self.kind.refuse_removal(id, directory)
     }
 
     fn is_alive(&self, keeper: &KeeperIdentity) -> bool {

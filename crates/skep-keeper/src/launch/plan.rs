@@ -50,13 +50,12 @@ pub fn make<'a>(
     ];
     let layers: Vec<usize> = (0..spec.layers.len()).map(|index| 3 + index).collect();
     sources.extend(spec.layers.iter().cloned().map(plain));
-    let pieces = spec.policy.home.iter().map(|piece| piece.as_path().to_owned());
-    let home_pieces: Vec<PathBuf> =
-        pieces.filter(|piece| sources::exists(&spec.home.join(piece))).collect();
-    home_pieces.iter().try_for_each(|piece| refuse_way_to_state(spec, piece))?;
-    let home_secrets = crate::view::home::secrets(spec, &home_pieces)?;
+    let named = spec.policy.home.iter().map(|piece| piece.as_path());
+    let mut named = named.filter(|piece| sources::exists(&spec.home.join(piece)));
+    named.try_for_each(|piece| refuse_way_to_state(spec, piece))?;
+    let shown = crate::view::home::shown(spec)?;
     let home = sources.len();
-    sources.extend(home_pieces.iter().map(|piece| plain(spec.home.join(piece))));
+    sources.extend(shown.pieces.iter().map(|piece| plain(spec.home.join(piece))));
     let mounts = sources.len();
     sources.extend(spec.policy.mounts.iter().map(|mount| SourceSpec {
         owners: match mount.access {
@@ -81,8 +80,9 @@ pub fn make<'a>(
         host_kernel: vessel.init_program().map(|_| host_kernel()),
         map,
         sources,
-        home_pieces,
-        home_secrets,
+        home_pieces: shown.pieces,
+        home_directories: shown.directories,
+        home_links: shown.links,
         copy_on_write,
         parts: WorkspaceParts {
             driver: spec.driver,

@@ -12,9 +12,9 @@ mod held;
 mod stage;
 
 pub use crate::network::{NO_RESOLV_CONF, RESOLV_CONF, hosts_file};
-pub use crate::view::home::shown_secrets as home_secrets;
+pub use crate::view::home::{Shown as ShownHome, shown_in_words as shown_home};
 pub use crate::view::plan::{MASKED, MaskKind, SystemEntry};
-pub use crate::view::sources::{exists, system_entries};
+pub use crate::view::sources::system_entries;
 pub use attended::{Attended, DOOR, DOOR_SOCKET};
 pub(crate) use attended::{Door, start as start_attended};
 pub(crate) use bare::{

@@ -10,6 +10,7 @@
 //!    whatever stands there.
 //! 5. Extra mounts, which may lie inside the project.
 
+use super::home::Link;
 use serde::{Deserialize, Serialize};
 use skep_types::{Access, Mount, RelPath};
 use std::path::{Path, PathBuf};
@@ -108,8 +109,10 @@ pub struct ViewSpec<'a> {
     pub mounts_from: usize,
     /// Home pieces (relative to the home); the nth is source `home_from + n`.
     pub home_pieces: &'a [PathBuf],
-    /// What of those pieces must not be seen; absolute.
-    pub home_secrets: &'a [PathBuf],
+    /// Directories around them that have more in them than is shown.
+    pub home_directories: &'a [PathBuf],
+    /// Links in those.
+    pub home_links: &'a [Link],
     /// Index of the first home piece among the opened sources.
     pub home_from: usize,
     /// Index of the directory shown at `/run/skep`.
@@ -295,6 +298,11 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
 
 fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     ops.push(ViewOp::Tmpfs { target: spec.home.into(), mode: 0o700, size: spec.scratch_size });
+    let directories = spec.home_directories.iter().map(|path| spec.home.join(path));
+    ops.extend(directories.map(|target| ViewOp::Directory { target, mode: 0o755 }));
+    for Link { at, points_to } in spec.home_links {
+        ops.push(ViewOp::Symlink { target: spec.home.join(at), points_to: points_to.clone() });
+    }
     for (index, piece) in spec.home_pieces.iter().enumerate() {
         ops.push(ViewOp::Bind {
             source: Source::Opened(spec.home_from + index),
@@ -302,7 +310,6 @@ fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
             access: Access::Ro,
         });
     }
-    ops.extend(spec.home_secrets.iter().map(|path| ViewOp::Cover { target: path.clone() }));
 }
 
 #[cfg(test)]
@@ -326,7 +333,8 @@ mod tests {
             mounts: &[],
             mounts_from: 2,
             home_pieces: &[".cargo/bin".into()],
-            home_secrets: &[],
+            home_directories: &[],
+            home_links: &[],
             home_from: 2,
             messages: 1,
             files: Vec::new(),
