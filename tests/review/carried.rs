@@ -61,6 +61,51 @@ fn access_lists_and_attributes_survive_an_approval_and_an_undo() {
     });
 }
 
+/// A directory with a default list gives what comes from a sandbox no more than what is made on the host.
+#[test]
+fn what_is_new_has_the_list_that_its_directory_gives() {
+    for_both(|lab| {
+        let given = lab.directory("da");
+        set(lab, "setfacl", &["-d", "-m", "g::---,o::---,u:daemon:r"], &given);
+        lab.worked("s", "echo n > da/new; mkdir da/sub; echo n > da/sub/deep");
+        lab.skep(["approve", "s"]).run().ok();
+        lab.program("sh")
+            .args(["-ec", "echo n > da/ref; mkdir da/dir; echo n > da/dir/deep"])
+            .run()
+            .ok();
+        for (new, reference) in [("new", "ref"), ("sub", "dir"), ("sub/deep", "dir/deep")] {
+            let (new, reference) = (seen(&given.join(new)), seen(&given.join(reference)));
+            assert_eq!(new, reference);
+            assert!(new.contains("group::---") && new.contains("user:daemon:r"), "{new}");
+        }
+        lab.skep(["undo"]).run().ok();
+        assert!(!given.join("new").exists() && !given.join("sub").exists());
+    });
+}
+
+/// Capabilities belong to the bytes: other bytes do not get them, and the same have them again.
+#[test]
+fn an_undo_brings_file_capabilities_back() {
+    if !running_as_root() {
+        return crate::harness::skip("only root can give capabilities");
+    }
+    for_each([Who::root()], |lab| {
+        let file = lab.write("tool", "a\n");
+        set(lab, "setcap", &["cap_net_raw+ep"], &file);
+        let capabilities = || {
+            let answer = Command::new("getcap").arg(&file).output().unwrap();
+            String::from_utf8(answer.stdout).unwrap()
+        };
+        assert!(capabilities().contains("cap_net_raw"), "{}", capabilities());
+        lab.worked("s", "echo b >> tool");
+        lab.skep(["approve", "s"]).run().ok();
+        assert_eq!(capabilities(), "");
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a\n");
+        assert!(capabilities().contains("cap_net_raw"), "{}", capabilities());
+    });
+}
+
 /// Nothing of the kind comes out of a sandbox.
 #[test]
 fn attributes_set_inside_stay_there() {

@@ -30,5 +30,6 @@ mod risk;
 mod rules;
 mod saves;
 mod syscalls;
+mod trees;
 mod truth;
 mod undo;

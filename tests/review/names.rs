@@ -101,3 +101,44 @@ fn diff_16_names_of_errors_are_shown_safely() {
         }
     });
 }
+
+/// In every output of skep's own that can reach a terminal: what one would act on, or not show, is made
+/// plain; a document for programs means the same all the same, and bytes go out only where none looks.
+#[test]
+fn diff_17_documents_and_sides_have_nothing_that_a_terminal_acts_on() {
+    for_both(|lab| {
+        let name = "n\u{9b}31m\u{202e}\u{200b}\u{7f}";
+        let text = "x\u{9b}31m \u{202e}\u{200b}\u{e0041}\u{7f} y\x1b[2J\n";
+        lab.write(name, "old\n");
+        lab.tool("text", text);
+        lab.worked("s", "for f in n*; do cat /tools/text > \"$f\"; done");
+        let bad = ['\u{9b}', '\u{202e}', '\u{200b}', '\u{e0041}', '\x1b'];
+        let clean = |text: &str, what: &str| {
+            assert!(!text.contains(bad), "{what}: {}", text.escape_debug());
+        };
+        let diff = lab.skep(["diff", "s", "--json"]).run().ok();
+        clean(&diff.text(), "diff");
+        let change = &diff.json()["changes"][0];
+        assert_eq!(change["path"], name);
+        assert_eq!(change["hunks"][0]["lines"][1], format!("+{text}"));
+        let side = ["conflicts", "s", name, "--side", "sandbox"];
+        assert_eq!(lab.skep(side).run().ok().stdout, text.as_bytes(), "a pipe gets the bytes");
+        let mut terminal = crate::harness::Terminal::start(lab.skep(side), 24, 80);
+        terminal.wait_to_show("\\u{202e}");
+        assert!(terminal.end().success());
+        let shown = terminal.screen();
+        clean(&shown, "a side on a terminal");
+        let approved = lab.skep(["approve", "s", "--json"]).run().ok();
+        clean(&approved.text(), "approve");
+        assert_eq!(approved.json()["applied"][0], name);
+        let id = approved.json()["approval"].as_str().unwrap().to_owned();
+        for line in [
+            &["history", "--json"][..],
+            &["show", "s", "--json"],
+            &["receipt", &id],
+            &["events", "--json"],
+        ] {
+            clean(&lab.skep(line).run().ok().text(), line[0]);
+        }
+    });
+}

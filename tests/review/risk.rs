@@ -1,7 +1,7 @@
 //! What needs a word of its own: git's files, files that run when a directory is opened, links that
 //! leave the project.
 
-use super::desk::{change, paths};
+use super::desk::{change, git, paths, repository};
 use crate::harness::{Kind, Lab, for_both};
 use std::fs;
 
@@ -309,7 +309,7 @@ fn a_file_behind_a_link_of_the_projects_is_judged_by_the_links_name() {
         ] {
             let found = change(&diff, path);
             assert_eq!(found["risk"], risk, "{found}");
-            assert!(found["risk_reasons"].to_string().contains("through a link"), "{found}");
+            assert!(found["risk_reasons"].to_string().contains("through a link or"), "{found}");
         }
         lab.skep(["approve", "s"]).run().exits(5);
     });
@@ -388,5 +388,34 @@ fn what_hides_something_is_shown_first() {
         order(&listed.errors());
         let before = lab.skep(["approve", "s", "--dry-run", "--allow-risky", ".envrc"]).run().ok();
         order(&before.errors());
+    });
+}
+
+/// What the project's own git settings lead to is judged as the hooks and settings that it is.
+#[test]
+fn what_git_settings_lead_to_is_judged_as_hooks_and_settings() {
+    for_both(|lab| {
+        lab.write("a", "old\n");
+        repository(lab);
+        lab.write("shared/gitinc", "[core]\n\thooksPath = hp\n");
+        lab.write("hp/readme", "hooks\n");
+        git(lab, &["config", "include.path", "../shared/gitinc"]);
+        git(lab, &["config", "core.attributesFile", "shared/attributes"]);
+        let script = "printf '#!/bin/sh\\n' > hp/pre-commit; chmod 755 hp/pre-commit; \
+                      echo '[core] fsmonitor = x' >> shared/gitinc; echo '* filter=x' > shared/attributes; \
+                      echo fine > shared/other";
+        lab.worked("s", script);
+        let diff = lab.diff("s");
+        let risk = |path: &str| {
+            let changes = diff["changes"].as_array().unwrap();
+            let found = changes.iter().find(|change| change["path"] == path);
+            found.unwrap_or_else(|| panic!("no {path}: {diff}"))["risk"].clone()
+        };
+        for path in ["hp/pre-commit", "shared/gitinc", "shared/attributes"] {
+            assert_eq!(risk(path), "block", "{path}");
+        }
+        assert_eq!(risk("shared/other"), "none");
+        lab.skep(["approve", "s"]).run().exits(5);
+        assert_eq!(lab.bytes("shared/gitinc"), b"[core]\n\thooksPath = hp\n");
     });
 }

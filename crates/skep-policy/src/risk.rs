@@ -47,7 +47,7 @@ pub struct ChangeFacts<'a> {
     /// Whether git would read the path as part of a repository that is not called `.git`
     /// (see [`crate::in_bare_repository`]).
     pub in_bare_repository: bool,
-    /// Where links of the project lead to it: it is read under these names too.
+    /// Where links or settings of the project lead to it: it is read under these names too.
     pub aliases: &'a [RelPath],
 }
 
@@ -159,7 +159,8 @@ impl RiskTable {
             let mut there = Findings::default();
             self.judge_path(alias, &change.new, &mut there);
             for (risk, reason) in there.0 {
-                findings.add(risk, format!("read as `{alias}` through a link: {reason}"));
+                findings
+                    .add(risk, format!("read as `{alias}`, through a link or a setting: {reason}"));
             }
         }
         if facts.in_bare_repository {

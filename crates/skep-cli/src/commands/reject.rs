@@ -54,6 +54,9 @@ impl Run for Reject {
         if self.json.json {
             context.output.document(&RejectDocument::new(&report))?;
         } else {
+            for path in &report.rejected {
+                context.output.say(&format!("  dropped  {path}"));
+            }
             let count = counted(report.rejected.len() as u64, "change was", "changes were");
             let left = report.remaining;
             let all = if left > 0 { ", ignored ones included" } else { "" };

@@ -5,6 +5,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::naming;
+use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::SnapshotView;
@@ -28,7 +29,12 @@ impl Run for Restore {
         let sandbox = naming::whole_or_newest(context, name)?;
         let api = context.api()?;
         let before = api.snapshots(&sandbox.id)?;
+        let running = api.execs(&sandbox.id)?.iter().filter(|exec| exec.end.is_none()).count();
         let sandbox = api.restore(&sandbox.id, label)?;
+        if running > 0 {
+            let count = counted(running as u64, "command was", "commands were");
+            context.output.say(&format!("{count} ended: files cannot change under what runs"));
+        }
         let outcome = answer_with_sandbox(context, &sandbox, self.json.json)?;
         let is_new = |new: &SnapshotView| before.iter().all(|known| known.label != new.label);
         if let Some(kept) = api.snapshots(&sandbox.id)?.into_iter().find(is_new) {

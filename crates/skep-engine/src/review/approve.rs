@@ -206,7 +206,7 @@ pub(super) fn check_digest(
             Err(Problem::new(Code::DigestMismatch, message)
                 .hint(format!(
                     "nothing was changed; `skep diff {name}` shows it, `--digest {now}` approves \
-                     that one"
+                     that one; `skep freeze {name}` holds what goes on writing inside"
                 ))
                 .details(json!({ "reviewed": reviewed, "now": now, "paths": paths })))
         }

@@ -139,7 +139,8 @@ fn bare(changes: &[Change], levels: &Levels<'_>, project: Option<&Held<'_>>) -> 
     bare_repositories(present, |path| levels.holder(path).is_some() || in_project(path))
 }
 
-/// A link of the project's own under a name that matters, and what it leads to.
+/// A link of the project's own under a name that matters, or a setting in the place of one, and what it
+/// leads to.
 struct Alias {
     link: RelPath,
     target: RelPath,
@@ -186,6 +187,8 @@ fn links(
             found.extend(target.map(|target| Alias { link, target }));
         }
     }
+    let led = super::settings::leads(project, path);
+    found.extend(led.into_iter().map(|lead| Alias { link: lead.read_as, target: lead.target }));
     // Not in the order of the directory: reasons are listed by it.
     found.sort_by(|one: &Alias, other| one.link.cmp(&other.link));
     found

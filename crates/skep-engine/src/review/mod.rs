@@ -6,6 +6,7 @@ mod judge;
 mod left;
 mod own_writes;
 mod reject;
+mod settings;
 mod settling;
 mod shown;
 mod siblings;

@@ -6,7 +6,8 @@
 //! put back. Nothing of the kind ever comes out of a sandbox.
 //!
 //! An access list matters most. With one, the group bits of the mode are its mask: a new file with that
-//! mode and without the list would give the owning group what the mask allowed to others.
+//! mode and without the list would give the owning group what the mask allowed to others. What is new
+//! gets the list that its directory gives to what is made in it, for the same reason.
 
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, getxattr, listxattr};
 use rustix::io::Errno;
@@ -23,12 +24,60 @@ const MARKS: [&[u8]; 2] = [b"user.overlay.", b"user.fuseoverlayfs."];
 const CARRIED: [&[u8]; 3] =
     [b"system.posix_acl_access", b"system.posix_acl_default", b"security.selinux"];
 
+/// File capabilities, which only root gives.
+const CAPABILITY: &CStr = c"security.capability";
+/// What a directory gives to what is made in it, and what it becomes there.
+const DEFAULT_LIST: &CStr = c"system.posix_acl_default";
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
+/// Attributes of what is only pinned are read by its name in /proc.
+fn way_to(entry: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", entry.as_fd().as_raw_fd())
+}
+
+/// As [`carry`], with capabilities: for the very bytes that had them. Who is not root cannot give them.
+pub(super) fn carry_whole(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+    let kept = match value(&way_to(&from), CAPABILITY) {
+        Ok(kept) => kept,
+        Err(error) if is_unsupported(&error) => None,
+        Err(error) => return Err(error),
+    };
+    carry(from, &to)?;
+    match kept.map(|kept| fsetxattr(&to, CAPABILITY, &kept, XattrFlags::empty())) {
+        None | Some(Ok(())) => Ok(()),
+        Some(Err(Errno::PERM)) if !rustix::process::geteuid().is_root() => Ok(()),
+        Some(Err(errno)) => Err(errno.into()),
+    }
+}
+
+/// The list that a directory gives to what is made in it.
+pub(super) fn default_list(directory: impl AsFd) -> io::Result<Option<Vec<u8>>> {
+    match value(&way_to(&directory), DEFAULT_LIST) {
+        Err(error) if is_unsupported(&error) => Ok(None),
+        other => other,
+    }
+}
+
+/// Gives a new entry that list. Its mode, set afterwards, cuts it as the mode of a call that makes a
+/// file does (acl(5)): the owner, the mask and everybody else; the owning group has what the list says.
+pub(super) fn inherit(list: &[u8], to: impl AsFd, directory: bool) -> io::Result<()> {
+    fsetxattr(&to, ACCESS_LIST, list, XattrFlags::empty())?;
+    if directory {
+        fsetxattr(&to, DEFAULT_LIST, list, XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
+}
+
 /// Carries over what `from` (open in any way) has to `to`. The mode of `to` is to be set afterwards.
 pub(super) fn carry(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
-    // Attributes of what is only pinned are read by its name in /proc.
-    let from = format!("/proc/self/fd/{}", from.as_fd().as_raw_fd());
-    for name in names(&from)? {
-        let Some(value) = value(&from, &name)? else { continue };
+    // By the descriptor, which is open until the end.
+    let way = way_to(&from);
+    for name in names(&way)? {
+        let Some(value) = value(&way, &name)? else { continue };
         let mut there = vec![0; value.len() + 1];
         // A label is mostly there already, and not everybody may set one.
         let same = fgetxattr(&to, &*name, &mut there).is_ok_and(|length| there[..length] == value);

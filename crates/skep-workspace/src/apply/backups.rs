@@ -1,7 +1,7 @@
 //! Keeping what came out of the project until the undo retention ends.
 
 use super::Applied;
-use super::attributes::carry;
+use super::attributes::carry_whole;
 use super::copy::Copier;
 use super::journal::{BACKUPS, Journal, JournalDir, Record};
 use super::publish::{applied_paths, late_writes};
@@ -120,7 +120,7 @@ fn copy_attributes(from: impl AsFd, to: impl AsFd, stat: &Stat) -> io::Result<()
         let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         rustix::fs::fchown(&to, Some(uid), Some(gid))?;
     }
-    carry(from, &to)?;
+    carry_whole(from, &to)?;
     rustix::fs::fchmod(&to, Mode::from_raw_mode(permission_bits(stat)))?;
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     let times = Timestamps {

@@ -1,14 +1,14 @@
 //! Staging: everything that can fail for want of space, access or agreement happens here, before
 //! the commit point and out of sight.
 
-use super::attributes::carry;
+use super::attributes::{carry, carry_whole, default_list, inherit};
 use super::copy::Copier;
 use super::journal::{INTENT, Intent, JOURNAL, Journal, JournalDir, Mark, Record};
 use super::plan::working_mode;
 use super::staging::{Staging, choose_place, own};
 use super::verify::{check_project, check_request, check_space};
 use super::{ApplyError, ApplyRequest, Phase, Progress, Source, Staged, Target};
-use crate::tree::TreeRoot;
+use crate::tree::{TreeRoot, means_absent};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use skep_sys::failpoint;
@@ -138,6 +138,8 @@ struct Work<'a> {
     copier: Copier,
     sources: HashMap<PathBuf, TreeRoot>,
     owners: HashMap<RelPath, Owner>,
+    /// The access lists that directories give to what is made in them.
+    lists: HashMap<RelPath, Option<Vec<u8>>>,
     stripped: Vec<RelPath>,
     unsynced: Vec<File>,
     files: usize,
@@ -158,6 +160,7 @@ impl<'a> Work<'a> {
             copier: Copier::new(),
             sources: HashMap::new(),
             owners: HashMap::new(),
+            lists: HashMap::new(),
             stripped: Vec::new(),
             unsynced: Vec::new(),
             files: 0,
@@ -289,8 +292,18 @@ impl<'a> Work<'a> {
             None => self.owner_for(&target.path, found)?,
         };
         own_by(&entry, owner)?;
-        if let Some(model) = model {
-            carry(model, &entry)?;
+        match model {
+            // The same bytes come back.
+            Some(model) if matches!(target.source, Source::Backup { .. }) => {
+                carry_whole(model, &entry)?;
+            }
+            Some(model) => carry(model, &entry)?,
+            None => {
+                let directory = matches!(target.after, EntryState::Dir { .. });
+                if let Some(list) = self.list_for(&target.path)? {
+                    inherit(&list, &entry, directory)?;
+                }
+            }
         }
         rustix::fs::fchmod(&entry, Mode::from_raw_mode(mode))?;
         Ok(Mark::of(&rustix::fs::fstat(&entry)?))
@@ -363,6 +376,22 @@ impl<'a> Work<'a> {
         };
         self.owners.insert(parent, owner);
         Ok(owner)
+    }
+
+    /// The access list that something new would have at `path`: of the nearest directory above that
+    /// is there, from which those that are made for it have theirs.
+    fn list_for(&mut self, path: &RelPath) -> io::Result<Option<Vec<u8>>> {
+        let parent = path.parent().unwrap_or_default();
+        if let Some(list) = self.lists.get(&parent) {
+            return Ok(list.clone());
+        }
+        let list = match self.root.open_dir(&parent) {
+            Ok(directory) => default_list(directory)?,
+            Err(error) if means_absent(&error) && !parent.is_root() => self.list_for(&parent)?,
+            Err(error) => return Err(error),
+        };
+        self.lists.insert(parent, list.clone());
+        Ok(list)
     }
 
     /// Who owns the project's root.
