@@ -1,12 +1,15 @@
 //! The server: who may ask, what is answered, and what survives its end.
 
+mod allowed;
 mod asking;
 mod contract;
 mod crash;
 mod fenced;
 pub(crate) mod files;
+mod held;
 mod hosts;
 mod load;
+mod outage;
 mod pool;
 mod replace;
 mod session;

@@ -36,7 +36,8 @@ fn api_1_only_a_live_token_is_let_in() {
         assert_ne!(ran.code(), 0);
         ran.says("put the token in SKEP_TOKEN");
         server.bare(&[], &format!("/v1/sandboxes?access_token={live}")).is(401);
-        let kept = [lab.server_log(), read(lab, "audit.jsonl")].concat();
+        let kept =
+            [lab.server_log(), read(lab, "audit.jsonl"), read(lab, "strangers.jsonl")].concat();
         for secret in [live.as_str(), &revoked, TOKEN] {
             assert!(!kept.contains(secret.rsplit('_').next().unwrap()), "a secret was logged");
         }

@@ -7,6 +7,7 @@
 use crate::create::Planned;
 use crate::hidden::{note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
+use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::{Desk, Engine, hidden, layout, naming};
 use serde_json::json;
@@ -110,8 +111,11 @@ fn no_free_name() -> Problem {
 impl Engine {
     /// The row, and then everything on the disk that must be there before the processes.
     fn intend(&self, planned: &Planned, row: &mut Option<Sandbox>) -> Result<(), Problem> {
-        self.check_quota(&planned.settings)?;
+        let limits = &planned.settings.policy.limits;
+        // Held until the row is there, and counts.
+        let counted = self.check_quota(&planned.settings.quota, &Wanted::one(limits))?;
         let sandbox = self.insert(planned.sandbox.clone(), false, planned.scope)?;
+        drop(counted);
         let sandbox = &*row.insert(sandbox);
         self.make_directories(sandbox)?;
         if let Some(memory) = &planned.memory {
@@ -255,12 +259,16 @@ impl Engine {
         }
         let _ = crate::trash::discard(&directory, &self.layout().trash());
         let event = self.event("sandbox.failed", &sandbox.id, None, json!({ "reason": reason }));
-        let _ = self.store.update_sandbox(&sandbox.id, Expect::default(), &[event], &mut |row| {
-            row.state = SandboxState::Deleted;
-            row.state_reason = Some(reason.to_owned());
-            row.keeper = None;
-            row.updated_at = self.now();
-        });
+        let deleted =
+            self.store.update_sandbox(&sandbox.id, Expect::default(), &[event], &mut |row| {
+                row.state = SandboxState::Deleted;
+                row.state_reason = Some(reason.to_owned());
+                row.keeper = None;
+                row.updated_at = self.now();
+            });
+        if deleted.is_err() {
+            self.undone.borrow_mut().rows = true;
+        }
     }
 
     /// A name that is another's id would never mean its own sandbox: a whole id comes first.
@@ -294,6 +302,8 @@ impl Engine {
                     return Err(name_taken(&error, &sandbox.name));
                 }
                 other => {
+                    // Where the outcome is not known there may be a row.
+                    self.undone.borrow_mut().rows |= other.is_err();
                     sandbox.version = other.or_problem()?;
                     failpoint::hit("create.row")
                         .map_err(|e| io_problem("create", self.layout().root(), &e))?;

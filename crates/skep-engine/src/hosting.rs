@@ -58,6 +58,8 @@ impl Engine {
 
     /// Settles what has ended without anybody being told: a killed keeper, an interrupted delete.
     pub fn settle(&self) -> Result<(), Problem> {
+        // A server that has nothing to write is alive all the same.
+        self.store.renew().or_problem()?;
         self.reconcile()
     }
 
@@ -92,17 +94,10 @@ impl Engine {
         match self.claim(key, &ContentHash::of(request))? {
             KeyClaim::New => {
                 let maker = serde_json::to_value(self_identity()?).unwrap_or_default();
-                self.store.finish_key(key, &json!({ "maker": maker })).or_problem()?;
-                match act() {
-                    Ok(value) => {
-                        self.store.finish_key(key, &json!({ "answer": value })).or_problem()?;
-                        Ok(Repeated { value, replayed: false })
-                    }
-                    Err(problem) => {
-                        self.store.drop_key(key).or_problem()?;
-                        Err(problem)
-                    }
-                }
+                let begun = self.store.finish_key(key, &json!({ "maker": maker })).or_problem();
+                let done = begun.and_then(|()| act());
+                self.settle_key(key, done.as_ref().ok().map(|value| json!({ "answer": value })));
+                done.map(|value| Repeated { value, replayed: false })
             }
             KeyClaim::InProgress => Err(under_way()),
             KeyClaim::Done(mut kept) => match kept.get_mut("answer").map(Value::take) {

@@ -142,6 +142,11 @@ impl Layout {
         self.root.join("locks").join(format!("project-{name}"))
     }
 
+    /// The directory that is locked while it is counted whether one more sandbox may be there.
+    pub fn quota_lock(&self) -> PathBuf {
+        self.root.join("locks")
+    }
+
     /// The lock under which a dead maker's idempotency key is taken over.
     pub fn key_lock(&self) -> PathBuf {
         self.root.join("locks").join("keys")

@@ -68,6 +68,7 @@ mod stats;
 mod submounts;
 mod taking_in;
 mod trash;
+mod undone;
 mod usage;
 mod views;
 mod ways;
@@ -134,6 +135,8 @@ pub struct Engine {
     actor: Option<String>,
     /// Approvals that were interrupted and could not be settled when this was opened, and why.
     unsettled: RefCell<Vec<(Approval, Problem)>>,
+    /// What was begun, failed, and could not be taken back either.
+    undone: RefCell<undone::Undone>,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.
@@ -155,7 +158,13 @@ impl Engine {
     }
 
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
-        let engine = Self { desk, store, actor: None, unsettled: RefCell::default() };
+        let engine = Self {
+            desk,
+            store,
+            actor: None,
+            unsettled: RefCell::default(),
+            undone: RefCell::default(),
+        };
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         Ok(engine)

@@ -4,6 +4,7 @@ use crate::api::{Disposal, SettledRun};
 use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
+use crate::quota::Wanted;
 use crate::review::Left;
 use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
@@ -72,6 +73,11 @@ impl Engine {
         if self.is_running(&sandbox) {
             return Ok(sandbox);
         }
+        let (settings, _) = self.settings(None, None)?;
+        let (id, limits) = (sandbox.id.clone(), sandbox.policy.limits.clone());
+        let wanted = Wanted { sandboxes: 0, runs: Some(&limits), id: Some(&id) };
+        // Held until the row says that it runs.
+        let _counted = self.check_quota(&settings.quota, &wanted)?;
         self.bury_execs(&sandbox)?;
         let (sandbox, started) = self.start_keeper(sandbox)?;
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {

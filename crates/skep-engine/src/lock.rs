@@ -42,6 +42,17 @@ pub fn take(path: &Path, what: impl Display, patience: Duration) -> Result<Lock,
     wait_for(file, path, what, patience)
 }
 
+/// Takes a directory as a lock, so that no file is made for it.
+pub fn take_directory(
+    path: &Path,
+    what: impl Display,
+    patience: Duration,
+) -> Result<Lock, Problem> {
+    let file =
+        File::open(path).map_err(|error| crate::problems::io_problem("open", path, &error))?;
+    wait_for(file, path, what, patience)
+}
+
 fn wait_for(
     file: File,
     path: &Path,

@@ -1,17 +1,42 @@
 //! How much there may be at once: decided before anything is made.
 
-use crate::Engine;
+use crate::lock::Lock;
 use crate::problems::OrProblem;
-use skep_policy::Settings;
+use crate::{Engine, lock};
+use skep_policy::Quota;
 use skep_store::SandboxFilter;
-use skep_types::{ByteSize, Code, Problem, Sandbox, SandboxState};
+use skep_types::{ByteSize, Code, Limits, Problem, Sandbox, SandboxId, SandboxState};
+use std::time::Duration;
+
+/// For the count of others, who add to it at the same moment.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is about to be there, or to run.
+pub(crate) struct Wanted<'a> {
+    /// Sandboxes.
+    pub(crate) sandboxes: u64,
+    /// The limits of the one that will run, if one will.
+    pub(crate) runs: Option<&'a Limits>,
+    /// One that is there already.
+    pub(crate) id: Option<&'a SandboxId>,
+}
+
+impl<'a> Wanted<'a> {
+    /// A new one, which runs.
+    pub(crate) fn one(limits: &'a Limits) -> Self {
+        Self { sandboxes: 1, runs: Some(limits), id: None }
+    }
+}
 
 impl Engine {
-    /// Refuses a further sandbox that would go over a quota. Several creates at the same moment may
-    /// each find room; the next one finds none.
-    pub(crate) fn check_quota(&self, settings: &Settings) -> Result<(), Problem> {
-        let quota = &settings.quota;
-        if let (Some(least), Some(free)) = (quota.free_memory, free_memory())
+    /// Refuses what would go over a quota. Where something is counted, the caller holds the answer until
+    /// its own is counted too.
+    pub(crate) fn check_quota(
+        &self,
+        quota: &Quota,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Lock>, Problem> {
+        if let (Some(least), Some(free), Some(_)) = (quota.free_memory, free_memory(), wanted.runs)
             && free < least.0
         {
             let free = ByteSize(free);
@@ -21,34 +46,22 @@ impl Engine {
             ));
         }
         if quota.sandboxes.is_none() && quota.memory.is_none() && quota.disk.is_none() {
-            return Ok(());
+            return Ok(None);
         }
+        let place = self.layout().quota_lock();
+        let lock = lock::take_directory(&place, "the number of sandboxes", PATIENCE)?;
         let all = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
-        if let Some(most) = quota.sandboxes
-            && all.len() as u64 >= most
+        if let Some(most) = quota.sandboxes.filter(|_| wanted.sandboxes > 0)
+            && all.len() as u64 + wanted.sandboxes > most
         {
             return Err(over(
                 "quota.sandboxes",
                 format!("there are {} sandboxes, {most} are allowed", all.len()),
             ));
         }
-        if let Some(most) = quota.memory {
-            let limit = |limit: Option<ByteSize>| limit.map_or(u64::MAX, |size| size.0);
-            let running = all.iter().filter(|sandbox| uses_memory(sandbox));
-            let used = running
-                .map(|sandbox| limit(sandbox.policy.limits.memory))
-                .fold(0, u64::saturating_add);
-            let wanted = limit(settings.policy.limits.memory);
-            if used.saturating_add(wanted) > most.0 {
-                return Err(over(
-                    "quota.memory",
-                    format!(
-                        "the running sandboxes may use {} of memory, this one {}, {most} are allowed",
-                        ByteSize(used),
-                        ByteSize(wanted)
-                    ),
-                ));
-            }
+        if let (Some(most), Some(limits)) = (quota.memory, wanted.runs) {
+            let others = all.iter().filter(|one| wanted.id != Some(&one.id));
+            check_memory(others, limits, most)?;
         }
         if let Some(most) = quota.disk {
             let used: u64 = all.iter().map(|sandbox| self.size_of(sandbox)).sum();
@@ -59,8 +72,31 @@ impl Engine {
                 ));
             }
         }
-        Ok(())
+        Ok(Some(lock))
     }
+}
+
+fn check_memory<'a>(
+    others: impl Iterator<Item = &'a Sandbox>,
+    limits: &Limits,
+    most: ByteSize,
+) -> Result<(), Problem> {
+    let limit = |limit: Option<ByteSize>| limit.map_or(u64::MAX, |size| size.0);
+    let running = others.filter(|sandbox| uses_memory(sandbox));
+    let used =
+        running.map(|sandbox| limit(sandbox.policy.limits.memory)).fold(0, u64::saturating_add);
+    let wanted = limit(limits.memory);
+    if used.saturating_add(wanted) <= most.0 {
+        return Ok(());
+    }
+    Err(over(
+        "quota.memory",
+        format!(
+            "the running sandboxes may use {} of memory, this one {}, {most} are allowed",
+            ByteSize(used),
+            ByteSize(wanted)
+        ),
+    ))
 }
 
 fn uses_memory(sandbox: &Sandbox) -> bool {

@@ -9,7 +9,7 @@ use crate::create::self_identity;
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
 use serde_json::Value;
-use skep_store::{KeyClaim, SandboxFilter};
+use skep_store::{KeyClaim, SandboxFilter, StoreError};
 use skep_types::{Code, ContentHash, KeeperIdentity, Problem, Sandbox};
 use std::time::Duration;
 
@@ -23,17 +23,36 @@ pub(crate) const KEY_LABEL: &str = "skep.key";
 impl Engine {
     /// The same key and the same request: the same sandbox, however often it is sent.
     pub(crate) fn create_once(&self, request: &CreateRequest) -> Result<Sandbox, Problem> {
-        let Some(key) = &request.idempotency_key else { return self.create_sandbox(request) };
+        self.create_repeated(request).map(|(sandbox, _)| sandbox)
+    }
+
+    /// The same, and whether it was there for its key.
+    pub fn create_repeated(&self, request: &CreateRequest) -> Result<(Sandbox, bool), Problem> {
+        let new = |sandbox| (sandbox, false);
+        let Some(key) = &request.idempotency_key else {
+            return self.create_sandbox(request).map(new);
+        };
         // The caller's environment is where a request comes from, not what it says: a retry from
         // another terminal is the same request.
         let said = CreateRequest { host_env: Default::default(), ..request.clone() };
         let body = ContentHash::of(&serde_json::to_vec(&said).unwrap_or_default());
         match self.claim(key, &body)? {
-            KeyClaim::New => self.create_for(key, request),
+            KeyClaim::New => self.create_for(key, request).map(new),
             KeyClaim::InProgress => Err(under_way(key)),
-            KeyClaim::Done(Value::String(id)) => self.store.find_sandbox(&id).or_problem(),
+            KeyClaim::Done(Value::String(id)) => Ok((self.made_for(key, &id)?, true)),
             KeyClaim::Done(maker) if is_alive(&maker) => Err(under_way(key)),
-            KeyClaim::Done(_) => self.take_over(key, &body, request),
+            KeyClaim::Done(_) => self.take_over(key, &body, request).map(new),
+        }
+    }
+
+    /// The sandbox that was made for a key, if it is still there.
+    fn made_for(&self, key: &str, id: &str) -> Result<Sandbox, Problem> {
+        match self.store.find_sandbox(id) {
+            Err(StoreError::NotFound { .. }) => {
+                let message = format!("the sandbox made for the key `{key}` was deleted");
+                Err(Problem::new(Code::Conflict, message).hint("ask with another key"))
+            }
+            found => found.or_problem(),
         }
     }
 
@@ -48,17 +67,13 @@ impl Engine {
 
     fn create_for(&self, key: &str, request: &CreateRequest) -> Result<Sandbox, Problem> {
         let maker = serde_json::to_value(self_identity()?).unwrap_or_default();
-        self.store.finish_key(key, &maker).or_problem()?;
-        match self.create_sandbox(request) {
-            Ok(sandbox) => {
-                self.store.finish_key(key, &Value::String(sandbox.id.to_string())).or_problem()?;
-                Ok(sandbox)
-            }
-            Err(problem) => {
-                self.store.drop_key(key).or_problem()?;
-                Err(problem)
-            }
-        }
+        let made = match self.store.finish_key(key, &maker).or_problem() {
+            Ok(()) => self.create_sandbox(request),
+            Err(problem) => Err(problem),
+        };
+        let id = made.as_ref().ok().map(|sandbox| Value::String(sandbox.id.to_string()));
+        self.settle_key(key, id);
+        made
     }
 
     /// The maker died. One of those who notice goes on; the lock decides which.

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use skep_engine::api::{Api, Look, is_called};
 use skep_engine::{Engine, ToWatch};
 use skep_provider::ExecStream;
-use skep_types::{Approval, ByteString, Code, Exec, Problem, RelPath, Sandbox, SandboxId};
+use skep_types::{
+    Approval, ByteString, Code, Exec, ExecSpec, Problem, RelPath, Sandbox, SandboxId,
+};
 use std::fs::File;
 use std::io;
 
@@ -16,6 +18,18 @@ use std::io;
 pub(crate) struct Given {
     pub(crate) value: Value,
     pub(crate) stream: Option<Live>,
+    /// Whether it is that of an earlier request with the same key.
+    pub(crate) replayed: bool,
+}
+
+impl Given {
+    fn plain(value: Value) -> Self {
+        Self { value, stream: None, replayed: false }
+    }
+
+    fn live(value: Value, stream: Option<Live>) -> Self {
+        Self { value, stream, replayed: false }
+    }
 }
 
 /// What goes along with an answer, as a descriptor.
@@ -46,9 +60,17 @@ pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Resu
     if let Call::Exec { sandbox, spec, attach } = &order.call {
         let sandbox = asked.sandbox(sandbox)?;
         check_fence(&sandbox, order.unfenced)?;
+        if order.bound.is_some() {
+            check_start(&sandbox)?;
+            check_limits(&sandbox, spec)?;
+        }
         let started = engine.exec(&sandbox.id, spec, *attach)?;
         let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
-        return Ok(Given { value, stream: started.stream.map(Live::Exec) });
+        return Ok(Given::live(value, started.stream.map(Live::Exec)));
+    }
+    if let Call::Create { request } = &order.call {
+        let (made, replayed) = engine.create_repeated(request)?;
+        return Ok(Given { value: documents::sandbox(&made)?, stream: None, replayed });
     }
     if let Some(carried) = asked.carried(file) {
         return carried;
@@ -60,8 +82,40 @@ pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Resu
         .or_else(|| asked.network())
         .or_else(|| asked.layers())
         .unwrap_or_else(|| asked.operations());
-    let value = document?;
-    Ok(Given { value, stream: None })
+    document.map(Given::plain)
+}
+
+/// An agent starts nothing that somebody stopped. What stopped by itself (nothing ran in it, the host
+/// was restarted) goes on with its next command, as ever.
+fn check_start(sandbox: &Sandbox) -> Result<(), Problem> {
+    let by_itself = sandbox.state_reason.is_some() && !sandbox.labels.contains_key("skep.expired");
+    if sandbox.keeper.is_some() || by_itself {
+        return Ok(());
+    }
+    let message = format!("sandbox `{}` was stopped: an agent does not start it", sandbox.name);
+    Err(Problem::new(Code::IllegalState, message).hint("an operator starts it"))
+}
+
+/// An agent's exec has the limits of its sandbox, or narrower ones. Memory, processes and time are
+/// counted for the whole sandbox anyway.
+fn check_limits(sandbox: &Sandbox, spec: &ExecSpec) -> Result<(), Problem> {
+    let (asked, has) = (&spec.limits, &sandbox.policy.limits);
+    fn more<T: PartialOrd>(asked: Option<T>, has: Option<T>) -> bool {
+        matches!((asked, has), (Some(asked), Some(has)) if asked > has)
+    }
+    let wider = [
+        ("output", more(asked.output, has.output)),
+        ("open_files", more(asked.open_files, has.open_files)),
+        ("silence_timeout", more(asked.silence_timeout, has.silence_timeout)),
+        ("grace", more(asked.grace, has.grace)),
+    ];
+    match wider.into_iter().find(|(_, wider)| *wider) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let message = format!("`limits.{name}` is more than the sandbox has");
+            Err(Problem::new(Code::Forbidden, message).hint("an agent asks for less, or nothing"))
+        }
+    }
 }
 
 /// A command in a sandbox without isolation is a command of the server's user, who is an approver.
@@ -136,9 +190,6 @@ impl Asked<'_> {
     fn lifecycle(&self) -> Option<Document> {
         let engine = self.engine;
         Some(match &self.order.call {
-            Call::Create { request } => {
-                engine.create(request).and_then(|made| documents::sandbox(&made))
-            }
             Call::Find { sandbox } => {
                 self.sandbox(sandbox).and_then(|found| documents::sandbox(&found))
             }
@@ -269,20 +320,17 @@ impl Asked<'_> {
         Some(match &self.order.call {
             Call::Pack { sandbox, path } => parse_path(path)
                 .and_then(|path| engine.pack_out(&self.id(sandbox)?, &path))
-                .map(|file| Given { value: Value::Null, stream: Some(Live::File(file)) }),
+                .map(|file| Given::live(Value::Null, Some(Live::File(file)))),
             Call::Watch { sandbox, path } => parse_path(path)
                 .and_then(|path| engine.to_watch(&self.id(sandbox)?, &path))
-                .map(|watch| Given {
-                    value: Value::Null,
-                    stream: Some(Live::Watch(Box::new(watch))),
-                }),
+                .map(|watch| Given::live(Value::Null, Some(Live::Watch(Box::new(watch))))),
             Call::Unpack { sandbox, path } => parse_path(path)
                 .and_then(|path| {
                     let missing = || Problem::new(Code::Internal, "an archive was expected");
                     engine.unpack_in(&self.id(sandbox)?, &path, file.ok_or_else(missing)?)
                 })
                 .and_then(|report| documents::plain(&report))
-                .map(|value| Given { value, stream: None }),
+                .map(Given::plain),
             _ => return None,
         })
     }
@@ -342,7 +390,11 @@ impl Asked<'_> {
                 .and_then(|id| engine.change_egress(&id, change))
                 .and_then(|changed| documents::plain(&changed)),
             Call::ProbeEgress { sandbox, targets } => self
-                .id(sandbox)
+                .sandbox(sandbox)
+                .and_then(|found| match self.order.bound {
+                    Some(_) => check_start(&found).map(|()| found.id),
+                    None => Ok(found.id),
+                })
                 .and_then(|id| engine.probe_egress(&id, targets))
                 .and_then(|probes| documents::plain(&probes)),
             Call::RevokeSecret { sandbox, name } => self
@@ -411,7 +463,16 @@ impl Asked<'_> {
     }
 }
 
+/// The longest name, and the longest path, that Linux takes: `NAME_MAX`, and `PATH_MAX` with its end.
+const LONGEST_NAME: usize = 255;
+const LONGEST_PATH: usize = 4095;
+
 fn parse_path(path: &ByteString) -> Result<RelPath, Problem> {
+    let bytes = path.as_bytes();
+    let long = |name: &[u8]| name.len() > LONGEST_NAME;
+    if bytes.len() > LONGEST_PATH || bytes.split(|byte| *byte == b'/').any(long) {
+        return Err(Problem::new(Code::Usage, "the path is longer than a path can be"));
+    }
     RelPath::parse(path.as_bytes()).map_err(|error| Problem::from_error(Code::Usage, &error))
 }
 

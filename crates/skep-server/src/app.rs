@@ -3,10 +3,9 @@
 use crate::audit::Audit;
 use crate::calls::{Call, Order};
 use crate::failure::Failure;
-use crate::guard::{Principal, guard};
+use crate::guard::{Principal, Proof, guard};
 use crate::measure::{self, Metrics};
 use crate::pool::{Pool, Reply};
-use crate::quota::Quotas;
 use crate::roles::Role;
 use crate::routes;
 use crate::sessions::{OpenedWith, Sessions};
@@ -22,7 +21,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -39,9 +38,6 @@ pub(crate) struct App {
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Option<Traces>,
-    pub(crate) quotas: Quotas,
-    /// Held from counting what there is until the new one is there.
-    pub(crate) counting: Mutex<()>,
     /// The state directory.
     pub(crate) state_dir: PathBuf,
     /// The server's own user.
@@ -69,7 +65,8 @@ impl App {
 
     /// Who a token stands for.
     pub(crate) fn by_token(&self, text: &str) -> Option<Principal> {
-        self.by_secret(text).map(|(principal, _, _)| principal)
+        let proof = Proof::Token(text.into());
+        self.by_secret(text).map(|(principal, _, _)| Principal { proof, ..principal })
     }
 
     /// The same, with what a session opened with it remembers, and when it must end.
@@ -95,7 +92,18 @@ impl App {
             }
             OpenedWith::Token { id, hash } => holder(self.tokens.find(id, hash, &now)?),
         };
-        Some(Principal { session: Some(id), ..principal })
+        let proof = Proof::Session(Arc::new(headers.clone()));
+        Some(Principal { session: Some(id), proof, ..principal })
+    }
+
+    /// Whether somebody still is who they were, and may as much.
+    pub(crate) fn still_is(&self, who: &Principal) -> bool {
+        let now = match &who.proof {
+            Proof::Peer => return true,
+            Proof::Token(text) => self.by_token(text),
+            Proof::Session(headers) => self.by_session(headers),
+        };
+        now.is_some_and(|now| now.role == who.role && now.bound == who.bound)
     }
 
     /// Asks a worker, and notes how long that took.
@@ -138,6 +146,7 @@ fn bootstrapper() -> Principal {
         role: Role::Approver,
         bound: None,
         session: None,
+        proof: Proof::Peer,
     }
 }
 
@@ -148,6 +157,7 @@ fn holder(token: Token) -> Principal {
         role: token.role,
         bound: token.sandbox,
         session: None,
+        proof: Proof::Peer,
     }
 }
 

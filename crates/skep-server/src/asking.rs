@@ -3,7 +3,7 @@
 use crate::app::{App, Shared};
 use crate::calls::{Call, Key, Order};
 use crate::failure::{Failure, Outcome};
-use crate::guard::Principal;
+use crate::guard::{Principal, Trail};
 use crate::pool::Reply;
 use crate::roles::Role;
 use axum::body::Body;
@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Code, Problem};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FILE_PIECE: u64 = 256 << 10;
 /// How long a request with a key waits for an equal one that is under way.
 const UNDER_WAY: Duration = Duration::from_secs(20);
+/// How often it is looked at whether who follows a stream may still do so.
+const AGAIN: Duration = Duration::from_secs(2);
 /// The longest key.
 const LONGEST_KEY: usize = 255;
 
@@ -43,6 +46,10 @@ pub(crate) struct Ask {
     pub(crate) key: Option<String>,
     /// Method and path, which a key belongs to.
     target: String,
+    /// The rest of the URL, which is part of what is asked.
+    query: String,
+    /// What the audit says of it.
+    pub(crate) trail: Trail,
 }
 
 impl FromRequestParts<Shared> for Ask {
@@ -50,12 +57,22 @@ impl FromRequestParts<Shared> for Ask {
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Failure> {
         let who = parts.extensions.get::<Principal>().cloned();
         let who = who.ok_or_else(|| Failure::new(Code::Internal, "nobody asks"))?;
+        let key = key(&parts.headers)?;
+        // Under a key the same answer would be given for a day, whatever is there meanwhile.
+        if key.is_some() && parts.method.is_safe() {
+            return Err(Failure::new(
+                Code::Usage,
+                "`idempotency-key` belongs to requests that change something",
+            ));
+        }
         Ok(Self {
             app: Shared::clone(app),
             who,
             version: if_match(&parts.headers)?,
-            key: key(&parts.headers)?,
+            key,
             target: format!("{} {}", parts.method, parts.uri.path()),
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            trail: parts.extensions.get::<Trail>().cloned().unwrap_or_default(),
         })
     }
 }
@@ -96,11 +113,15 @@ impl Ask {
         file: Option<Arc<File>>,
     ) -> Result<Reply, Problem> {
         // Creating has a way of its own, which also survives the death of whoever carries it out.
-        let own = matches!(call, Call::Create { .. });
-        let key = self.key.as_ref().filter(|_| !own).map(|key| Key {
-            key: format!("http:{}:{}:{key}", self.who.name, self.target),
-            request: said.to_owned(),
-        });
+        // Comparing changes nothing: its answer is not kept.
+        let own = matches!(call, Call::Create { .. } | Call::Compare { .. });
+        let key = match self.key.as_ref().filter(|_| !own) {
+            None => None,
+            Some(key) => Some(Key {
+                key: format!("http:{}:{}:{key}", self.who.name, self.target),
+                request: self.known_again(&call, said)?,
+            }),
+        };
         let order = Order {
             call,
             actor: self.who.actor.clone(),
@@ -110,6 +131,19 @@ impl Ask {
             key,
         };
         self.ask_patiently(order, file).await
+    }
+
+    /// By what a repeated request is known: all that it asks, whichever part of it said so. A body that
+    /// goes along as a file is known by `said`.
+    fn known_again(&self, call: &Call, said: &str) -> Result<String, Problem> {
+        let failed = |error| Problem::new(Code::Internal, format!("cannot write JSON: {error}"));
+        let all = serde_json::to_vec(&(&self.query, said, call)).map_err(failed)?;
+        Ok(blake3::hash(&all).to_hex().to_string())
+    }
+
+    /// The key of a create: each asker has keys of its own.
+    pub(crate) fn create_key(&self) -> Option<String> {
+        self.key.as_ref().map(|key| format!("http:{}:{key}", self.who.name))
     }
 
     /// With a key, an equal request that is under way is waited for: its answer is ours.
@@ -149,6 +183,13 @@ impl Ask {
             response.headers_mut().insert(header::ETAG, etag);
         }
         Ok(response)
+    }
+
+    /// Until whoever asks may not ask any more: their token was revoked or has expired, or they logged out.
+    pub(crate) async fn until_shut_out(&self) {
+        while self.app.still_is(&self.who) {
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 
     /// Asks for something to be done and answers with 204.
@@ -250,17 +291,24 @@ pub(crate) async fn into_file(
 
 /// A file as a body, read piece by piece.
 pub(crate) fn from_file(file: File) -> Body {
-    let pieces = futures_util::stream::unfold(Some(Arc::new(file)), |file| async move {
-        let file = file?;
-        let from = Arc::clone(&file);
-        let read = tokio::task::spawn_blocking(move || {
-            let mut piece = Vec::with_capacity(FILE_PIECE as usize);
-            (&*from).take(FILE_PIECE).read_to_end(&mut piece).map(|_| piece)
-        });
-        match read.await.map_err(io::Error::other).and_then(|read| read) {
-            Ok(piece) if piece.is_empty() => None,
-            Ok(piece) => Some((Ok(bytes::Bytes::from(piece)), Some(file))),
-            Err(error) => Some((Err(error), None)),
+    from_files(vec![file])
+}
+
+/// Several files, one behind the other.
+pub(crate) fn from_files(files: Vec<File>) -> Body {
+    let files: VecDeque<Arc<File>> = files.into_iter().map(Arc::new).collect();
+    let pieces = futures_util::stream::unfold(files, |mut files| async move {
+        loop {
+            let from = Arc::clone(files.front()?);
+            let read = tokio::task::spawn_blocking(move || {
+                let mut piece = Vec::with_capacity(FILE_PIECE as usize);
+                (&*from).take(FILE_PIECE).read_to_end(&mut piece).map(|_| piece)
+            });
+            match read.await.map_err(io::Error::other).and_then(|read| read) {
+                Ok(piece) if piece.is_empty() => drop(files.pop_front()),
+                Ok(piece) => return Some((Ok(bytes::Bytes::from(piece)), files)),
+                Err(error) => return Some((Err(error), VecDeque::new())),
+            }
         }
     });
     Body::from_stream(pieces)
@@ -274,11 +322,25 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     async fn from_request(request: Request, _: &Shared) -> Result<Self, Failure> {
         let bytes = whole(request, BODY).await?;
         // No body says nothing, which is enough where nothing must be said.
-        let text = if bytes.is_empty() { "{}".into() } else { String::from_utf8_lossy(&bytes) };
-        let value = serde_json::from_str(&text)
-            .map_err(|error| Failure::new(Code::Usage, format!("the body: {error}")))?;
-        Ok(Self(value, text.into_owned()))
+        let text = if bytes.is_empty() { "{}" } else { text_of(&bytes)? };
+        Ok(Self(parse(text)?, text.to_owned()))
     }
+}
+
+fn text_of(bytes: &[u8]) -> Result<&str, Failure> {
+    let hint = "a name that is not text is sent as `{\"b64\": \"…\"}`";
+    std::str::from_utf8(bytes)
+        .map_err(|_| Failure(Problem::new(Code::Usage, "the body is not UTF-8").hint(hint)))
+}
+
+/// An object, and nothing else: serde would also take an array, for its fields by their order, and an
+/// empty one for the defaults of all of them.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    if !text.trim_start().starts_with('{') {
+        return Err(Problem::new(Code::Usage, "the body: an object is expected"));
+    }
+    serde_json::from_str(text)
+        .map_err(|error| Problem::new(Code::Usage, format!("the body: {error}")))
 }
 
 /// The query of a URL; unknown names are errors where the type says so.
@@ -287,6 +349,14 @@ pub(crate) struct Query<T>(pub(crate) T);
 impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
     type Rejection = Failure;
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Failure> {
+        // The library would put another letter for what is no text, and so mean another file.
+        let query = parts.uri.query().unwrap_or_default();
+        if percent_encoding::percent_decode_str(query).decode_utf8().is_err() {
+            let problem = Problem::new(Code::Usage, "the query is not UTF-8");
+            return Err(Failure(problem.hint(
+                "names that are not text are carried by `files/tar`, and by bodies as `{\"b64\": \"…\"}`",
+            )));
+        }
         axum::extract::Query::<T>::try_from_uri(&parts.uri)
             .map(|query| Self(query.0))
             .map_err(|error| Failure::new(Code::Usage, format!("the query: {error}")))

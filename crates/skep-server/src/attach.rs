@@ -1,6 +1,6 @@
 //! An exec over a WebSocket: a terminal, or pipes, from far away.
 
-use crate::asking::Ask;
+use crate::asking::{Ask, parse};
 use crate::bodies::ExecBody;
 use crate::calls::Call;
 use crate::relay::Kind;
@@ -16,6 +16,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// For the first message.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The status of a connection that has become a WebSocket.
+const SWITCHED: u16 = 101;
 /// Input handed on in one frame.
 const PIECE: usize = 16 << 10;
 
@@ -36,9 +38,14 @@ pub(crate) async fn serve(
     _place: OwnedSemaphorePermit,
 ) {
     match begin(&mut socket, &ask, sandbox).await {
-        Ok(Some((output, input))) => pump(socket, &ask, output, input).await,
+        Ok(Some((exec, output, input))) => {
+            // The head of the answer said nothing of what was asked: the act is here.
+            ask.note(SWITCHED, Some(&exec));
+            pump(socket, &ask, output, input).await;
+        }
         Ok(None) => {}
         Err(problem) => {
+            ask.note(problem.code.http_status(), None);
             let _ = socket.send(text(&json!({ "error": problem }))).await;
             let _ = socket.send(Message::Close(None)).await;
         }
@@ -53,7 +60,7 @@ async fn begin(
     socket: &mut WebSocket,
     ask: &Ask,
     sandbox: String,
-) -> Result<Option<(Output, Input)>, Problem> {
+) -> Result<Option<(String, Output, Input)>, Problem> {
     let usage = |message: String| Problem::new(Code::Usage, message);
     let first = tokio::time::timeout(PATIENCE, socket.recv()).await;
     let first = first.map_err(|_| usage("nothing was asked in time".into()))?;
@@ -63,8 +70,7 @@ async fn begin(
             _ => Err(usage("the first message is text: what to run".into())),
         };
     };
-    let body: ExecBody =
-        serde_json::from_str(&asked).map_err(|error| usage(format!("the message: {error}")))?;
+    let body: ExecBody = parse(&asked)?;
     // Whoever is attached ends it; there is no wall clock unless it was asked for.
     let spec = Box::new(body.resolve(None)?);
     let mut reply = ask.ask(Call::Exec { sandbox, spec, attach: true }, &asked).await?;
@@ -74,22 +80,32 @@ async fn begin(
     let exec = reply.json()?;
     // A client that has gone meanwhile is noticed by the pump.
     let _ = socket.send(text(&json!({ "exec": exec["id"] }))).await;
-    Ok(Some((output, input)))
+    let id = exec["id"].as_str().unwrap_or_default().to_owned();
+    Ok(Some((id, output, input)))
 }
 
 async fn pump(socket: WebSocket, ask: &Ask, output: Output, input: Input) {
-    let (to_client, from_client) = socket.split();
+    let (mut to_client, from_client) = socket.split();
     let mut stopping = ask.app.stopping.clone();
     // Each direction on its own: a command that waits for its output to be taken before it reads
     // on must not wait for ever.
-    tokio::select! {
-        () = send_output(to_client, output) => {}
-        () = hand_input_on(from_client, input) => {}
-        () = crate::serve::told(&mut stopping) => {}
+    let shut_out = tokio::select! {
+        () = send_output(&mut to_client, output) => false,
+        () = hand_input_on(from_client, input) => false,
+        () = crate::serve::told(&mut stopping) => false,
+        () = ask.until_shut_out() => true,
+    };
+    if shut_out {
+        let last = async {
+            let _ = to_client.send(text(&json!({ "error": crate::guard::shut_out() }))).await;
+            let _ = to_client.close().await;
+        };
+        // A client that takes nothing does not hold this up.
+        let _ = tokio::time::timeout(PATIENCE, last).await;
     }
 }
 
-async fn send_output(mut client: SplitSink<WebSocket, Message>, mut output: Output) {
+async fn send_output(client: &mut SplitSink<WebSocket, Message>, mut output: Output) {
     loop {
         let message = match output.next().await {
             Ok(Some((kind @ (Kind::Stdout | Kind::Stderr), bytes))) => {

@@ -1,16 +1,25 @@
 //! The audit: one line for every act, appended and never changed.
+//!
+//! Lines are numbered, so that a missing one is noticed. Whoever is not known writes into a file of
+//! their own, which is smaller: by asking often they push out each other's lines, and no act.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// A file is put aside when it has grown to this.
+/// A file of acts is put aside when it has grown to this; so many of them are kept.
 const FULL: u64 = 64 << 20;
-/// Files put aside that are kept.
 const KEPT: u32 = 8;
+/// The same of strangers.
+const FULL_OF_STRANGERS: u64 = 8 << 20;
+const KEPT_OF_STRANGERS: u32 = 1;
+/// Of a path: longer ones are of no sandbox.
+const PATH: usize = 256;
+/// No line is longer.
+const LINE: u64 = 4 << 10;
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -22,44 +31,95 @@ pub(crate) struct Line<'a> {
     /// Who, once that was known.
     pub(crate) who: Option<&'a str>,
     /// From where.
-    pub(crate) from: Option<String>,
+    pub(crate) from: Option<&'a str>,
     /// What.
     pub(crate) method: &'a str,
     /// To what; without the query.
     pub(crate) path: &'a str,
     /// How it was answered.
     pub(crate) status: u16,
+    /// The exec that was started over a WebSocket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exec: Option<&'a str>,
 }
 
-/// The file.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    number: u64,
+    #[serde(flatten)]
+    line: &'a Line<'a>,
+}
+
+#[derive(Deserialize)]
+struct Number {
+    number: u64,
+}
+
+/// The files.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    path: PathBuf,
-    file: Mutex<File>,
+    acts: Book,
+    strangers: Book,
 }
 
 impl Audit {
-    /// `audit.jsonl` in the state directory.
+    /// `audit.jsonl` and `strangers.jsonl` in the state directory.
     pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
-        let path = state_dir.join("audit.jsonl");
-        let file = Mutex::new(append_to(&path)?);
-        Ok(Self { path, file })
+        Ok(Self {
+            acts: Book::open(state_dir.join("audit.jsonl"), FULL, KEPT)?,
+            strangers: Book::open(
+                state_dir.join("strangers.jsonl"),
+                FULL_OF_STRANGERS,
+                KEPT_OF_STRANGERS,
+            )?,
+        })
     }
 
     /// Appends a line. A disk that takes no more is said in the log; the request was answered.
     pub(crate) fn write(&self, line: &Line<'_>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.append(&mut file, line) {
+        let book = if line.who.is_some() { &self.acts } else { &self.strangers };
+        if let Err(error) = book.append(line) {
             tracing::error!(%error, "cannot write the audit");
         }
     }
 
-    fn append(&self, file: &mut File, line: &Line<'_>) -> io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
+    /// The files of acts, or of strangers, oldest first.
+    pub(crate) fn files(&self, strangers: bool) -> io::Result<Vec<File>> {
+        if strangers { self.strangers.files() } else { self.acts.files() }
+    }
+}
+
+/// One file, with those that were put aside.
+#[derive(Debug)]
+struct Book {
+    path: PathBuf,
+    full: u64,
+    kept: u32,
+    last: Mutex<(File, u64)>,
+}
+
+impl Book {
+    fn open(path: PathBuf, full: u64, kept: u32) -> io::Result<Self> {
+        let book = Self { last: Mutex::new((append_to(&path)?, 0)), path, full, kept };
+        let last = match last_number(&book.path)? {
+            Some(number) => number,
+            None => last_number(&book.aside(1))?.unwrap_or(0),
+        };
+        book.last.lock().unwrap_or_else(PoisonError::into_inner).1 = last;
+        Ok(book)
+    }
+
+    fn append(&self, line: &Line<'_>) -> io::Result<()> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, number) = &mut *last;
+        let path = cut(line.path);
+        let line = Line { path: &path, at: line.at.clone(), ..*line };
+        let mut text = serde_json::to_vec(&Numbered { number: *number + 1, line: &line })?;
         text.push(b'\n');
         file.write_all(&text)?;
-        if file.metadata()?.len() > FULL {
-            for age in (1..KEPT).rev() {
+        *number += 1;
+        if file.metadata()?.len() > self.full {
+            for age in (1..self.kept).rev() {
                 let _ = std::fs::rename(self.aside(age), self.aside(age + 1));
             }
             std::fs::rename(&self.path, self.aside(1))?;
@@ -72,22 +132,86 @@ impl Audit {
         self.path.with_extension(format!("{age}.jsonl"))
     }
 
-    /// Everything that is kept, oldest first.
-    pub(crate) fn export(&self) -> io::Result<Vec<u8>> {
-        let mut all = Vec::new();
-        for age in (0..=KEPT).rev() {
+    fn files(&self) -> io::Result<Vec<File>> {
+        // None is put aside meanwhile: a file would be there twice, or not at all.
+        let _last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = Vec::new();
+        for age in (0..=self.kept).rev() {
             let path = if age == 0 { self.path.clone() } else { self.aside(age) };
-            match std::fs::read(path) {
-                Ok(bytes) => all.extend_from_slice(&bytes),
+            match File::open(path) {
+                Ok(file) => files.push(file),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(all)
+        Ok(files)
     }
+}
+
+/// The beginning of a path that is too long.
+fn cut(path: &str) -> String {
+    if path.len() <= PATH {
+        return path.to_owned();
+    }
+    format!("{}…", &path[..path.floor_char_boundary(PATH)])
+}
+
+/// The number of a file's last line; lines of older versions have none.
+fn last_number(path: &Path) -> io::Result<Option<u64>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LINE)))?;
+    let mut text = Vec::new();
+    file.take(LINE).read_to_end(&mut text)?;
+    let last = text.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+    Ok(last.and_then(|line| serde_json::from_slice(line).ok()).map(|line: Number| line.number))
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     File::options().append(true).create(true).mode(0o600).custom_flags(flags).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_push_out_no_act_and_numbers_go_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let line = |who, path| Line {
+            at: "2026-01-01T00:00:00Z".into(),
+            request_id: "r",
+            who,
+            from: Some("here"),
+            method: "POST",
+            path,
+            status: 200,
+            exec: None,
+        };
+        let audit = Audit::open(directory.path()).unwrap();
+        audit.write(&line(Some("me"), "/important"));
+        let long = "ä".repeat(32_000);
+        for _ in 0..3000 {
+            audit.write(&line(None, &long));
+        }
+        drop(audit);
+        let audit = Audit::open(directory.path()).unwrap();
+        audit.write(&line(Some("me"), "/second"));
+        let mut text = String::new();
+        for mut file in audit.files(false).unwrap() {
+            file.read_to_string(&mut text).unwrap();
+        }
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let told: Vec<_> =
+            lines.iter().map(|line| (line["number"].as_u64().unwrap(), &line["path"])).collect();
+        assert_eq!(told, [(1, &"/important".into()), (2, &"/second".into())]);
+        let size = |name: &str| std::fs::metadata(directory.path().join(name)).unwrap().len();
+        assert!(size("strangers.jsonl") < 3000 * 600, "{}", size("strangers.jsonl"));
+    }
 }

@@ -66,6 +66,47 @@ impl LimitsBody {
     }
 }
 
+/// An object within a body: serde would take an array too, and an empty one for all of its defaults.
+fn object<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    let fields = serde_json::Map::deserialize(from)?;
+    T::deserialize(serde_json::Value::Object(fields)).map_err(serde::de::Error::custom)
+}
+
+/// Labels are in every list.
+const LONGEST_LABEL: usize = 128;
+const LONGEST_LABEL_VALUE: usize = 1024;
+/// The kernel passes no longer string to a program: `MAX_ARG_STRLEN` of linux/binfmts.h, with its end.
+const LONGEST_VARIABLE: usize = (128 << 10) - 1;
+
+fn check_label(key: &str, value: &str) -> Result<(), Problem> {
+    if (1..=LONGEST_LABEL).contains(&key.len()) && value.len() <= LONGEST_LABEL_VALUE {
+        return Ok(());
+    }
+    let message = format!(
+        "a label is 1 to {LONGEST_LABEL} bytes, and its value at most {LONGEST_LABEL_VALUE}"
+    );
+    Err(usage("labels", &message))
+}
+
+fn check_lengths(
+    labels: &BTreeMap<String, String>,
+    env: &BTreeMap<String, ByteString>,
+) -> Result<(), Problem> {
+    for (key, value) in labels {
+        check_label(key, value)?;
+    }
+    for (name, value) in env {
+        if name.len() + 1 + value.as_bytes().len() > LONGEST_VARIABLE {
+            return Err(usage("env", &"a variable is longer than the kernel passes to a program"));
+        }
+    }
+    Ok(())
+}
+
 fn usage(name: &str, error: &dyn std::fmt::Display) -> Problem {
     Problem::new(Code::Usage, format!("`{name}`: {error}"))
 }
@@ -182,6 +223,7 @@ pub(crate) struct CreateBody {
     /// Globs of changes that may not be approved, beside those of the settings.
     deny_changes: Vec<String>,
     /// Limits.
+    #[serde(deserialize_with = "object")]
     limits: LimitsBody,
     /// How long it may live, such as `4h`.
     ttl: Option<String>,
@@ -232,6 +274,7 @@ impl CreateBody {
         if !self.project.starts_with('/') {
             return Err(usage("project", &"an absolute path is expected"));
         }
+        check_lengths(&self.labels, &self.env)?;
         let mount = |mount: MountBody| MountRequest {
             source: mount.source.into(),
             target: mount.target.into(),
@@ -288,6 +331,7 @@ pub(crate) struct PatchBody {
     #[schema(value_type = Option<String>)]
     ttl: Option<Option<String>>,
     /// Limits to set.
+    #[serde(deserialize_with = "object")]
     limits: LimitsBody,
     /// `none`; `allow` and `host` need the role approver.
     #[schema(value_type = Option<String>)]
@@ -318,6 +362,9 @@ impl PatchBody {
             Some(text) => duration("ttl", &text)?.map(TimeToLive::For),
         };
         let limits = self.limits.resolve()?;
+        for (key, value) in &self.labels {
+            check_label(key, value.as_deref().unwrap_or_default())?;
+        }
         Ok(Patch {
             labels: self.labels,
             ttl,
@@ -354,7 +401,7 @@ pub(crate) struct ExecBody {
     /// On a terminal of its own.
     tty: Option<SizeBody>,
     /// Limits of this exec.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     limits: LimitsBody,
     /// Keep its standard input open for `POST /v1/execs/{exec}/stdin`.
     #[serde(default)]
@@ -423,6 +470,7 @@ pub(crate) struct CommitBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ApproveBody {
     /// What of it.
+    #[serde(deserialize_with = "object")]
     selection: SelectionBody,
     /// The change set that was reviewed; refused if it is another one now.
     #[schema(value_type = Option<String>)]
@@ -458,6 +506,7 @@ impl From<ApproveBody> for ApproveRequest {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RejectBody {
     /// What of it.
+    #[serde(deserialize_with = "object")]
     pub(crate) selection: SelectionBody,
     /// The change set that was reviewed.
     #[schema(value_type = Option<String>)]
@@ -570,7 +619,7 @@ pub(crate) struct ForkBody {
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CompareBody {
-    /// Two or more sandboxes.
+    /// 2 to 100 sandboxes, each once.
     pub(crate) sandboxes: Vec<String>,
 }
 

@@ -5,6 +5,7 @@ use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, L
 use skep_engine::{Patch, PoolOwner};
 use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// One question. Sandboxes, execs and approvals are named as callers name them; the worker
 /// resolves the names.
@@ -270,6 +271,34 @@ impl Order {
 }
 
 impl Call {
+    /// How long a worker may take for it. Looking at a large workspace takes a while; what changes
+    /// something may run a check, or carry gigabytes.
+    pub(crate) fn patience(&self) -> Duration {
+        match self {
+            Self::Find { .. }
+            | Self::Newest { .. }
+            | Self::FindExec { .. }
+            | Self::Execs { .. }
+            | Self::Logs { .. }
+            | Self::Events { .. }
+            | Self::Config { .. }
+            | Self::Approval { .. }
+            | Self::History { .. }
+            | Self::Receipt { .. }
+            | Self::Tally
+            | Self::Egress { .. } => Duration::from_secs(60),
+            Self::Show { .. }
+            | Self::List { .. }
+            | Self::Diff { .. }
+            | Self::Conflicts { .. }
+            | Self::Compare { .. }
+            | Self::Stats
+            | Self::Doctor
+            | Self::Settle => Duration::from_secs(600),
+            _ => Duration::from_secs(3600),
+        }
+    }
+
     /// Which question it is, in one word.
     pub(crate) fn word(&self) -> String {
         let text = format!("{self:?}");

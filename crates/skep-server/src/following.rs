@@ -8,15 +8,17 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
 use serde_json::Value;
-use skep_types::{Code, Problem};
+use skep_types::{Code, ExecId, Problem};
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Between two looks: at first, and at most.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
+/// How often it is looked at whether who follows may still do so.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Read in one go.
 const PIECE: usize = 256 << 10;
 const EVENTS: usize = 500;
@@ -45,6 +47,43 @@ pub(crate) async fn ended(ask: &Ask, exec: &str) -> Result<Value, Problem> {
     Err(Problem::new(Code::Internal, format!("the end of exec `{exec}` was not written down")))
 }
 
+/// The end of an exec, however long that takes.
+pub(crate) async fn end_of(ask: &Ask, exec: &ExecId) -> Result<Value, Problem> {
+    let mut stopping = ask.app.stopping.clone();
+    let mut pause = SHORTEST;
+    loop {
+        let found = look(ask, Call::FindExec { exec: exec.to_string() }).await?;
+        if found["running"] == false {
+            return Ok(found);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = crate::serve::told(&mut stopping) => return Err(goes_on(exec)),
+        }
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+/// What whoever waits for an exec is told when the server ends first.
+pub(crate) fn goes_on(exec: &ExecId) -> Problem {
+    Problem::new(Code::Unavailable, "the server is about to stop; the exec goes on")
+        .hint(format!("`GET /v1/execs/{exec}` tells its end"))
+        .details(serde_json::json!({ "exec": exec }))
+}
+
+/// A piece of what an exec wrote.
+pub(crate) async fn logs(ask: &Ask, exec: &str, from: u64) -> Result<Value, Problem> {
+    look(ask, Call::Logs { exec: exec.to_owned(), from, limit: PIECE }).await
+}
+
+/// What a chunk of output holds.
+pub(crate) fn bytes_of(chunk: &Value) -> Vec<u8> {
+    match chunk["text"].as_str() {
+        Some(text) => text.as_bytes().to_vec(),
+        None => chunk["b64"].as_str().and_then(skep_client::wire::from_base64).unwrap_or_default(),
+    }
+}
+
 /// A look that is nobody's request of its own: no key, no version.
 async fn look(ask: &Ask, call: Call) -> Result<Value, Problem> {
     let mut order = crate::calls::Order::own(call);
@@ -63,6 +102,8 @@ struct Place {
     ready: VecDeque<Event>,
     over: bool,
     pause: Duration,
+    /// When it was last looked at whether who follows may still do so.
+    looked: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -75,6 +116,7 @@ pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: OwnedSemaphorePe
         ready: VecDeque::new(),
         over: false,
         pause: SHORTEST,
+        looked: Instant::now(),
         _permit: permit,
     };
     follow(place, |place| Box::pin(more_output(place)))
@@ -89,6 +131,7 @@ pub(crate) fn events(ask: Ask, after: u64, permit: OwnedSemaphorePermit) -> Even
         ready: VecDeque::new(),
         over: false,
         pause: SHORTEST,
+        looked: Instant::now(),
         _permit: permit,
     };
     follow(place, |place| Box::pin(more_events(place)))
@@ -105,6 +148,14 @@ fn follow(place: Place, more: fn(&mut Place) -> More<'_>) -> Events {
             }
             if place.over || *place.ask.app.stopping.borrow() {
                 return None;
+            }
+            if place.looked.elapsed() > AGAIN {
+                place.looked = Instant::now();
+                if !place.ask.app.still_is(&place.ask.who) {
+                    place.over = true;
+                    place.ready.push_back(named("error", &crate::guard::shut_out()));
+                    continue;
+                }
             }
             if let Err(problem) = more(&mut place).await {
                 place.over = true;
@@ -131,14 +182,10 @@ impl Place {
 }
 
 async fn more_output(place: &mut Place) -> Result<(), Problem> {
-    let call = Call::Logs { exec: place.exec.clone(), from: place.next, limit: PIECE };
-    let logs = look(&place.ask, call).await?;
+    let logs = logs(&place.ask, &place.exec, place.next).await?;
     let before = place.next;
     for chunk in logs["chunks"].as_array().into_iter().flatten() {
-        let length = chunk["text"].as_str().map(str::len).or_else(|| {
-            chunk["b64"].as_str().and_then(skep_client::wire::from_base64).map(|bytes| bytes.len())
-        });
-        let behind = chunk["offset"].as_u64().unwrap_or(0) + length.unwrap_or(0) as u64;
+        let behind = chunk["offset"].as_u64().unwrap_or(0) + bytes_of(chunk).len() as u64;
         // A gap that nothing has followed yet is told when something does.
         if behind > place.next || chunk["stream"] == "dropped" && logs["ended"] == true {
             place.next = place.next.max(behind);

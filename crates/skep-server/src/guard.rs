@@ -4,6 +4,7 @@
 use crate::app::{App, Shared};
 use crate::audit::Line;
 use crate::failure::{Failure, finish};
+use crate::measure::known;
 use crate::roles::{self, Needs, Role};
 use crate::sessions;
 use crate::tokens::random_hex;
@@ -15,6 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use opentelemetry::context::FutureExt as _;
 use skep_types::{Code, Problem, SandboxId};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Where a connection comes from.
@@ -47,6 +49,59 @@ pub(crate) struct Principal {
     pub(crate) bound: Option<SandboxId>,
     /// The browser's session they come by.
     pub(crate) session: Option<String>,
+    /// By what they are known, to be looked at again.
+    pub(crate) proof: Proof,
+}
+
+/// By what somebody is known.
+#[derive(Clone, Default)]
+pub(crate) enum Proof {
+    /// The kernel said so.
+    #[default]
+    Peer,
+    /// A token.
+    Token(Arc<str>),
+    /// A browser's session: the headers that name it.
+    Session(Arc<HeaderMap>),
+}
+
+impl std::fmt::Debug for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Peer => "Peer",
+            Self::Token(_) => "Token",
+            Self::Session(_) => "Session",
+        })
+    }
+}
+
+/// What the audit says of a request, where its handler has something to add.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trail {
+    id: String,
+    path: String,
+    from: Option<String>,
+}
+
+impl crate::asking::Ask {
+    /// A line in the audit, of what was asked after the head of the answer was sent.
+    pub(crate) fn note(&self, status: u16, exec: Option<&str>) {
+        self.app.audit.write(&Line {
+            at: self.app.now(),
+            request_id: &self.trail.id,
+            who: Some(&self.who.name),
+            from: self.trail.from.as_deref(),
+            method: Method::GET.as_str(),
+            path: &self.trail.path,
+            status,
+            exec,
+        });
+    }
+}
+
+/// What whoever follows a stream is told when they may not any more.
+pub(crate) fn shut_out() -> Problem {
+    Problem::new(Code::Unauthenticated, "the token or the session has ended")
 }
 
 /// Everything around a handler.
@@ -57,6 +112,7 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let peer = request.extensions().get::<Peer>().cloned();
+    let from = peer.as_ref().map(describe);
     let admitted = admit(&app, &request, route.as_deref(), peer.as_ref());
     let who = admitted.as_ref().ok().and_then(Option::as_ref).map(|who| who.name.clone());
     let span = app.traces.as_ref().map(|traces| {
@@ -66,6 +122,8 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
         Ok(principal) => {
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
+                let trail = Trail { id: id.clone(), path: path.clone(), from: from.clone() };
+                request.extensions_mut().insert(trail);
             }
             let answer = next.run(request);
             match &span {
@@ -83,17 +141,19 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     let route = route.unwrap_or_else(|| "none".into());
     app.metrics.request(&method, &route, status, seconds);
     let trace = span.as_ref().map(|span| traces::end_request(span, &id, who.as_deref(), status));
-    tracing::info!(request_id = %id, %method, route, status, seconds, who = who.as_deref(), trace, "request");
-    // Looking is not an act; being turned away is.
+    let word = known(&method);
+    tracing::info!(request_id = %id, method = word, route, status, seconds, who = who.as_deref(), trace, "request");
+    // Looking is not an act; being turned away is. What is run over a WebSocket is noted when it was said.
     if method != Method::GET || matches!(status, 401 | 403) {
         app.audit.write(&Line {
             at: app.now(),
             request_id: &id,
             who: who.as_deref(),
-            from: peer.as_ref().map(describe),
-            method: method.as_str(),
+            from: from.as_deref(),
+            method: word,
             path: &path,
             status,
+            exec: None,
         });
     }
     response
@@ -214,7 +274,8 @@ fn authenticate(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Principal
         (Peer::Unix { uid }, None) => {
             let actor = (*uid != app.user).then(|| format!("uid {uid}"));
             let (name, role) = (format!("uid:{uid}"), Role::Approver);
-            Ok(Principal { name, actor, role, bound: None, session: None })
+            let (bound, session, proof) = (None, None, Proof::Peer);
+            Ok(Principal { name, actor, role, bound, session, proof })
         }
         (_, Some(text)) => app.by_token(text).ok_or_else(|| {
             Problem::new(Code::Unauthenticated, "the token is wrong, expired or revoked")

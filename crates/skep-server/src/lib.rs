@@ -48,7 +48,6 @@ mod inputs;
 pub mod listen;
 mod measure;
 mod pool;
-mod quota;
 mod relay;
 mod roles;
 mod routes;
@@ -63,7 +62,6 @@ pub mod worker;
 
 pub use app::openapi;
 pub use pool::WorkerCommand;
-pub use quota::Quotas;
 pub use roles::Role;
 pub use serve::{Config, serve};
 pub use tokens::{NewToken, Token, Tokens};

@@ -35,9 +35,9 @@ impl Metrics {
 
     /// One answered request.
     pub(crate) fn request(self, method: &Method, route: &str, status: u16, seconds: f64) {
-        let (method, route) = (method.as_str().to_owned(), route.to_owned());
+        let (method, route) = (known(method), route.to_owned());
         let status = status.to_string();
-        counter!("skep_http_requests_total", "method" => method.clone(), "route" => route.clone(), "status" => status)
+        counter!("skep_http_requests_total", "method" => method, "route" => route.clone(), "status" => status)
             .increment(1);
         histogram!("skep_http_request_seconds", "method" => method, "route" => route)
             .record(seconds);
@@ -71,6 +71,12 @@ impl Metrics {
             _ => String::new(),
         }
     }
+}
+
+/// A method by its name, if it is one of those that there are: anybody may send any word.
+pub(crate) fn known(method: &Method) -> &'static str {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    KNOWN.into_iter().find(|name| *name == method.as_str()).unwrap_or("other")
 }
 
 /// Under which name the time of a question is kept.

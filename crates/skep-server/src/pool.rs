@@ -4,6 +4,7 @@ use crate::calls::{Head, Order};
 use crate::frame;
 use bytes::Bytes;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Resource, Rlimit};
 use skep_types::{Code, Problem};
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// How a worker is started.
@@ -54,6 +56,8 @@ struct Inner {
     command: WorkerCommand,
     idle: Mutex<Vec<Worker>>,
     permits: Arc<Semaphore>,
+    /// How many files a worker may have open, if not as many as the server.
+    open_files: Option<Rlimit>,
 }
 
 #[derive(Debug)]
@@ -64,9 +68,9 @@ struct Worker {
 
 impl Pool {
     /// At most `size` workers at a time.
-    pub(crate) fn new(command: WorkerCommand, size: usize) -> Self {
+    pub(crate) fn new(command: WorkerCommand, size: usize, open_files: Option<Rlimit>) -> Self {
         let permits = Arc::new(Semaphore::new(size));
-        Self { inner: Arc::new(Inner { command, idle: Mutex::default(), permits }) }
+        Self { inner: Arc::new(Inner { command, idle: Mutex::default(), permits, open_files }) }
     }
 
     /// Asks a worker; waits for a free one. If the caller goes away the worker still finishes what
@@ -116,10 +120,10 @@ impl Inner {
             Some(worker) => worker,
             None => self.start()?,
         };
-        match worker.ask(&request, file) {
+        match worker.ask(&request, file, order.call.patience()) {
             Ok((head, value, stream)) => {
                 if head.retires {
-                    worker.end();
+                    worker.let_go();
                 } else {
                     self.idle().push(worker);
                 }
@@ -128,9 +132,15 @@ impl Inner {
                     None => Ok(Reply { value, replayed: head.replayed, stream }),
                 }
             }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                tracing::error!(call = order.call.word(), "a worker did not answer, and is ended");
+                worker.give_up();
+                Err(Problem::new(Code::Unavailable, "this took too long, and was given up")
+                    .hint("what it needs may not answer: a dead mount, a stopped process"))
+            }
             Err(error) => {
                 tracing::error!(%error, "a worker ended while it was asked");
-                worker.end();
+                worker.give_up();
                 Err(Problem::new(Code::Internal, "the worker for this request ended unexpectedly"))
             }
         }
@@ -151,6 +161,11 @@ impl Inner {
             .stdout(Stdio::null())
             .spawn()
             .map_err(failed)?;
+        // What is run inside has the limit of whoever started the server, not the server's own.
+        if let Some(limit) = self.open_files {
+            let child = rustix::process::Pid::from_child(&child);
+            let _ = rustix::process::prlimit(Some(child), Resource::Nofile, limit);
+        }
         Ok(Worker { child, socket: ours })
     }
 }
@@ -171,7 +186,10 @@ impl Worker {
         &self,
         request: &[u8],
         file: Option<&File>,
+        patience: Duration,
     ) -> std::io::Result<(Head, Bytes, Option<OwnedFd>)> {
+        self.socket.set_read_timeout(Some(patience))?;
+        self.socket.set_write_timeout(Some(patience))?;
         frame::send(&self.socket, request, file.map(AsFd::as_fd))?;
         let (payload, stream) =
             frame::receive(&self.socket)?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
@@ -180,6 +198,18 @@ impl Worker {
         let head = serde_json::from_slice(&payload[..cut])?;
         let value = Bytes::from(payload).slice(cut + 1..);
         Ok((head, value, stream))
+    }
+
+    /// Ends one that does not end by itself. In the kernel's hands it may take its time to die, which is
+    /// waited for elsewhere.
+    fn give_up(mut self) {
+        let _ = self.child.kill();
+        self.let_go();
+    }
+
+    /// Waits elsewhere for its end: it may still have something to do.
+    fn let_go(self) {
+        let _ = std::thread::Builder::new().name("burial".into()).spawn(move || self.end());
     }
 
     /// Closing its socket ends it.

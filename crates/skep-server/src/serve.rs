@@ -9,7 +9,6 @@ use crate::inputs::Inputs;
 use crate::listen::Listener;
 use crate::measure::Metrics;
 use crate::pool::{Pool, WorkerCommand};
-use crate::quota::Quotas;
 use crate::sessions::Sessions;
 use crate::tokens::{Bootstrap, Tokens};
 use crate::traces::Traces;
@@ -18,17 +17,20 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skep_engine::api::{GcPart, GcRequest};
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tower::Service as _;
 
 /// Requests that are under way at the end have this long.
@@ -42,8 +44,13 @@ const FIRST_TIDY: Duration = Duration::from_secs(60);
 const HEAD: Duration = Duration::from_secs(15);
 /// A connection that nothing was asked on yet has this long when the server ends.
 const FIRST: Duration = Duration::from_secs(1);
-/// Connections at a time.
+/// Connections at a time, by TCP and by the unix socket: strangers do not shut out the owner.
 const CONNECTIONS: u32 = 4096;
+const OWN_CONNECTIONS: u32 = 1024;
+/// After a connection that could not be taken: where descriptors have run out the next one cannot either.
+const BREATH: Duration = Duration::from_millis(100);
+/// For threads that wait for a worker which does not answer.
+const LAST: Duration = Duration::from_secs(1);
 
 /// What a server needs to know.
 #[derive(Debug)]
@@ -58,8 +65,6 @@ pub struct Config {
     pub worker: WorkerCommand,
     /// Workers at a time.
     pub workers: usize,
-    /// What all sandboxes together may be.
-    pub quotas: Quotas,
     /// A collector of OpenTelemetry to send traces to.
     pub traces: Option<String>,
     /// The process's user.
@@ -79,7 +84,8 @@ pub struct Config {
 /// 1. readiness fails, streams end (their execs go on), nothing new is accepted; on a socket that was
 ///    passed in, whoever connects now waits for the next server;
 /// 2. connections on which nothing was asked yet have a second, requests under way ten;
-/// 3. sandboxes made ahead go; workers finish what they began and end;
+/// 3. sandboxes made ahead go, within ten seconds; workers finish what they began, within ten, and end. One
+///    that does not answer is left: it ends by itself, for nobody asks it any more;
 /// 4. socket files that we made and the canary's directory go; the last traces are sent; and with the
 ///    process goes its lock.
 pub fn serve(config: Config) -> Result<(), Problem> {
@@ -99,7 +105,8 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         .hint("name one with `--token-file FILE`, or make one with `skep token create`"));
     }
     let traces = config.traces.as_deref().map(Traces::start).transpose()?;
-    make_canary(&config.canary, config.user)?;
+    let canary = canary_project(&config)?;
+    let open_files = raise_open_files();
     let failed = |error: io::Error| Problem::new(Code::Io, format!("cannot serve: {error}"));
     let audit = Audit::open(&config.state_dir).map_err(failed)?;
     let runtime =
@@ -107,15 +114,13 @@ pub fn serve(config: Config) -> Result<(), Problem> {
     let (stop, stopping) = watch::channel(false);
     let size = config.workers.max(2);
     let app = Arc::new(App {
-        pool: Pool::new(config.worker, size),
+        pool: Pool::new(config.worker, size, open_files),
         tokens,
         sessions: Sessions::of(&config.state_dir),
         bootstrap,
         audit,
         metrics: Metrics::start(),
         traces,
-        quotas: config.quotas,
-        counting: Mutex::default(),
         state_dir: config.state_dir.clone(),
         user: config.user,
         home: config.home,
@@ -124,16 +129,34 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         stopping,
         streams: Arc::new(Semaphore::new(STREAMS)),
         inputs: Inputs::default(),
-        canary: Canary::new(config.canary.clone()),
+        canary: Canary::new(canary.clone()),
     });
     let served = runtime.block_on(run(Arc::clone(&app), config.listeners, stop, size));
     let served = served.map_err(failed);
+    // Dropped, it would wait for those threads however long they take.
+    runtime.shutdown_timeout(LAST);
     // On this thread, which has no runtime any more: the last ones are sent while it waits.
     if let Some(traces) = &app.traces {
         traces.stop();
     }
-    let _ = fs::remove_dir(&config.canary);
+    let _ = fs::remove_dir(&canary);
     served
+}
+
+/// A connection needs a descriptor. Returns what the limit was, for the workers.
+fn raise_open_files() -> Option<Rlimit> {
+    let before = getrlimit(Resource::Nofile);
+    let all = Rlimit { current: before.maximum, maximum: before.maximum };
+    setrlimit(Resource::Nofile, all).ok()?;
+    (before.current != before.maximum).then_some(before)
+}
+
+/// Places for connections: half of the descriptors at most for TCP, an eighth for the unix socket.
+fn places() -> [(Arc<Semaphore>, u32); 2] {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = u32::try_from(files).unwrap_or(u32::MAX);
+    [CONNECTIONS.min(files / 2), OWN_CONNECTIONS.min(files / 8)]
+        .map(|most| (Arc::new(Semaphore::new(most as usize)), most))
 }
 
 /// Held as long as the file is open; the kernel lets go of it with the process.
@@ -171,6 +194,28 @@ fn sweep(state_dir: &Path) {
     }
 }
 
+/// Where the canary's project is. Its usual name can be worked out by anybody: if somebody else has made
+/// it, another one is made up, and remembered for the next server.
+fn canary_project(config: &Config) -> Result<PathBuf, Problem> {
+    let note = config.state_dir.join("canary");
+    let noted = fs::read(&note).ok().map(|path| PathBuf::from(OsString::from_vec(path)));
+    for path in noted.iter().chain([&config.canary]) {
+        if make_canary(path, config.user).is_ok() {
+            return Ok(path.clone());
+        }
+    }
+    let mut name = config.canary.clone().into_os_string();
+    let random = crate::tokens::random_hex(8)
+        .map_err(|error| Problem::new(Code::Io, format!("cannot make up a name: {error}")))?;
+    name.push(format!("-{random}"));
+    let path = PathBuf::from(name);
+    make_canary(&path, config.user)?;
+    fs::write(&note, path.as_os_str().as_encoded_bytes()).map_err(|error| {
+        Problem::new(Code::Io, format!("cannot write `{}`: {error}", note.display()))
+    })?;
+    Ok(path)
+}
+
 /// The canary's project: a directory of ours that nobody else can write.
 fn make_canary(path: &Path, user: u32) -> Result<(), Problem> {
     let failed = |why: String| {
@@ -195,7 +240,7 @@ async fn run(
 ) -> io::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    let connections = Arc::new(Semaphore::new(CONNECTIONS as usize));
+    let [by_tcp, by_unix] = places();
     let router = router(Arc::clone(&app));
     let mut accepting = Vec::new();
     let mut sockets = Vec::new();
@@ -203,7 +248,10 @@ async fn run(
         let acceptor = Acceptor {
             router: router.clone(),
             stopping: app.stopping.clone(),
-            connections: Arc::clone(&connections),
+            connections: Arc::clone(match &listener {
+                Listener::Unix(..) => &by_unix.0,
+                Listener::Tcp(_) => &by_tcp.0,
+            }),
             user: app.user,
         };
         accepting.push(match listener {
@@ -241,7 +289,10 @@ async fn run(
         let _ = task.await;
     }
     // Every connection holds one: when all are here, none is left.
-    let all = connections.acquire_many(CONNECTIONS);
+    let all = async {
+        let _ = by_tcp.0.acquire_many(by_tcp.1).await;
+        let _ = by_unix.0.acquire_many(by_unix.1).await;
+    };
     if tokio::time::timeout(GRACE, all).await.is_err() {
         tracing::warn!("requests were still under way");
     }
@@ -294,7 +345,10 @@ struct Acceptor {
 impl Acceptor {
     async fn unix(self, listener: tokio::net::UnixListener) {
         loop {
-            let Ok((stream, _)) = listener.accept().await else { continue };
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(BREATH).await;
+                continue;
+            };
             // The mode of the socket says the same; the kernel's word counts.
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == self.user || peer.uid() == 0 => {
@@ -309,7 +363,10 @@ impl Acceptor {
     async fn tcp(self, listener: tokio::net::TcpListener) {
         let Ok(port) = listener.local_addr().map(|address| address.port()) else { return };
         loop {
-            let Ok((stream, from)) = listener.accept().await else { continue };
+            let Ok((stream, from)) = listener.accept().await else {
+                tokio::time::sleep(BREATH).await;
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             self.serve(stream, Peer::Tcp { from, port }).await;
         }

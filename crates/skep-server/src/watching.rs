@@ -93,6 +93,12 @@ pub(crate) async fn follow(
         let line = tokio::select! {
             line = watching.lines.next_line() => line.ok().flatten(),
             () = crate::serve::told(&mut stopping) => return None,
+            () = watching.ask.until_shut_out() => {
+                watching.over = true;
+                let problem = serde_json::to_string(&crate::guard::shut_out()).unwrap_or_default();
+                let event = Event::default().event("error").data(problem);
+                return Some((Ok(event), watching));
+            }
         };
         let event = match line {
             Some(line) => Event::default().event("change").data(line),

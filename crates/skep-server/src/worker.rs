@@ -16,8 +16,12 @@ use skep_sys::signal::SignalFd;
 use skep_types::{Code, Problem};
 use std::fs::File;
 use std::io;
+use std::time::{Duration, Instant};
 
 const SIGCHLD: i32 = 17;
+/// How long what failed is tried to be taken back, and how often.
+const UNDOING: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Answers questions from `socket` until the server has gone.
 ///
@@ -41,16 +45,32 @@ pub fn run(
         wait(&socket, &children)?;
         reap(&children)?;
         let Some((request, file)) = frame::receive(&socket)? else { return Ok(()) };
-        let (given, replayed) = match ready(&mut engine, &open, &renew) {
+        let given = match ready(&mut engine, &open, &renew) {
             Ok(engine) => handle(engine, &request, file.map(Into::into)),
-            Err(problem) => (Err(problem), false),
+            Err(problem) => Err(problem),
         };
         reap(&children)?;
-        let retires = user_namespace() != namespace;
-        send(&socket, given, replayed, retires)?;
+        // Nobody could tell what it left undone from what it works on: it is asked nothing more.
+        let undone = engine
+            .as_ref()
+            .is_some_and(|engine| engine.has_undone() && engine.finish_undone().is_err());
+        let retires = undone || user_namespace() != namespace;
+        send(&socket, given, retires)?;
+        if undone && let Some(engine) = &engine {
+            finish(engine);
+        }
         if retires {
             return Ok(());
         }
+    }
+}
+
+/// Takes back what failed while the store was away, as soon as it answers. What is left when this gives
+/// up is a dead maker's, and settled as such.
+fn finish(engine: &Engine) {
+    let deadline = Instant::now() + UNDOING;
+    while engine.finish_undone().is_err() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -66,40 +86,29 @@ fn ready<'a>(
     engine.as_mut().ok_or_else(|| Problem::new(Code::Internal, "the engine was not opened"))
 }
 
-fn handle(
-    engine: &mut Engine,
-    request: &[u8],
-    file: Option<File>,
-) -> (Result<Given, Problem>, bool) {
+fn handle(engine: &mut Engine, request: &[u8], file: Option<File>) -> Result<Given, Problem> {
     let order: Order = match serde_json::from_slice(request) {
         Ok(order) => order,
         Err(error) => {
             let message = format!("the server asked what this worker does not know: {error}");
-            return (Err(Problem::new(Code::Internal, message)), false);
+            return Err(Problem::new(Code::Internal, message));
         }
     };
     engine.acting_for(order.actor.as_deref());
-    let Some(key) = order.key.clone() else { return (answer(engine, &order, file), false) };
+    let Some(key) = order.key.clone() else { return answer(engine, &order, file) };
     let mut stream = None;
     let once = engine.once(&key.key, key.request.as_bytes(), || {
         let given = answer(engine, &order, file)?;
         stream = given.stream;
         Ok(given.value)
     });
-    match once {
-        Ok(once) => (Ok(Given { value: once.value, stream }), once.replayed),
-        Err(problem) => (Err(problem), false),
-    }
+    once.map(|once| Given { value: once.value, stream, replayed: once.replayed })
 }
 
-fn send(
-    socket: &OwnedFd,
-    given: Result<Given, Problem>,
-    replayed: bool,
-    retires: bool,
-) -> io::Result<()> {
+fn send(socket: &OwnedFd, given: Result<Given, Problem>, retires: bool) -> io::Result<()> {
+    let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
-        Ok(Given { value, stream }) => (None, value, stream.map(Live::descriptor).transpose()?),
+        Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
         Err(problem) => (Some(problem), serde_json::Value::Null, None),
     };
     let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;

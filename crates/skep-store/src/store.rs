@@ -498,6 +498,12 @@ pub trait Housekeeping: Send + Sync {
     /// wait for somebody else. Changes nothing, and need not do anything.
     fn rehearse(&self) {}
 
+    /// Says that this node is alive, where others would take it over that hear nothing. For a server, every
+    /// few seconds; it writes when half of the time is over.
+    fn renew(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Keeps the store small and quick to open. May wait for the disk: call it where nobody waits,
     /// after the answer was given. Does little or nothing when there is little to do.
     fn upkeep(&self) -> Result<Upkeep>;

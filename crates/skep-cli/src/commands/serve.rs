@@ -6,7 +6,7 @@ use crate::exit::Outcome;
 use crate::tree::Run;
 use clap::Args;
 use skep_server::listen::{self, Listen};
-use skep_server::{Config, Quotas, WorkerCommand};
+use skep_server::{Config, WorkerCommand};
 use skep_types::{ByteSize, Code, ContentHash, Problem};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,18 +26,18 @@ pub(crate) struct Serve {
     /// Processes that work on requests at the same time (default: four for each processor)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     workers: Option<u16>,
-    /// At most this many sandboxes
+    /// At most this many sandboxes (`quota.sandboxes`)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_sandboxes: Option<u64>,
-    /// At most this much memory promised to running sandboxes
+    /// At most this much memory promised to running sandboxes (`quota.memory`)
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<ByteSize>,
-    /// At most this much disk promised to all sandboxes
+    /// At most this much disk used by all sandboxes together (`quota.disk`)
     #[arg(long, value_name = "SIZE")]
     max_disk: Option<ByteSize>,
-    /// Create nothing when less memory than this is free on the host
-    #[arg(long, value_name = "SIZE", default_value = "128M")]
-    keep_free: ByteSize,
+    /// Start nothing when less memory than this is free on the host (`quota.free_memory`)
+    #[arg(long, value_name = "SIZE")]
+    keep_free: Option<ByteSize>,
     /// Send traces to this collector of OpenTelemetry: http://HOST:PORT (default: `server.traces`)
     #[arg(long, value_name = "URL")]
     traces: Option<String>,
@@ -68,18 +68,18 @@ impl Run for Serve {
             Some(url) => Some(url),
             None => crate::storage::all_settings(context.global())?.traces,
         };
+        let quotas = [
+            ("SKEP_QUOTA_SANDBOXES", self.max_sandboxes.map(|most| most.to_string())),
+            ("SKEP_QUOTA_MEMORY", self.max_memory.map(|size| format!("{}B", size.0))),
+            ("SKEP_QUOTA_DISK", self.max_disk.map(|size| format!("{}B", size.0))),
+            ("SKEP_QUOTA_FREE_MEMORY", self.keep_free.map(|size| format!("{}B", size.0))),
+        ];
         skep_server::serve(Config {
             traces,
             listeners,
             token_file: self.token_file.map(|path| around.directory.join(path)),
-            worker: worker(&state_dir, context),
+            worker: worker(&state_dir, context, quotas),
             workers: self.workers.map_or_else(usual_workers, usize::from),
-            quotas: Quotas {
-                sandboxes: self.max_sandboxes,
-                memory: self.max_memory,
-                disk: self.max_disk,
-                free_memory: Some(self.keep_free),
-            },
             user: around.user,
             home: around.home.clone(),
             environment: around.environment(),
@@ -91,16 +91,22 @@ impl Run for Serve {
     }
 }
 
-/// The same program: also when its file was replaced by a newer one meanwhile.
-fn worker(state_dir: &std::path::Path, context: &Context) -> WorkerCommand {
+/// The same program: also when its file was replaced by a newer one meanwhile. Quotas that were typed are
+/// settings of the workers, who judge them.
+fn worker(
+    state_dir: &std::path::Path,
+    context: &Context,
+    quotas: [(&str, Option<String>); 4],
+) -> WorkerCommand {
     let mut home = OsString::from("--home=");
     home.push(state_dir);
     let word = OsString::from(crate::commands::worker::WORD);
+    let quotas = quotas.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into())));
     let store = context.global().store.as_ref().map(|url| ("SKEP_STORE".into(), url.into()));
     WorkerCommand {
         program: "/proc/self/exe".into(),
         arguments: vec![home, word],
-        environment: store.into_iter().collect(),
+        environment: store.into_iter().chain(quotas).collect(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::{copy_tree, new_upper};
 use crate::Engine;
 use crate::create::self_identity;
 use crate::problems::io_problem;
+use crate::quota::Wanted;
 use serde_json::{Value, json};
 use skep_store::ScopeMode;
 use skep_sys::failpoint;
@@ -27,6 +28,9 @@ impl Engine {
         name: Option<&SandboxName>,
     ) -> Result<Vec<Sandbox>, Problem> {
         let (parent, _lock) = self.lock_sandbox(id)?;
+        let (settings, _) = self.settings(None, None)?;
+        let wanted = Wanted { sandboxes: u64::from(count), runs: None, id: None };
+        let _counted = self.check_quota(&settings.quota, &wanted)?;
         let (parent, layers) = self.state_as_layers(parent)?;
         let mut forks = Vec::new();
         let mut number = 0;

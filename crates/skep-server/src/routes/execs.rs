@@ -6,6 +6,7 @@ use crate::attach;
 use crate::bodies::{ExecBody, SignalBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
+use crate::pool::Reply;
 use crate::relay::Kind;
 use crate::schema::{Error, Exec, Logs};
 use crate::{following, streaming};
@@ -55,7 +56,8 @@ async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
 /// Run a command; the sandbox is started if it is stopped
 ///
 /// The exec goes on whatever becomes of the connection or the server. With `wait` the answer
-/// comes when it has ended, with status 200 and its output.
+/// comes when it has ended, with status 200 and its output; the same key again waits for the same
+/// exec. A server that ends meanwhile answers 503, and `details.exec` names the exec, which goes on.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", request_body = ExecBody,
     params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = Exec), (status = 201, body = Exec), (status = "default", body = Error)))]
@@ -66,6 +68,9 @@ async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) 
     let call = Call::Exec { sandbox, spec, attach: wait || stdin };
     let mut reply = ask.ask(call, &said).await?;
     let Some(stream) = reply.stream.take() else {
+        if wait {
+            return waited_for_again(&ask, reply).await;
+        }
         return Ok(respond(StatusCode::CREATED, reply));
     };
     let stream = streaming::adopt(stream)?;
@@ -90,31 +95,81 @@ async fn waited_for(ask: &Ask, stream: tokio::net::UnixStream, exec: Value) -> O
     let id = exec_id(&exec)?;
     let (mut output, mut input) = streaming::split(stream);
     input.send(Kind::StdinEnd, &[]).await?;
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut cut = false;
-    while let Some((kind, bytes)) = output.next().await? {
-        let kept = match kind {
-            Kind::Stdout => &mut stdout,
-            Kind::Stderr => &mut stderr,
-            _ => break,
+    let mut shown = Shown::default();
+    let mut stopping = ask.app.stopping.clone();
+    loop {
+        let next = tokio::select! {
+            next = output.next() => next?,
+            () = crate::serve::told(&mut stopping) => return Err(following::goes_on(&id).into()),
         };
-        let room = SHOWN.saturating_sub(kept.len()).min(bytes.len());
-        cut |= room < bytes.len();
-        kept.extend_from_slice(&bytes[..room]);
-    }
-    let mut exec = following::ended(ask, id.as_str()).await?;
-    for (key, bytes) in [("stdout", stdout), ("stderr", stderr)] {
-        match String::from_utf8(bytes) {
-            Ok(text) => exec[key] = value!(text),
-            Err(error) => {
-                exec[format!("{key}_b64")] = value!(skep_client::wire::base64(error.as_bytes()));
-            }
+        match next {
+            Some((Kind::Stdout, bytes)) => shown.add("stdout", &bytes),
+            Some((Kind::Stderr, bytes)) => shown.add("stderr", &bytes),
+            _ => break,
         }
     }
-    if cut {
-        exec["truncated"] = value!(true);
+    json(StatusCode::OK, &shown.with(following::ended(ask, id.as_str()).await?))
+}
+
+/// The same request again: the exec that the first one started is waited for, and its output is read
+/// from what was kept.
+async fn waited_for_again(ask: &Ask, reply: Reply) -> Outcome {
+    let id = exec_id(&reply.json()?)?;
+    let exec = following::end_of(ask, &id).await?;
+    let mut shown = Shown::default();
+    let mut from = 0;
+    loop {
+        let logs = following::logs(ask, id.as_str(), from).await?;
+        let before = from;
+        for chunk in logs["chunks"].as_array().into_iter().flatten() {
+            let bytes = following::bytes_of(chunk);
+            from = chunk["offset"].as_u64().unwrap_or(from) + bytes.len() as u64;
+            shown.add(chunk["stream"].as_str().unwrap_or_default(), &bytes);
+        }
+        if from == before {
+            break;
+        }
     }
-    json(StatusCode::OK, &exec)
+    let value = serde_json::to_vec(&shown.with(exec))
+        .map_err(|error| Failure::new(Code::Internal, format!("cannot write JSON: {error}")))?;
+    Ok(respond(StatusCode::OK, Reply { value: value.into(), ..reply }))
+}
+
+/// Output that goes into an answer.
+#[derive(Default)]
+struct Shown {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    cut: bool,
+}
+
+impl Shown {
+    fn add(&mut self, stream: &str, bytes: &[u8]) {
+        let kept = match stream {
+            "stdout" => &mut self.stdout,
+            "stderr" => &mut self.stderr,
+            _ => return,
+        };
+        let room = SHOWN.saturating_sub(kept.len()).min(bytes.len());
+        self.cut |= room < bytes.len();
+        kept.extend_from_slice(&bytes[..room]);
+    }
+
+    fn with(self, mut exec: Value) -> Value {
+        for (key, bytes) in [("stdout", self.stdout), ("stderr", self.stderr)] {
+            match String::from_utf8(bytes) {
+                Ok(text) => exec[key] = value!(text),
+                Err(error) => {
+                    let text = skep_client::wire::base64(error.as_bytes());
+                    exec[format!("{key}_b64")] = value!(text);
+                }
+            }
+        }
+        if self.cut {
+            exec["truncated"] = value!(true);
+        }
+        exec
+    }
 }
 
 /// Run a command over a WebSocket
@@ -199,6 +254,12 @@ async fn stdin(
     Query(query): Query<StdinQuery>,
     request: Request,
 ) -> Outcome {
+    if ask.key.is_some() {
+        return Err(Failure::new(
+            Code::Usage,
+            "input has no `idempotency-key`: the same bytes sent twice are input twice",
+        ));
+    }
     let bytes = whole(request, INPUT).await?;
     let found = ask.ask(Call::FindExec { exec }, "").await?.json()?;
     ask.app.inputs.give(exec_id(&found)?.as_str(), &bytes, query.close).await?;

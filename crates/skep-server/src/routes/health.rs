@@ -2,6 +2,7 @@
 
 use crate::app::{App, Shared};
 use crate::asking::{Ask, json};
+use crate::canary::Canary;
 use crate::failure::{Failure, Outcome};
 use crate::schema::{Error, Health, WhoAmI};
 use axum::extract::State;
@@ -32,7 +33,7 @@ async fn live() -> Outcome {
     responses((status = 200, body = Health), (status = "default", body = Error)))]
 async fn ready(State(app): State<Shared>) -> Outcome {
     let stopping = *app.stopping.borrow();
-    if !stopping && app.canary.sings(&app).await {
+    if !stopping && Canary::sings(&app).await {
         return json(StatusCode::OK, &Health { status: "ok" });
     }
     // Why is in the log: this is answered to anybody.

@@ -5,15 +5,18 @@ use crate::asking::{Ask, Json, Name};
 use crate::bodies::{CompareBody, ForkBody, RestoreBody, SnapshotBody, TemplateBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
-use crate::quota::{self, Wanted};
 use crate::schema::{Comparison, Error, Sandbox, Snapshot};
 use axum::http::StatusCode;
 use skep_types::{Code, SandboxName};
+use std::collections::BTreeSet;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Sandboxes that one request may make.
 const MOST_FORKS: u32 = 100;
+
+/// Sandboxes that one request may compare.
+const MOST_COMPARED: usize = 100;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -58,17 +61,20 @@ async fn fork(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ForkBody>) -
     if !(1..=MOST_FORKS).contains(&count) {
         return Err(Failure::new(Code::Usage, format!("`count` is from 1 to {MOST_FORKS}")));
     }
-    let counting = ask.app.counting.lock().await;
-    quota::admit(&ask.app, Wanted { sandboxes: u64::from(count), memory: 0, disk: 0 }).await?;
-    let outcome = ask.answer_to(Call::Fork { sandbox, count, name: body.name }, &said).await;
-    drop(counting);
-    outcome
+    ask.answer_to(Call::Fork { sandbox, count, name: body.name }, &said).await
 }
 
 /// Sandboxes side by side
 #[utoipa::path(post, path = "/v1/compare", tag = "layers", request_body = CompareBody,
     responses((status = 200, body = Comparison), (status = "default", body = Error)))]
 async fn compare(ask: Ask, Json(body, said): Json<CompareBody>) -> Outcome {
+    let different: BTreeSet<_> = body.sandboxes.iter().collect();
+    if !(2..=MOST_COMPARED).contains(&body.sandboxes.len())
+        || different.len() < body.sandboxes.len()
+    {
+        let message = format!("`sandboxes` are 2 to {MOST_COMPARED}, each once");
+        return Err(Failure::new(Code::Usage, message));
+    }
     ask.answer_to(Call::Compare { sandboxes: body.sandboxes }, &said).await
 }
 

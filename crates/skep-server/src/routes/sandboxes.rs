@@ -5,7 +5,6 @@ use crate::asking::{Ask, Json, Name, Query, json};
 use crate::bodies::{CreateBody, PatchBody, ProjectBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
-use crate::quota::{self, Wanted};
 use crate::roles::Role;
 use crate::schema::{Error, Sandbox, SandboxPage};
 use axum::http::StatusCode;
@@ -45,19 +44,8 @@ async fn create(ask: Ask, Json(body, said): Json<CreateBody>) -> Outcome {
         ));
     }
     let app = &ask.app;
-    let request = body.resolve(app.home.clone(), app.environment.clone(), ask.key.clone())?;
-    let wanted = Wanted {
-        sandboxes: 1,
-        memory: request.limits.memory.map_or(0, |size| size.0),
-        disk: request.limits.disk.map_or(0, |size| size.0),
-    };
-    let call = Call::Create { request: Box::new(request) };
-    // What is counted must not change until the new one is counted too.
-    let counting = if app.quotas.counts() { Some(app.counting.lock().await) } else { None };
-    quota::admit(app, wanted).await?;
-    let outcome = ask.sandbox(call, StatusCode::CREATED, &said).await;
-    drop(counting);
-    outcome
+    let request = body.resolve(app.home.clone(), app.environment.clone(), ask.create_key())?;
+    ask.sandbox(Call::Create { request: Box::new(request) }, StatusCode::CREATED, &said).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

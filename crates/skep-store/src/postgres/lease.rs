@@ -10,6 +10,15 @@ use std::sync::PoisonError;
 const NOW: &str = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint";
 
 impl PostgresStore {
+    /// Whether the lease is ours and half of its time is over.
+    pub(super) fn is_due(&self, session: &mut Session) -> Outcome<bool> {
+        let sql = format!(
+            "SELECT 1 FROM nodes WHERE node = $1 AND holder = $2 AND expires_us - {NOW} < $3"
+        );
+        let half = i64::try_from(self.lease.as_micros() / 2).unwrap_or(i64::MAX);
+        super::row::exists(session, &sql, &[&self.node, &self.holder, &half])
+    }
+
     /// Proves, inside a transaction that holds the write lock, that this handle may write for its
     /// node, and returns the epoch it writes under. What it changes counts once it is committed.
     ///

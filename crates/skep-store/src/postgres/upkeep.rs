@@ -8,6 +8,11 @@ use crate::{Housekeeping, Result, Upkeep};
 use serde::de::IgnoredAny;
 
 impl Housekeeping for PostgresStore {
+    fn renew(&self) -> Result<()> {
+        let due = self.read("look at the lease", |session| self.is_due(session))?;
+        if due { self.write("renew the lease", |_| Ok(())) } else { Ok(()) }
+    }
+
     /// The server folds its own log.
     fn upkeep(&self) -> Result<Upkeep> {
         Ok(Upkeep::default())
