@@ -113,3 +113,32 @@ fn api_11_what_is_too_long_is_the_callers_error() {
         server.stop();
     });
 }
+
+#[test]
+fn settings_of_the_server_are_in_force() {
+    for_each([Who::user()], |lab| {
+        let variables = [
+            ("SKEP_LIMITS_API_TIMEOUT", "1s"),
+            ("SKEP_GC_TOTAL_SIZE", "1M"),
+            ("SKEP_GC_WARN_PERCENT", "50"),
+        ];
+        let server = lab.serve_in(&lab.state, &variables, &[]);
+        server.create("s");
+        let room = || {
+            let all = server.get("/v1/doctor").is(200).json();
+            let all = all.as_array().unwrap().clone();
+            all.into_iter().find(|one| one["name"] == "room for sandboxes").unwrap()
+        };
+        assert_eq!(room()["ok"], true);
+        server.script("s", "head -c 3000000 /dev/zero > large");
+        let full = room();
+        assert_eq!(full["ok"], false, "{full}");
+        assert!(full["how"].as_str().unwrap().contains("gc.total_size"), "{full}");
+        let ended = server.script("s", "sleep 600");
+        assert_eq!(ended["reason"], "timeout", "{ended}");
+        // Where a version means nothing it is not passed over.
+        let gc = json!({ "dry_run": true });
+        server.send("POST", "/v1/gc", &gc, &["-H", "If-Match: \"1\""]).is(400);
+        server.stop();
+    });
+}

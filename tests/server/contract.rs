@@ -88,7 +88,8 @@ fn nothing_made_up_is_a_servers_error() {
                     for body in bodies(&document, endpoint) {
                         let status = ask(&server, &method.to_uppercase(), &target, body.as_ref());
                         asked += 1;
-                        if !(200..500).contains(&status) && status != 503 && status != 507 {
+                        let told = endpoint["responses"].get(status.to_string()).is_some();
+                        if !told || !(200..500).contains(&status) && ![503, 507].contains(&status) {
                             failed.push(format!("{status}: {method} {target} {body:?}"));
                         }
                     }

@@ -320,11 +320,11 @@ fn heavy_crash_7_a_worker_that_hangs_holds_no_end_up() {
         let pid = Pid::from_raw(server.pid()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         let lock = std::fs::File::open(lab.state.join("server.lock")).unwrap();
-        let free = wait_for("the server to end", 45, || lock.try_lock().ok());
+        wait_for("the server to end", 45, || lock.try_lock().ok());
         for worker in workers {
             let _ = kill_process(worker, Signal::KILL);
         }
-        drop((free, lock));
+        drop(lock);
     });
 }
 

@@ -158,3 +158,20 @@ fn api_7_no_other_site_logs_in_or_uses_a_session() {
         server.stop();
     });
 }
+
+#[test]
+fn api_7_nobody_logs_others_out_by_logging_in() {
+    for_each([Who::user()], |lab| {
+        let viewer = token(lab, &["--role", "viewer"]);
+        let server = lab.serve(&[]);
+        let approver = Page::open(&server, TOKEN);
+        let first = Page::open(&server, &viewer);
+        for _ in 0..33 {
+            log_in(&server, &viewer, &[]).is(200);
+        }
+        approver.ask(&server, &[], "/v1/sandboxes").is(200);
+        // Their own oldest went for it.
+        first.ask(&server, &[], "/v1/sandboxes").is(401);
+        server.stop();
+    });
+}

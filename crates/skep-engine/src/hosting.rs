@@ -2,13 +2,15 @@
 //! settling while it runs, sums for quotas, and requests that may be sent twice.
 
 use crate::Engine;
+use crate::api::Finding;
 use crate::create::self_identity;
 use crate::problems::OrProblem;
 use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::{KeyClaim, SandboxFilter};
-use skep_types::{Code, ContentHash, Problem, SandboxState};
+use skep_types::{ByteSize, Code, ContentHash, Problem, Sandbox, SandboxState};
+use std::time::Duration;
 
 /// What all sandboxes together were promised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,12 @@ impl Engine {
         }
     }
 
+    /// The wall clock of an exec that nobody is attached to, where it names none itself.
+    pub fn unattended_timeout(&self, sandbox: &Sandbox) -> Result<Option<Duration>, Problem> {
+        let project = sandbox.project.as_path();
+        self.settings(Some(project), None).map(|(settings, _)| settings.api_timeout)
+    }
+
     /// Who approves.
     pub(crate) fn approver(&self) -> String {
         self.actor.clone().unwrap_or_else(|| self.config.user.clone())
@@ -61,6 +69,25 @@ impl Engine {
         // A server that has nothing to write is alive all the same.
         self.store.renew().or_problem()?;
         self.reconcile()
+    }
+
+    /// How much of `gc.total_size` all sandboxes take, for `skep doctor`; none where it cannot be told.
+    pub(crate) fn room(&self) -> Option<Finding> {
+        let (settings, _) = self.settings(None, None).ok()?;
+        let all = self.store.list_sandboxes(&SandboxFilter::default()).ok()?;
+        let used: u64 = all.iter().map(|sandbox| self.size_of(sandbox)).sum();
+        let most = settings.total_size.0.max(1);
+        let percent = u128::from(used) * 100 / u128::from(most);
+        let full = percent >= u128::from(settings.total_warn_percent);
+        let (used, most) = (ByteSize(used), settings.total_size);
+        Some(Finding {
+            name: "room for sandboxes".into(),
+            ok: !full,
+            tried: true,
+            how: format!("all sandboxes take {used} of {most} (`gc.total_size`)"),
+            reason: full.then(|| format!("that is {percent} %")),
+            remedy: full.then(|| "review and remove some (`skep gc`), or raise the setting".into()),
+        })
     }
 
     /// Sums over all sandboxes, from the store alone.

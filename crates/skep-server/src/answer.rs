@@ -57,14 +57,18 @@ impl Live {
 /// Answers one question.
 pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Result<Given, Problem> {
     let asked = Asked { engine, order };
-    if let Call::Exec { sandbox, spec, attach } = &order.call {
+    if let Call::Exec { sandbox, spec, attach, clocked } = &order.call {
         let sandbox = asked.sandbox(sandbox)?;
         check_fence(&sandbox, order.unfenced)?;
         if order.bound.is_some() {
             check_start(&sandbox)?;
             check_limits(&sandbox, spec)?;
         }
-        let started = engine.exec(&sandbox.id, spec, *attach)?;
+        let mut spec = spec.clone();
+        if *clocked && spec.limits.timeout.is_none() {
+            spec.limits.timeout = engine.unattended_timeout(&sandbox)?;
+        }
+        let started = engine.exec(&sandbox.id, &spec, *attach)?;
         let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
         return Ok(Given::live(value, started.stream.map(Live::Exec)));
     }

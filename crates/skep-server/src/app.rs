@@ -201,6 +201,7 @@ fn routed() -> (Router<Shared>, utoipa::openapi::OpenApi) {
 /// The OpenAPI document, as it is served and checked in.
 pub fn openapi() -> String {
     let mut document = routed().1;
+    crate::statuses::add(&mut document);
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     let mut text = document.to_pretty_json().unwrap_or_default();
     text.push('\n');

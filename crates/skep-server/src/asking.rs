@@ -122,6 +122,9 @@ impl Ask {
                 request: self.known_again(&call, said)?,
             }),
         };
+        if self.version.is_some() && !call.names_a_sandbox() {
+            return Err(Problem::new(Code::Usage, "`if-match` is for requests about one sandbox"));
+        }
         let order = Order {
             call,
             actor: self.who.actor.clone(),

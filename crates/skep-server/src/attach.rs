@@ -72,8 +72,9 @@ async fn begin(
     };
     let body: ExecBody = parse(&asked)?;
     // Whoever is attached ends it; there is no wall clock unless it was asked for.
-    let spec = Box::new(body.resolve(None)?);
-    let mut reply = ask.ask(Call::Exec { sandbox, spec, attach: true }, &asked).await?;
+    let spec = Box::new(body.resolve()?);
+    let call = Call::Exec { sandbox, spec, attach: true, clocked: false };
+    let mut reply = ask.ask(call, &asked).await?;
     let stream = reply.stream.take();
     let stream = stream.ok_or_else(|| Problem::new(Code::Internal, "an exec without its end"))?;
     let (output, input) = streaming::split(streaming::adopt(stream)?);

@@ -412,10 +412,9 @@ pub(crate) struct ExecBody {
 }
 
 impl ExecBody {
-    /// What to run; `timeout` holds where none was asked for.
-    pub(crate) fn resolve(self, timeout: Option<Duration>) -> Result<ExecSpec, Problem> {
-        let mut limits = self.limits.resolve()?;
-        limits.timeout = limits.timeout.or(timeout);
+    /// What to run.
+    pub(crate) fn resolve(self) -> Result<ExecSpec, Problem> {
+        let limits = self.limits.resolve()?;
         Ok(ExecSpec {
             argv: self.command,
             env: self.env,

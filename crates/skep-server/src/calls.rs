@@ -51,6 +51,9 @@ pub(crate) enum Call {
         sandbox: String,
         spec: Box<ExecSpec>,
         attach: bool,
+        /// Whether nobody is attached who would end it: without a wall clock of its own it gets the one
+        /// that the settings say.
+        clocked: bool,
     },
     FindExec {
         exec: String,
@@ -297,6 +300,11 @@ impl Call {
             | Self::Settle => Duration::from_secs(600),
             _ => Duration::from_secs(3600),
         }
+    }
+
+    /// Whether it is about one sandbox, which has a version.
+    pub(crate) fn names_a_sandbox(&self) -> bool {
+        serde_json::to_value(self).is_ok_and(|call| call.get("sandbox").is_some())
     }
 
     /// Which question it is, in one word.

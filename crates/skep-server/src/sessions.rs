@@ -29,7 +29,7 @@ pub(crate) const KEY_PROTOCOL: &str = "skep.session.";
 /// How long a session lasts.
 const LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_hours(12);
 /// More than so many make room by ending the oldest.
-const MOST: usize = 1000;
+const MOST: usize = 32;
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
@@ -97,7 +97,7 @@ impl Sessions {
             cookie_hash: hash(&secret),
             key_hash: hash(&key),
         };
-        self.sweep(now);
+        self.sweep(&kept.opened_with, now);
         let write = || -> io::Result<()> {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             let mut options = File::options();
@@ -131,16 +131,20 @@ impl Sessions {
         }
     }
 
-    /// Ended ones go; where too many are left, the oldest of them.
-    fn sweep(&self, now: &str) {
+    /// Ended ones go; where too many are left, the oldest of the same token, which alone loses by it.
+    fn sweep(&self, of: &OpenedWith, now: &str) {
         let Ok(now) = parse_time(now) else { return };
         let mut live = Vec::new();
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let kept = name.to_str().and_then(|id| self.read(id));
-            match kept.and_then(|kept| parse_time(&kept.expires_at).ok()) {
-                Some(end) if end > now => live.push((end, entry.path())),
-                _ => drop(fs::remove_file(entry.path())),
+            let end = kept.as_ref().and_then(|kept| parse_time(&kept.expires_at).ok());
+            match end.filter(|end| *end > now) {
+                Some(end) if kept.is_some_and(|kept| kept.opened_with == *of) => {
+                    live.push((end, entry.path()));
+                }
+                Some(_) => {}
+                None => drop(fs::remove_file(entry.path())),
             }
         }
         live.sort();

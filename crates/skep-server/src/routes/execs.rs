@@ -16,13 +16,10 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json as value};
 use skep_types::{Code, ExecId, Problem};
-use std::time::Duration;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The wall clock of an exec that names none (DESIGN §12).
-const TIMEOUT: Duration = Duration::from_secs(3600);
 /// Kept output in one answer, unless asked otherwise; and at most.
 const PIECE: usize = 256 << 10;
 const LARGEST_PIECE: usize = 8 << 20;
@@ -64,8 +61,8 @@ async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
 async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) -> Outcome {
     let (wait, stdin) = (body.wait, body.stdin);
     let place = if wait { Some(stream_place(&ask.app)?) } else { None };
-    let spec = Box::new(body.resolve(Some(TIMEOUT))?);
-    let call = Call::Exec { sandbox, spec, attach: wait || stdin };
+    let spec = Box::new(body.resolve()?);
+    let call = Call::Exec { sandbox, spec, attach: wait || stdin, clocked: true };
     let mut reply = ask.ask(call, &said).await?;
     let Some(stream) = reply.stream.take() else {
         if wait {
