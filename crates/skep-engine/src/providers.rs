@@ -1,5 +1,5 @@
-//! Choosing a provider: what was named is taken or refused, `auto` is the strongest that satisfies
-//! the policy. Nothing falls back by itself.
+//! Choosing a provider: what was named is taken or refused, `auto` is the cheapest that holds what the
+//! policy asks for. Nothing falls back by itself.
 //!
 //! Whether a provider works is found out by trying, which may take longer than a whole run. So the
 //! answer is remembered in the state directory for a short time, a refusal for a shorter one: who
@@ -109,7 +109,10 @@ impl Desk {
         }
         let message = format!("no provider satisfies the policy here: {}", refusals.join("; "));
         Err(Problem::new(Code::ProviderUnavailable, message).hint(remedy.unwrap_or_else(|| {
-            "see `skep providers`; a weaker one is never taken by itself".into()
+            match policy.image {
+                Some(_) => "an image needs a provider that is named: `--provider docker`".into(),
+                None => "see `skep providers`; a weaker one is never taken by itself".into(),
+            }
         })))
     }
 

@@ -30,7 +30,8 @@ pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<Path
     let archive = build(kernel, program)?;
     let name = format!("{}.cpio", &blake3::hash(&archive).to_hex()[..32]);
     let path = directory.join(&name);
-    if path.exists() {
+    // A host that lost its power may have the name and not all of the content.
+    if path.metadata().is_ok_and(|found| found.len() == archive.len() as u64) {
         return Ok(path);
     }
     let step = || format!("write the guest's initial file system `{}`", path.display());
@@ -38,7 +39,8 @@ pub fn prepare(directory: &Path, kernel: &Kernel, program: &Path) -> Result<Path
     let temporary = directory.join(format!("{name}.{}", std::process::id()));
     let mut file =
         File::options().write(true).create_new(true).mode(0o644).open(&temporary).at(step)?;
-    let written = file.write_all(&archive).and_then(|()| std::fs::rename(&temporary, &path));
+    let written = file.write_all(&archive).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| std::fs::rename(&temporary, &path));
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }

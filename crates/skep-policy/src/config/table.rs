@@ -133,7 +133,7 @@ pub const TABLE: &[Setting] = &[
     row("gc.execs_age", TimeOrNone, "\"30d\"", Never, "Execs that have ended go after this, with their output."),
     row("gc.execs_keep", Count, "1000", Never, "The newest ended execs of a sandbox that stay; older ones go at once."),
     row("gc.history_age", TimeOrNone, "\"730d\"", Never, "Approvals go from the history after this, once they cannot be undone any more."),
-    row("provider.name", Text, "\"auto\"", Never, "Where processes run; `auto` is the strongest that works."),
+    row("provider.name", Text, "\"auto\"", Never, "Where processes run; `auto` is the cheapest that holds what the policy asks for."),
     row("provider.microvm.emulation", Flag, "false", Never, "Whether software emulation may stand in for KVM."),
     row("quota.sandboxes", CountOrNone, "\"none\"", Never, "Sandboxes at once."),
     row("quota.memory", SizeOrNone, "\"none\"", Never, "Memory limits of the running sandboxes together."),
