@@ -2,6 +2,7 @@
 
 mod agents;
 mod away;
+mod captures;
 mod daemons;
 mod defaults;
 mod disk;

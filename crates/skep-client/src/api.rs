@@ -282,6 +282,8 @@ fn view(document: Value) -> Answer<SandboxView> {
         upper_bytes: u64,
         upper_inodes: u64,
         #[serde(default)]
+        base_bytes: u64,
+        #[serde(default)]
         facts: BTreeMap<String, String>,
         largest: Vec<Largest>,
         running: Vec<ExecId>,
@@ -295,6 +297,7 @@ fn view(document: Value) -> Answer<SandboxView> {
         sandbox: serde_json::from_value(document).map_err(strange)?,
         upper_bytes: looked.upper_bytes,
         upper_inodes: looked.upper_inodes,
+        base_bytes: looked.base_bytes,
         largest: looked.largest.into_iter().map(|one| (one.path, one.bytes)).collect(),
         running: looked.running,
         facts: looked.facts,

@@ -154,6 +154,9 @@ pub struct SandboxView {
     pub upper_bytes: u64,
     /// Inodes in the upper.
     pub upper_inodes: u64,
+    /// Bytes that are kept of the base, beside the upper.
+    #[serde(default)]
+    pub base_bytes: u64,
     /// The largest things in it, by size.
     pub largest: Vec<(RelPath, u64)>,
     /// Execs that have not ended.

@@ -9,7 +9,10 @@ use skep_types::{ByteSize, ByteString, Problem, Sandbox, StraysEnded};
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
         unless_full(self.take_in_of(&sandbox.id))?;
-        let usage = usage::of(&self.workspace(&sandbox).upper).unwrap_or_default();
+        let workspace = self.workspace(&sandbox);
+        let usage = usage::of(&workspace.upper).unwrap_or_default();
+        // Most have none.
+        let base_bytes = usage::of(&workspace.memory).unwrap_or_default().bytes;
         let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
         let mut still = Vec::new();
         for exec in running {
@@ -23,6 +26,7 @@ impl Engine {
             sandbox,
             upper_bytes: usage.bytes,
             upper_inodes: usage.inodes,
+            base_bytes,
             largest: usage.largest,
             running: still,
             warnings,

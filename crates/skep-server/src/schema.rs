@@ -57,6 +57,9 @@ pub(crate) struct Sandbox {
     /// Bytes in the upper, where it was looked at.
     #[schema(required = false)]
     upper_bytes: u64,
+    /// Bytes that are kept of the base beside it, where it was looked at.
+    #[schema(required = false)]
+    base_bytes: u64,
     /// Execs that have not ended, where it was looked at.
     #[schema(required = false)]
     running: Vec<String>,

@@ -210,7 +210,7 @@ proptest! {
         for (index, op) in ops.iter().enumerate() {
             run(&mut world, op, &names);
             if index == capture_at {
-                capture(&world.spec).unwrap();
+                capture(&world.spec, None).unwrap();
             }
         }
         let found = derived(&world);

@@ -104,7 +104,7 @@ fn write_view(world: &mut World, writes: &[ViewWrite]) {
 fn edits_on_far_lines_merge_and_keep_both() {
     let mut world = world(&[("a", file(&numbered(&[])))]);
     world.put(&path("a"), file(&numbered(&[30])));
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     host_write(&world, "a", &numbered(&[3]));
     let found = derived(&world);
     assert!(found.conflicts.is_empty(), "{:?}", found.conflicts);
@@ -123,7 +123,7 @@ fn an_edit_the_base_cannot_be_told_of_is_a_conflict_and_never_a_revert() {
     let mut world = world(&[("a", file("base\n"))]);
     host_write(&world, "a", "the user's\n");
     world.put(&path("a"), file("base\nagent\n"));
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     assert_eq!(conflicts(&world), ["a"]);
     let refused = plan(&world.spec, &derived(&world), &Selection::default());
     assert!(matches!(refused, Err(PlanError::Conflicts(_))));
@@ -152,7 +152,7 @@ fn a_file_saved_beside_does_not_disturb() {
     let mut world = world(&[("src", Node::Dir(0o755)), ("src/a", file("base\n"))]);
     world.put(&path("src/a"), file("agent\n"));
     world.put(&path("src/new"), file("new\n"));
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     host_write(&world, "src/host", "host\n");
     later();
     world.put(&path("src/later"), file("later\n"));
@@ -173,7 +173,7 @@ fn what_is_new_in_a_crowd_stays_new_when_the_user_works_beside_it() {
         world.put(&path(&format!("src/{number}")), file("new\n"));
         world.put(&path(&format!("new/deep/{number}")), file("new\n"));
     }
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     let index = std::fs::read_to_string(world.spec.memory.join("index")).unwrap();
     assert!(index.lines().count() < 20, "{index}");
     later();
@@ -192,7 +192,7 @@ fn what_is_new_in_a_crowd_stays_new_when_the_user_works_beside_it() {
 fn what_the_user_removed_does_not_come_back() {
     let mut world = world(&[("a", file("base\n"))]);
     world.put(&path("a"), file("agent\n"));
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     remove(&world.spec.project.join("a"));
     assert_eq!(conflicts(&world), ["a"]);
 }
@@ -218,7 +218,7 @@ fn a_removed_directory_is_not_removed_over_the_users_new_file() {
     let deleted =
         [("d/a".to_owned(), ChangeKind::Deleted), ("d/deep/b".to_owned(), ChangeKind::Deleted)];
     assert_eq!(summary(&world), deleted);
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     host_write(&world, "d/deep/mine", "mine\n");
     assert_eq!(conflicts(&world), ["d/deep/mine"]);
     assert_eq!(summary(&world), deleted);
@@ -365,7 +365,7 @@ fn rebase_takes_the_projects_state_in() {
     world.put(&path("a"), file(&numbered(&[30])));
     world.put(&path("b"), file("b\n"));
     world.put(&path("c"), file("agent\n"));
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     host_write(&world, "a", &numbered(&[3]));
     host_write(&world, "b", "b of the user\n");
     host_write(&world, "c", "c of the user\n");
@@ -452,10 +452,10 @@ fn a_second_capture_finds_nothing_new() {
     world.remove(&path("d"));
     world.put(&path("e"), file("e2\n"));
     world.put(&path("new"), file("new\n"));
-    assert!(capture(&world.spec).unwrap().captured >= 3);
+    assert!(capture(&world.spec, None).unwrap().captured >= 3);
     let index = world.spec.memory.join("index");
     let before = std::fs::read(&index).unwrap();
-    assert_eq!(capture(&world.spec).unwrap().captured, 0);
+    assert_eq!(capture(&world.spec, None).unwrap().captured, 0);
     assert_eq!(std::fs::read(&index).unwrap(), before);
 }
 
@@ -514,7 +514,7 @@ fn what_the_commit_has_is_not_ignored() {
     let ignored: Vec<bool> = derived(&world).changes.iter().map(|change| change.ignored).collect();
     assert_eq!(ignored, [false, true]);
     // The user removes a file before anything was captured; the sandbox wrote it.
-    capture(&world.spec).unwrap();
+    capture(&world.spec, None).unwrap();
     world.put(&path("src/gone"), file("agent\n"));
     remove(&world.spec.project.join("src/gone"));
     assert_eq!(conflicts(&world), ["src/gone"]);

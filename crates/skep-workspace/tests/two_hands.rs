@@ -98,7 +98,7 @@ fn run(world: &mut World, step: &Step) {
             // A name that cannot be moved there stays; that is the user's affair.
             let _ = std::fs::rename(from, to);
         }
-        Step::Capture => drop(capture(&world.spec).unwrap()),
+        Step::Capture => drop(capture(&world.spec, None).unwrap()),
     }
 }
 

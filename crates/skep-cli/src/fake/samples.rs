@@ -46,6 +46,7 @@ pub(crate) fn view(name: &str) -> SandboxView {
         sandbox: sandbox(name),
         upper_bytes: 4096,
         upper_inodes: 3,
+        base_bytes: 0,
         largest: Vec::new(),
         running: Vec::new(),
         warnings: Vec::new(),

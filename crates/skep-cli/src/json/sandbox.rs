@@ -109,6 +109,7 @@ impl<'a> NetworkView<'a> {
 struct Computed<'a> {
     upper_bytes: u64,
     upper_inodes: u64,
+    base_bytes: u64,
     largest: Vec<LargestView>,
     running: Vec<&'a str>,
     warnings: &'a [String],
@@ -176,6 +177,7 @@ impl<'a> SandboxDocument<'a> {
         let computed = Computed {
             upper_bytes: view.upper_bytes,
             upper_inodes: view.upper_inodes,
+            base_bytes: view.base_bytes,
             largest: view.largest.iter().map(largest).collect(),
             running: view.running.iter().map(skep_types::ExecId::as_str).collect(),
             warnings: &view.warnings,

@@ -56,8 +56,11 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     }
     field("base", sandbox.base.commit.as_deref().unwrap_or("the project as it was at create"));
     field("created", &instant(&sandbox.created_at));
-    let size = ByteSize(view.upper_bytes);
-    field("size", &format!("{size} in {} entries", view.upper_inodes));
+    let mut size = format!("{} in {} entries", ByteSize(view.upper_bytes), view.upper_inodes);
+    if view.base_bytes > 0 {
+        let _ = write!(size, ", and {} kept of the base", ByteSize(view.base_bytes));
+    }
+    field("size", &size);
     if !view.running.is_empty() {
         let running: Vec<_> = view.running.iter().map(skep_types::ExecId::as_str).collect();
         field("running", &running.join(" "));

@@ -170,7 +170,8 @@ impl Engine {
         // What a copy holds was born when it was copied: the proof that rests on births must be
         // taken from the original, now.
         if sandbox.driver != WorkspaceDriver::Copy {
-            skep_workspace::capture(&workspace).or_problem()?;
+            let most = sandbox.policy.limits.disk.map(|size| size.0);
+            skep_workspace::capture(&workspace, most).or_problem()?;
         }
         let layer = self.build_layer(|to| {
             copy_tree(&workspace.upper, to)?;

@@ -182,7 +182,10 @@ impl<'a> Keeper<'a> {
         // Without a view of its own the filesystems in memory are everybody's.
         let home = (!vessel.is_bare()).then_some(spec.home.as_path());
         let polled = group.is_none().then(|| PolledGuard::new(init.pid, home, now));
-        let state = State { disk: Some(disk), polled, idle_since: Some(now), ..State::default() };
+        // Apart from what is written: nobody is ended for what skep keeps.
+        let captor = skep_workspace::Captor::limited(spec.policy.limits.disk.map(|size| size.0));
+        let idle_since = Some(now);
+        let state = State { disk: Some(disk), polled, idle_since, captor, ..State::default() };
         let noting = Self::noting_filter(spec);
         Self { spec, vessel, listener, channel, init, group, umask, noting, attendants, state }
     }

@@ -3,6 +3,7 @@
 
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
+use super::room::Room;
 use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::held::Kept;
@@ -21,6 +22,9 @@ const CAPTURE_BYTES: u64 = 1 << 20;
 /// In a directory with more changes than this, its names are noted instead of each that is absent.
 const CROWDED: usize = 1_000;
 
+/// What a note takes up, about.
+const NOTE_BYTES: u64 = 512;
+
 /// Of no inode: the copy's state alone counts.
 const NO_IDENTITY: Identity = Identity { device: 0, inode: 0, ctime: (0, 0) };
 
@@ -37,20 +41,31 @@ pub struct CaptureSummary {
 ///
 /// Called while execs run and when one ends. The proof is checked before *and* after the bytes are
 /// read: else an edit that the user makes meanwhile would become the base, and be reverted.
-pub fn capture(spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
-    Captor::default().capture(spec)
+///
+/// At most `most` bytes of files are kept, those of earlier times counted; the rest is noted without
+/// its bytes, as what is too large for it is.
+pub fn capture(spec: &WorkspaceSpec, most: Option<u64>) -> Result<CaptureSummary, DeriveError> {
+    Captor::limited(most).capture(spec)
 }
 
 /// Captures again and again for one sandbox, and remembers between two times what was captured.
 #[derive(Debug, Default)]
-pub struct Captor(Known);
+pub struct Captor {
+    known: Known,
+    most: Option<u64>,
+}
 
 impl Captor {
+    /// Keeps so many bytes of files at most.
+    pub fn limited(most: Option<u64>) -> Self {
+        Self { known: Known::default(), most }
+    }
+
     /// As [`capture`].
     pub fn capture(&mut self, spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
         let trees = Trees::open(spec)?;
-        self.0.follow(&spec.memory)?;
-        let known = &self.0;
+        self.known.follow(&spec.memory)?;
+        let known = &self.known;
         if known.is_complete_copy() {
             return Ok(CaptureSummary::default());
         }
@@ -58,11 +73,13 @@ impl Captor {
         let held = trees.held(&kept);
         let union = union::read(&held.levels, Markers::of(spec.driver))?;
         let proof = Proof::new(&held.project, &spec.base.instant, known.anchors().clone());
+        let own = self.most.map_or(u64::MAX, |most| most.saturating_sub(known.kept()));
         let mut run = Run {
             trees: &held,
             proof,
             memory: &spec.memory,
             known,
+            room: Room::new(spec.upper.clone(), own),
             records: Vec::new(),
             anchored: known.anchors().keys().cloned().collect(),
             listed: known.listings().clone(),
@@ -89,7 +106,11 @@ impl Captor {
                 unless_mounted_over(run.subtree(spec, path))?;
             }
         }
-        let Run { records, summary, .. } = run;
+        let Run { records, summary, mut room, .. } = run;
+        if !records.is_empty() && !room.for_notes(records.len() as u64 * NOTE_BYTES) {
+            // Tried again the next time.
+            return Ok(CaptureSummary { captured: 0, ..summary });
+        }
         memory::append(&spec.memory, &records, Durability::Process)?;
         Ok(summary)
     }
@@ -130,6 +151,7 @@ struct Run<'a> {
     proof: Proof<'a>,
     memory: &'a Path,
     known: &'a Known,
+    room: Room,
     records: Vec<Record>,
     anchored: HashSet<RelPath>,
     /// Directories of the project with all their names.
@@ -227,7 +249,7 @@ impl Run<'_> {
 
     /// The state of a small entry, and its bytes when it is a file.
     fn read(
-        &self,
+        &mut self,
         path: &RelPath,
         stat: &Meta,
     ) -> Result<(Option<EntryState>, Option<Vec<u8>>), DeriveError> {
@@ -235,7 +257,8 @@ impl Run<'_> {
         if stat.kind() != FileType::RegularFile {
             return Ok((Some(self.root().state(path).map_err(error)?), None));
         }
-        if stat.size > CAPTURE_BYTES {
+        // Where its bytes have no room: what git had clean has a base all the same.
+        if stat.size > CAPTURE_BYTES || !self.room.for_file(stat.size) {
             return Ok((None, None));
         }
         let bytes = match self.root().read(path, CAPTURE_BYTES) {

@@ -5,6 +5,7 @@
 //! last time are read, and of a path a few bytes are kept.
 
 use super::memory::{INDEX, Record, memory_error, parse_index};
+use super::room;
 use crate::error::DeriveError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -44,6 +45,8 @@ pub(crate) struct Known {
     subtrees: HashSet<Mark>,
     listings: HashMap<RelPath, HashSet<ByteString>>,
     anchors: HashMap<RelPath, (u64, u64)>,
+    /// What the captured bytes take up.
+    kept: u64,
 }
 
 impl Known {
@@ -91,6 +94,9 @@ impl Known {
     fn take(&mut self, record: Record) {
         match record {
             Record::Capture { path, capture } => {
+                if let Some(EntryState::File { size, .. }) = capture.state {
+                    self.kept = self.kept.saturating_add(room::taken_by(size));
+                }
                 let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
                 self.standing(&path).captured = Some(stood);
             }
@@ -129,6 +135,11 @@ impl Known {
 
     pub(crate) fn is_captured(&self, path: &RelPath) -> bool {
         self.of(path).captured.is_some()
+    }
+
+    /// What the captured bytes take up.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
     }
 
     /// Directories of which all names are known.

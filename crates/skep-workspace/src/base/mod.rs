@@ -17,6 +17,7 @@ pub(crate) mod capture;
 mod known;
 pub(crate) mod memory;
 mod resolve;
+mod room;
 pub(crate) mod tracked;
 
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};

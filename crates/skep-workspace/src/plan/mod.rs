@@ -68,7 +68,8 @@ pub fn plan_leaving(
         return Err(PlanError::Conflicts(conflicts));
     }
     // The apply will touch directories whose age proves the base of changes that stay pending.
-    crate::base::capture::capture(spec)?;
+    // This is the user's own doing, and no sum of the sandbox's holds it back.
+    crate::base::capture::capture(spec, None)?;
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
