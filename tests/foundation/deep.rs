@@ -24,3 +24,27 @@ fn a_tree_deeper_than_paths_go_does_not_stop_the_review_of_the_rest() {
         lab.skep(["rm", "--discard", "s"]).run().ok();
     });
 }
+
+/// What is too deep to be named goes as a whole, and the rest with it.
+#[test]
+fn a_tree_deeper_than_paths_go_can_be_rejected() {
+    for_both(|lab| {
+        lab.write("nest.py", NEST);
+        lab.write("a", "a\n");
+        // Shut on the way, too: an ordinary user could not even enter it.
+        let script =
+            "/usr/bin/python3 nest.py && echo n > normal && echo b > a && mkdir d && chmod 0 d";
+        for name in ["running", "stopped"] {
+            lab.create(name);
+            lab.exec_script(name, script).run().ok();
+        }
+        lab.skep(["stop", "stopped"]).run().ok();
+        for name in ["running", "stopped"] {
+            lab.skep(["reject", name, "--reason", "too deep"]).run().ok();
+            assert_eq!(lab.diff(name)["changes"].as_array().unwrap().len(), 0, "{name}");
+            let seen = lab.exec_script(name, "cat a; ls").run().ok().text();
+            assert_eq!(seen, "a\na\nnest.py", "{name}");
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+    });
+}

@@ -3,13 +3,19 @@
 use crate::harness::{Lab, Who, for_both, for_each};
 use std::path::Path;
 
-/// So many files of so many bytes.
-const FILES: usize = 300;
+/// Twice what the tighter limit has room for.
+const FEW: usize = 80;
+/// More than the small disk has room for.
+const MANY: usize = 300;
+/// Bytes of a file.
 const SIZE: usize = 130 << 10;
 
-fn fill_the_project(lab: &Lab) {
-    for number in 0..FILES {
-        lab.write(format!("t{number}"), format!("{number} {}\n", "x".repeat(990)).repeat(SIZE / 1000));
+fn fill_the_project(lab: &Lab, files: usize) {
+    for number in 0..files {
+        lab.write(
+            format!("t{number}"),
+            format!("{number} {}\n", "x".repeat(990)).repeat(SIZE / 1000),
+        );
     }
 }
 
@@ -23,7 +29,7 @@ fn size(path: &Path) -> u64 {
 #[test]
 fn res_5_what_skep_keeps_of_the_base_is_under_the_disk_limit_too() {
     for_both(|lab| {
-        fill_the_project(lab);
+        fill_the_project(lab, FEW);
         let kept = |name: &str, disk: &str| {
             let run = ["run", "--keep", "--name", name, "--disk", disk, "--", "sh", "-c"];
             lab.skep(run).args(["rm -f t*; echo n > new"]).run().ok();
@@ -39,15 +45,15 @@ fn res_5_what_skep_keeps_of_the_base_is_under_the_disk_limit_too() {
         assert!(few > 2 << 20, "and what has room is kept: {few}");
         // Control: where there is room, all of it is.
         let all = kept("c", "200M");
-        assert!(all > (FILES * SIZE) as u64 / 2, "{all}");
+        assert!(all > (FEW * SIZE) as u64 / 2, "{all}");
         let text = lab.skep(["show", "c"]).run().ok().text();
         assert!(text.contains("kept of the base"), "{text}");
 
         // Nothing of the user's is lost for it: what was edited meanwhile is a conflict, kept or not.
-        for number in [0, FILES - 1] {
+        for number in [0, FEW - 1] {
             lab.write(format!("t{number}"), "mine\n");
         }
-        for number in [0, FILES - 1] {
+        for number in [0, FEW - 1] {
             lab.skep(["approve", "s", &format!("t{number}")]).run().exits(4);
         }
         lab.skep(["approve", "s", "t5", "new"]).run().ok();
@@ -62,7 +68,7 @@ fn res_5_what_skep_keeps_of_the_base_is_under_the_disk_limit_too() {
 #[test]
 fn res_5_what_skep_keeps_of_the_base_leaves_the_hosts_reserve() {
     for_each([Who::root()], |lab| {
-        fill_the_project(lab);
+        fill_the_project(lab, MANY);
         let (skep, state) = (lab.binary.display(), lab.state.display());
         let script = format!(
             "mkdir -p {state}; mount -t tmpfs -o size=30m,mode=700 none {state}
@@ -77,7 +83,7 @@ fn res_5_what_skep_keeps_of_the_base_leaves_the_hosts_reserve() {
         let text = ran.text();
         assert!(text.lines().any(|line| line == "removed 0"), "{}", ran.describe());
         assert!(text.lines().any(|line| line == "works 0"), "{}", ran.describe());
-        assert!(text.contains(&format!("{FILES} files changed")), "{}", ran.describe());
+        assert!(text.contains(&format!("{MANY} files changed")), "{}", ran.describe());
         let left = text.lines().find_map(|line| line.strip_prefix("left ")).unwrap();
         let left: Vec<u64> = left.split(' ').map(|word| word.parse().unwrap()).collect();
         assert!(left[0] * left[1] > 2 << 20, "{}", ran.describe());

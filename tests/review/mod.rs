@@ -15,6 +15,7 @@ mod drift;
 mod feedback;
 mod forged_pack;
 mod git_base;
+mod heaps;
 mod history;
 mod hunks;
 mod kinds;

@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use skep_types::{EntryState, RelPath};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 
@@ -34,9 +34,13 @@ pub fn write(
         return Ok(());
     }
     let parent = make_parents(project, &parent).step(step)?;
-    let name = std::ffi::CString::new(name)
-        .map_err(|_| Failure::invalid(format!("`{path}` holds a NUL byte")))?;
+    let name =
+        CString::new(name).map_err(|_| Failure::invalid(format!("`{path}` holds a NUL byte")))?;
     match state {
+        // Nobody could name what is in it: it goes as the one entry that it is in a review.
+        EntryState::Absent if path.as_bytes().len() > skep_workspace::LONGEST_PATH => {
+            remove_tree(&parent, &name).step(step)
+        }
         EntryState::Absent => remove(&parent, &name).step(step),
         EntryState::Dir { mode } => directory(&parent, &name, *mode).step(step),
         EntryState::Symlink { target } => {
@@ -121,6 +125,72 @@ fn remove(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         Err(Errno::NOENT) => Ok(()),
         other => other,
     }
+}
+
+/// Removes a tree of any depth with two descriptors: down by names, up by `..`. Those inside stand
+/// still; that we come up where we went down is looked at all the same.
+fn remove_tree(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    let mut at = match remove(parent, name) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => open_to_clear(parent, name)?,
+        other => return other,
+    };
+    let mut way = vec![(name.to_owned(), identity(parent)?)];
+    while let Some((name, above)) = way.pop() {
+        if let Some(child) = clear(&at)? {
+            let here = identity(&at)?;
+            at = open_to_clear(&at, &child)?;
+            way.extend([(name, above), (child, here)]);
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let up = rustix::fs::openat(&at, c"..", flags, Mode::empty())?;
+        if identity(&up)? != above {
+            return Err(Errno::STALE);
+        }
+        rustix::fs::unlinkat(&up, &name, AtFlags::REMOVEDIR)?;
+        at = up;
+    }
+    Ok(())
+}
+
+/// Removes everything from a directory but directories with something in them; one of those, if any.
+fn clear(directory: &OwnedFd) -> Result<Option<CString>, Errno> {
+    loop {
+        let mut empty = true;
+        let mut entries = rustix::fs::Dir::read_from(directory)?;
+        while let Some(entry) = entries.next().transpose()? {
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            empty = false;
+            match remove(directory, name) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(Some(name.to_owned())),
+                other => other?,
+            }
+        }
+        // A directory that is read while names go may leave some out: read until nothing is there.
+        if empty {
+            return Ok(None);
+        }
+    }
+}
+
+fn open_to_clear(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat(parent, name, flags, Mode::empty());
+    match open() {
+        Err(Errno::ACCESS) => {
+            chmod(parent, name, 0o700)?;
+            open()
+        }
+        opened => opened,
+    }
+}
+
+fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 fn directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<(), Errno> {

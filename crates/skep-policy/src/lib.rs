@@ -99,7 +99,7 @@ pub use outward::{
 };
 pub use pattern::{PatternError, is_wild};
 pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
-pub use risk::{ChangeFacts, RiskEntry, RiskTable, TEXT_NOT_SHOWN, hides};
+pub use risk::{ChangeFacts, RiskEntry, RiskTable, TEXT_NO_MORE, TEXT_NOT_SHOWN, hides};
 pub use selector::PathSelector;
 pub use settings::{Quota, Retention, Settings, SettingsError, Sources, StoreSettings};
 pub use system_secrets::{NameMatch, SystemSecret, SystemSecretsError, system_secrets};

@@ -23,6 +23,8 @@ const TEXT_DECEIVES: &str = "invisible or bidirectional characters in the conten
 const TEXT_ESCAPES: &str = "terminal escape sequences in the content";
 /// Why a text is not shown that a shell would run all the same.
 pub const TEXT_NOT_SHOWN: &str = "is text with NUL bytes in it: its content is not shown";
+/// Why a file that was text is not shown, whatever it is now: some programs run what others call binary.
+pub const TEXT_NO_MORE: &str = "was text and is binary now: its content is not shown";
 
 /// Whether a reason is that something looks like another thing, or is not seen at all. Such a change
 /// comes first in its class.
@@ -35,6 +37,7 @@ pub fn hides(reason: &str) -> bool {
         TEXT_DECEIVES,
         TEXT_ESCAPES,
         TEXT_NOT_SHOWN,
+        TEXT_NO_MORE,
     ]
     .contains(&reason)
 }

@@ -184,7 +184,8 @@ pub struct Change {
     pub renamed_from: Option<RelPath>,
     /// Whether the content is not text (then there are no hunks).
     pub binary: bool,
-    /// Whether the content is text, but larger than is shown as hunks.
+    /// Whether the content is text that is not shown as hunks: larger than [`Change::LARGEST_TEXT`], or
+    /// behind all that one look shows.
     pub too_large: bool,
     /// Lines added and removed, for text.
     pub added: u64,
@@ -205,6 +206,9 @@ pub struct Change {
 }
 
 impl Change {
+    /// Texts above this many bytes have no hunks.
+    pub const LARGEST_TEXT: u64 = 4 << 20;
+
     /// A change of which nothing is known yet but what happened.
     pub fn new(path: RelPath, kind: ChangeKind, old: EntryState, new: EntryState) -> Self {
         Self {

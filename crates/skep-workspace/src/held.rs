@@ -163,7 +163,7 @@ impl<'a> Held<'a> {
 
     fn hash(&self, mut file: File, expected: u64) -> io::Result<(ContentHash, u64)> {
         let kept = self.kept.filter(|kept| kept.has_room(expected));
-        let Some(kept) = kept else { return crate::tree::hash_reader(file, expected) };
+        let Some(kept) = kept else { return crate::holes::hash_file(&file, expected) };
         let bytes = read_about(&mut file, expected)?;
         let (hash, size) = (ContentHash::of(&bytes), bytes.len() as u64);
         kept.put(hash, &bytes);

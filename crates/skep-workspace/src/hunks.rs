@@ -14,6 +14,14 @@ const CONTEXT: u32 = 3;
 /// How much of a file decides whether it is text, as in git.
 const BINARY_PROBE: usize = 8000;
 
+/// Histogram diff takes the square of the lines where many places changed: a text that had or has
+/// more lines than this is lined up as git does it by default. The size of the base counts, and not
+/// that of the change: an id must not depend on what else was changed.
+const PATIENT: (usize, usize) = (5_000, 10_000);
+
+/// Where so many lines lie between the first and the last that changed, they are not lined up.
+const LINED_UP: usize = 256 << 10;
+
 /// A hunk that does not fit the bytes it is applied to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("hunk `{id}` does not fit the base at line {line}")]
@@ -51,12 +59,54 @@ pub(crate) fn changed_ranges(
     before: &[&[u8]],
     after: &[&[u8]],
 ) -> Vec<(Range<u32>, Range<u32>)> {
+    if !can_be_lined_up(before, after) {
+        return line_by_line(before, after);
+    }
+    let algorithm = match before.len() > PATIENT.0 || after.len() > PATIENT.1 {
+        true => Algorithm::Myers,
+        false => algorithm,
+    };
     let mut input: InternedInput<&[u8]> = InternedInput::default();
     input.update_before(before.iter().copied());
     input.update_after(after.iter().copied());
     let mut diff = Diff::compute(algorithm, &input);
     diff.postprocess_lines(&input);
     diff.hunks().map(|hunk| (hunk.before, hunk.after)).collect()
+}
+
+/// Whether finding what stayed between two texts takes a moment only, whatever is in them.
+pub(crate) fn can_be_lined_up(before: &[&[u8]], after: &[&[u8]]) -> bool {
+    if before.len() + after.len() <= LINED_UP {
+        return true;
+    }
+    let (lead, tail) = common_ends(before, after);
+    before.len() + after.len() - 2 * (lead + tail) <= LINED_UP
+}
+
+/// How many lines at the beginning and at the end are the same.
+fn common_ends(before: &[&[u8]], after: &[&[u8]]) -> (usize, usize) {
+    let lead = before.iter().zip(after).take_while(|(old, new)| old == new).count();
+    let (old, new) = (before[lead..].iter().rev(), after[lead..].iter().rev());
+    (lead, old.zip(new).take_while(|(old, new)| old == new).count())
+}
+
+/// Each line against the one in its place where there are as many as before; else everything between
+/// the first and the last that changed is one change.
+fn line_by_line(before: &[&[u8]], after: &[&[u8]]) -> Vec<(Range<u32>, Range<u32>)> {
+    let (lead, tail) = common_ends(before, after);
+    let (old, new) = (lead..before.len() - tail, lead..after.len() - tail);
+    let numbers = |range: Range<usize>| range.start as u32..range.end as u32;
+    if old != new {
+        return vec![(numbers(old), numbers(new))];
+    }
+    let mut ranges: Vec<(Range<u32>, Range<u32>)> = Vec::new();
+    for at in old.filter(|at| before[*at] != after[*at]).map(|at| at as u32) {
+        match ranges.last_mut() {
+            Some((old, new)) if old.end == at => (old.end, new.end) = (at + 1, at + 1),
+            _ => ranges.push((at..at + 1, at..at + 1)),
+        }
+    }
+    ranges
 }
 
 /// The hunks that turn `old` into `new`. `path` enters their ids.
@@ -275,6 +325,29 @@ mod tests {
 
     fn numbered(range: Range<u32>) -> Vec<u8> {
         range.flat_map(|number| format!("line {number}\n").into_bytes()).collect()
+    }
+
+    /// What took minutes: repeated lines, and changes everywhere.
+    #[test]
+    fn no_text_takes_long_and_all_are_exact() {
+        let lines = |count: u64, line: &dyn Fn(u64) -> u64| -> Vec<u8> {
+            (0..count).flat_map(|at| format!("{}\n", line(at)).into_bytes()).collect()
+        };
+        let mixed = |seed: u64| move |at: u64| (at.wrapping_mul(seed) >> 13) & 1;
+        let cases = [
+            (lines(300_000, &mixed(0x9E37_79B9)), lines(300_000, &mixed(0x85EB_CA6B))),
+            (lines(300_000, &mixed(0x9E37_79B9)), lines(300_001, &mixed(0x85EB_CA6B))),
+            (lines(30_000, &|at| at), lines(30_000, &|at| at ^ 1)),
+            (lines(30_000, &|at| at), lines(30_000, &|at| at + u64::from(at % 3 == 0) * 99)),
+        ];
+        let begun = std::time::Instant::now();
+        for (old, new) in &cases {
+            let diff = diff_lines(&path(), old, new);
+            let all: Vec<&Hunk> = diff.hunks.iter().collect();
+            assert!(apply_hunks(old, &all).unwrap() == *new);
+        }
+        // Minutes without the bounds, in whatever build; moments with them.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 
     #[test]

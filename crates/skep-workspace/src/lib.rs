@@ -52,6 +52,7 @@ mod derive;
 mod error;
 mod git;
 pub mod held;
+mod holes;
 mod hunk_ids;
 mod hunks;
 mod markers;
@@ -78,5 +79,6 @@ pub use plan::{
     rebase, reject, settle, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
+pub use union::LONGEST_PATH;
 pub use view::View;
 pub use watch::{Noticed, NoticedKind, Watch};

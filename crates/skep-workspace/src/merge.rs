@@ -4,7 +4,7 @@
 //! else it is a conflict. A merge tool may guess where lines repeat; here a wrong guess would change
 //! a user's file without anybody having looked at it.
 
-use crate::hunks::{changed_ranges, is_binary, lines_of};
+use crate::hunks::{can_be_lined_up, changed_ranges, is_binary, lines_of};
 use gix_imara_diff::{Algorithm, InternedInput};
 use gix_merge::blob::Resolution;
 use gix_merge::blob::builtin_driver::text::{Conflict, Labels, Options};
@@ -28,6 +28,10 @@ pub fn merge_text(base: &[u8], ours: &[u8], theirs: &[u8]) -> Merged {
         return Merged::Clean(theirs.to_vec());
     }
     if [base, ours, theirs].into_iter().any(is_binary) {
+        return Merged::Conflict;
+    }
+    let lines = lines_of(base);
+    if [ours, theirs].into_iter().any(|side| !can_be_lined_up(&lines, &lines_of(side))) {
         return Merged::Conflict;
     }
     let Some(merged) = merge_lines(Algorithm::Myers, base, ours, theirs) else {

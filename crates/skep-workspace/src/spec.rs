@@ -33,13 +33,14 @@ pub struct WorkspaceSpec {
 pub struct DeriveOptions {
     /// Texts above this size are shown without hunks.
     pub max_hunk_bytes: u64,
-    /// And once this much text was read, the rest is shown without hunks too (ignored paths last).
+    /// And once this much text was read, the rest is shown without hunks too: the largest, and ignored
+    /// paths before others.
     pub max_total_bytes: u64,
 }
 
 impl Default for DeriveOptions {
     fn default() -> Self {
-        Self { max_hunk_bytes: 4 << 20, max_total_bytes: 256 << 20 }
+        Self { max_hunk_bytes: skep_types::Change::LARGEST_TEXT, max_total_bytes: 256 << 20 }
     }
 }
 

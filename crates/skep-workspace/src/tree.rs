@@ -148,7 +148,7 @@ impl TreeRoot {
 
     fn file_state(&self, path: &RelPath) -> io::Result<(EntryState, Option<Stat>)> {
         let (file, stat) = self.open_file(path)?;
-        let (hash, size) = hash_reader(file, stat.st_size as u64)?;
+        let (hash, size) = crate::holes::hash_file(&file, stat.st_size as u64)?;
         Ok((EntryState::File { hash, size, mode: permission_bits(&stat) }, Some(stat)))
     }
 

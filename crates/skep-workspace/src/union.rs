@@ -37,9 +37,9 @@ impl Seen {
     }
 }
 
-/// Longest path that is looked at. The kernel takes 4,095 bytes; names that are put before or
+/// The longest path that is looked at; what is deeper is one entry, whatever is in it. The kernel takes 4,095 bytes; names that are put before or
 /// behind it (a staging slot, an ignore file) must fit as well.
-const LONGEST: usize = 3_500;
+pub const LONGEST_PATH: usize = 3_500;
 
 /// Every path of the union, without the root, sorted by bytes: a list, as there may be a million.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ pub(crate) fn read(levels: &[Held<'_>], markers: Markers) -> Result<Union, Deriv
         }
         each_name(&parts, markers, &directory.path, &mut |name, says| {
             let path = directory.path.join(&name).map_err(io::Error::other)?;
-            let seen = match path.as_bytes().len() > LONGEST {
+            let seen = match path.as_bytes().len() > LONGEST_PATH {
                 true => Seen::TooDeep,
                 false => decide(&directory, &path, says, list.len(), &mut pending),
             };

