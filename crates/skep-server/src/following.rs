@@ -49,7 +49,7 @@ pub(crate) async fn ended(ask: &Ask, exec: &str) -> Result<Value, Problem> {
 
 /// The end of an exec, however long that takes.
 pub(crate) async fn end_of(ask: &Ask, exec: &ExecId) -> Result<Value, Problem> {
-    let mut stopping = ask.app.stopping.clone();
+    let mut stopped = std::pin::pin!(crate::serve::told_and_waited(ask.app.stopping.clone()));
     let mut pause = SHORTEST;
     loop {
         let found = look(ask, Call::FindExec { exec: exec.to_string() }).await?;
@@ -58,7 +58,7 @@ pub(crate) async fn end_of(ask: &Ask, exec: &ExecId) -> Result<Value, Problem> {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = crate::serve::told(&mut stopping) => return Err(goes_on(exec)),
+            () = &mut stopped => return Err(goes_on(exec)),
         }
         pause = (pause * 2).min(LONGEST);
     }

@@ -49,6 +49,8 @@ const CONNECTIONS: u32 = 4096;
 const OWN_CONNECTIONS: u32 = 1024;
 /// After a connection that could not be taken: where descriptors have run out the next one cannot either.
 const BREATH: Duration = Duration::from_millis(100);
+/// An exec that somebody waits for has this long when the server ends.
+const WAITED_FOR: Duration = Duration::from_secs(3);
 /// For threads that wait for a worker which does not answer.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -417,6 +419,13 @@ impl Acceptor {
             drop(place);
         });
     }
+}
+
+/// Until the server is about to stop and an exec that is waited for has had its time to end: most take
+/// less, and who waits for such a one is answered as ever.
+pub(crate) async fn told_and_waited(mut stopping: watch::Receiver<bool>) {
+    told(&mut stopping).await;
+    tokio::time::sleep(WAITED_FOR).await;
 }
 
 /// Until the server is about to stop.

@@ -54,7 +54,7 @@ async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
 ///
 /// The exec goes on whatever becomes of the connection or the server. With `wait` the answer
 /// comes when it has ended, with status 200 and its output; the same key again waits for the same
-/// exec. A server that ends meanwhile answers 503, and `details.exec` names the exec, which goes on.
+/// exec. A server that ends answers 503 after three seconds, and `details.exec` names the exec, which goes on.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", request_body = ExecBody,
     params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = Exec), (status = 201, body = Exec), (status = "default", body = Error)))]
@@ -93,11 +93,11 @@ async fn waited_for(ask: &Ask, stream: tokio::net::UnixStream, exec: Value) -> O
     let (mut output, mut input) = streaming::split(stream);
     input.send(Kind::StdinEnd, &[]).await?;
     let mut shown = Shown::default();
-    let mut stopping = ask.app.stopping.clone();
+    let mut stopped = std::pin::pin!(crate::serve::told_and_waited(ask.app.stopping.clone()));
     loop {
         let next = tokio::select! {
             next = output.next() => next?,
-            () = crate::serve::told(&mut stopping) => return Err(following::goes_on(&id).into()),
+            () = &mut stopped => return Err(following::goes_on(&id).into()),
         };
         match next {
             Some((Kind::Stdout, bytes)) => shown.add("stdout", &bytes),
