@@ -9,6 +9,7 @@ use crate::hidden::{note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
+use crate::undone::comes_back;
 use crate::{Desk, Engine, hidden, layout, naming};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
@@ -266,7 +267,7 @@ impl Engine {
                 row.keeper = None;
                 row.updated_at = self.now();
             });
-        if deleted.is_err() {
+        if deleted.is_err_and(|error| comes_back(&error)) {
             self.undone.borrow_mut().rows = true;
         }
     }
@@ -303,7 +304,7 @@ impl Engine {
                 }
                 other => {
                     // Where the outcome is not known there may be a row.
-                    self.undone.borrow_mut().rows |= other.is_err();
+                    self.undone.borrow_mut().rows |= other.as_ref().is_err_and(comes_back);
                     sandbox.version = other.or_problem()?;
                     failpoint::hit("create.row")
                         .map_err(|e| io_problem("create", self.layout().root(), &e))?;

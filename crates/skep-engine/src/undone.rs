@@ -8,7 +8,7 @@ use crate::Engine;
 use crate::create::self_identity;
 use crate::problems::OrProblem;
 use serde_json::Value;
-use skep_store::SandboxFilter;
+use skep_store::{SandboxFilter, StoreError};
 use skep_types::{Code, Problem, SandboxState};
 
 /// What is to be taken back.
@@ -18,6 +18,18 @@ pub(crate) struct Undone {
     pub(crate) rows: bool,
     /// Idempotency keys whose request is over, with its result if it had one.
     pub(crate) keys: Vec<(String, Option<Value>)>,
+}
+
+/// Whether the store may answer again by itself. One that was taken away or taken over does not: whoever
+/// ended for that would open another in its place.
+pub(crate) fn comes_back(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Unreachable { .. }
+            | StoreError::Uncertain { .. }
+            | StoreError::Busy { .. }
+            | StoreError::Full { .. }
+    )
 }
 
 impl Engine {
@@ -55,7 +67,7 @@ impl Engine {
             Some(result) => self.store.finish_key(key, result),
             None => self.store.drop_key(key),
         };
-        if settled.is_err() {
+        if settled.is_err_and(|error| comes_back(&error)) {
             self.undone.borrow_mut().keys.push((key.to_owned(), result));
         }
     }
