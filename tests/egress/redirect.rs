@@ -3,6 +3,7 @@
 use super::RAW;
 use super::origin::Origin;
 use crate::harness::{Lab, for_both};
+use std::io::{Read as _, Write as _};
 
 fn raw(lab: &Lab, flags: &[&str], host: &str, port: u16) -> crate::harness::Ran {
     let port = port.to_string();
@@ -201,6 +202,42 @@ fn net_17_nothing_near_is_reached_one_by_one() {
         }
         let after: Vec<usize> = near.iter().map(|(_, origin)| origin.heard().len()).collect();
         assert_eq!(before, after, "somebody got through");
+        server.stop();
+    });
+}
+
+/// A literal means whatever listens there on the host, but for skep itself: its server, and what another sandbox
+/// has published, are reached by nobody inside.
+#[test]
+fn net_17_no_literal_leads_to_the_server_or_to_another_sandbox() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let served = server.url("").trim_start_matches("http://").trim_end_matches('/').to_owned();
+        let port = super::origin::free_port();
+        let script = "import http.server; http.server.HTTPServer(('0.0.0.0',8000),http.server.SimpleHTTPRequestHandler).serve_forever()";
+        lab.skep(["create", "other", "--publish", &format!("{port}:8000")]).run().ok();
+        lab.skep(["exec", "other", "--detach", "--", "/usr/bin/python3", "-c", script]).run().ok();
+        let published = format!("127.0.0.1:{port}");
+        let plain = Origin::start("somebody of the host");
+        let plain = format!("127.0.0.1:{}", plain.port());
+        // Control: from outside both answer.
+        for target in [&served, &published] {
+            crate::harness::wait_for(target, 20, || {
+                let mut stream = std::net::TcpStream::connect(target).ok()?;
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
+                let mut head = [0; 8];
+                stream.read_exact(&mut head).ok()?;
+                (&head == b"HTTP/1.1" || &head == b"HTTP/1.0").then_some(())
+            });
+        }
+        for (target, answers) in [(&served, false), (&published, false), (&plain, true)] {
+            let url = format!("http://{target}/");
+            let line =
+                ["run", "--allow", target, "--", "curl", "-s", "-m", "20", "-o", "/dev/null"];
+            let ran = lab.skep(line).args(["-w", "%{http_code}", &url]).run();
+            let answered = ran.text().starts_with(['2', '4']);
+            assert_eq!(answered, answers, "{target}: {}", ran.describe());
+        }
         server.stop();
     });
 }

@@ -2,9 +2,9 @@
 
 use crate::gateway::{Gateway, Purpose};
 use skep_policy::egress::{Host, Name, Protocol, Question, Verdict, reason};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// Addresses tried one after the other.
@@ -260,7 +260,14 @@ impl Gateway {
 /// The first of them that takes the connection (RFC 8305, 5, without its sorting).
 async fn first_of(addresses: &[IpAddr], port: u16) -> Option<(TcpStream, IpAddr)> {
     let connect = move |address: IpAddr| async move {
-        let stream = TcpStream::connect((address, port)).await.ok()?;
+        let socket = match address {
+            IpAddr::V4(_) => TcpSocket::new_v4(),
+            IpAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let socket = socket.ok()?;
+        // skep's own listeners take nothing from here.
+        skep_sys::from_inside::mark(&socket, address).ok()?;
+        let stream = socket.connect(SocketAddr::new(address, port)).await.ok()?;
         let _ = stream.set_nodelay(true);
         Some((stream, address))
     };

@@ -70,6 +70,7 @@ pub fn bind(listen: &Listen) -> Result<Listener, Problem> {
     };
     match listen {
         Listen::Tcp(address) => TcpListener::bind(address)
+            .and_then(|listener| skep_sys::from_inside::look_out(&listener).map(|()| listener))
             .map(Listener::Tcp)
             .map_err(|error| failed(format!("`{address}`"), error)),
         Listen::Unix(path) => bind_unix(path)
@@ -125,6 +126,7 @@ pub fn inherited() -> Result<Vec<Listener>, Problem> {
                     "an inherited TCP socket is not on this host alone",
                 ));
             }
+            skep_sys::from_inside::look_out(&tcp).map_err(failed)?;
             listeners.push(Listener::Tcp(tcp));
         }
     }

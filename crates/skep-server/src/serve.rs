@@ -19,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skep_engine::api::{GcPart, GcRequest};
+use skep_sys::from_inside::Origin;
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -364,11 +365,21 @@ impl Acceptor {
 
     async fn tcp(self, listener: tokio::net::TcpListener) {
         let Ok(port) = listener.local_addr().map(|address| address.port()) else { return };
+        let mut looking_out = false;
         loop {
             let Ok((stream, from)) = listener.accept().await else {
                 tokio::time::sleep(BREATH).await;
                 continue;
             };
+            match skep_sys::from_inside::origin(&stream) {
+                Origin::Outside => looking_out = true,
+                // Whoever has started this server by connecting to its socket.
+                Origin::Unknown if !looking_out => {}
+                Origin::Inside | Origin::Unknown => {
+                    tracing::warn!(%from, "a connection out of a sandbox was turned away");
+                    continue;
+                }
+            }
             let _ = stream.set_nodelay(true);
             self.serve(stream, Peer::Tcp { from, port }).await;
         }

@@ -26,6 +26,7 @@ mod flags;
 
 pub mod failpoint;
 pub mod file_ids;
+pub mod from_inside;
 pub mod keyring;
 pub mod landlock;
 pub mod memory;

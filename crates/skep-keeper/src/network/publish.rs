@@ -8,6 +8,7 @@ use super::place::Place;
 use crate::failure::{Failure, Step};
 use rustix::fd::AsFd;
 use rustix::process::Signal;
+use skep_sys::from_inside::{self, Origin};
 use skep_sys::process::{Child, Namespaces, clone_with, wait_for};
 use skep_types::PublishedPort;
 use std::io;
@@ -42,6 +43,8 @@ pub fn take(ports: &[PublishedPort]) -> Result<Vec<Taken>, Failure> {
             )),
             _ => Failure::invalid(format!("cannot publish port {}: {error}", port.host)),
         })?;
+        from_inside::look_out(&listener)
+            .step(|| format!("tell who comes to the published port {}", port.host))?;
         Ok(Taken { listener, inside: port.inside })
     };
     ports.iter().map(take).collect()
@@ -112,6 +115,9 @@ fn accept_all(port: &Taken, open: &Arc<AtomicUsize>) {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
+        if from_inside::origin(&client) != Origin::Outside {
+            continue; // out of a sandbox, by a rule for this very port
+        }
         if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
             open.fetch_sub(1, Ordering::Relaxed);
             continue;
