@@ -187,9 +187,13 @@ fn a_malformed_digest_is_another_digest() {
     assert_eq!(error_json(&done)["error"]["code"], "digest_mismatch");
     assert!(done.asked.lines().is_empty());
     let digest = fake::change_set().digest;
-    let done = skep(FakeApi::default(), &format!("skep approve bar1 --digest {digest}"));
+    let done = skep(FakeApi::default(), &format!("skep approve bar1 --digest {digest} --json"));
     assert_eq!(done.code, 0);
     assert_eq!(done.asked.lines().len(), 1, "a named digest needs no second look");
+    let done = skep(FakeApi::default(), &format!("skep approve bar1 --digest {digest}"));
+    assert_eq!(done.code, 0);
+    assert_eq!(done.asked.lines().len(), 2, "a second look is for the summary");
+    assert!(done.stderr.contains("a.txt"), "{}", done.stderr);
 }
 
 #[test]
