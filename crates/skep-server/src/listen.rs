@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,10 @@ impl std::str::FromStr for Listen {
         Ok(Self::Tcp(address))
     }
 }
+
+/// How often and how far apart a socket is tried that stands where ours is to be.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -79,6 +84,17 @@ pub fn bind(listen: &Listen) -> Result<Listener, Problem> {
     }
 }
 
+/// Whether somebody listens there, for longer than the last child of a killed server does: one that was
+/// just being started has its sockets until it executes.
+fn is_answered(path: &Path) -> bool {
+    (0..TRIES).all(|number| {
+        if number > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        UnixStream::connect(path).is_ok()
+    })
+}
+
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why.to_owned()));
     let user = rustix::process::geteuid().as_raw();
@@ -97,10 +113,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Ok(found) if !found.file_type().is_socket() || found.uid() != user => {
             return refuse("something else is there");
         }
-        Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-            Err(_) => fs::remove_file(path)?,
-        },
+        Ok(_) if is_answered(path) => return Err(io::ErrorKind::AddrInUse.into()),
+        Ok(_) => fs::remove_file(path)?,
     }
     // The mode holds from the first instant: nobody can connect in between.
     let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
