@@ -53,14 +53,20 @@ fn text(bytes: &[u8]) -> FirstBytes {
     }
 }
 
-/// Letters, and then what some server takes for a space (Python's `str.split` takes all of these).
+/// Letters, and then what some server takes for a space; in front of them too.
 fn begins_with_a_method(line: &[u8]) -> bool {
+    let spaces = line.iter().take_while(|byte| is_taken_for_a_space(**byte)).count();
+    let line = &line[spaces..];
     let letters = line.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let after = line.get(letters);
-    letters > 0
-        && after.is_none_or(|byte| {
-            matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
-        })
+    match line.get(letters) {
+        None => true,
+        Some(after) => letters > 0 && is_taken_for_a_space(*after),
+    }
+}
+
+/// Python's `str.split` and `str.strip` take all of these.
+fn is_taken_for_a_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
 
 /// `METHOD target HTTP/…`, in whatever spacing and letter case a server might forgive.
@@ -87,6 +93,11 @@ mod tests {
             (b"GET\x0b/\x0bHTTP/1.1\r\n", FirstBytes::Http1),
             (b"GET\xa0/\xa0HTTP/1.1\r\n", FirstBytes::Http1),
             (b"GET /\0\x01 HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"\x0bGET / HTTP/1.1\r\n", FirstBytes::Http1),
+            (b"\x1c\x0cGET / HTTP/1.1\r\n", FirstBytes::Http1),
+            // Lengths of other protocols.
+            (b"\x1c\0\0\x01", FirstBytes::Other),
+            (b"\x85\0\0\x01\x0f", FirstBytes::Other),
             (b"GET /\0", FirstBytes::NeedMore),
             (b"GET /\0\n", FirstBytes::Other),
             (b"AMQP\0\0\x09\x01", FirstBytes::Other),
