@@ -4,7 +4,7 @@ use super::style::Style;
 use super::table::table;
 use serde::Serialize;
 use skep_engine::api::{EgressProbe, EgressView};
-use skep_policy::egress::{Host, LabelledRule, Rule, RuleSet, Target, reason};
+use skep_policy::egress::{Host, LabelledRule, Ports, Rule, RuleSet, Target, reason};
 use skep_types::escape::visible_text;
 use skep_types::{EgressEntry, EgressVerdict};
 use std::collections::HashMap;
@@ -40,7 +40,9 @@ pub(crate) fn denied(view: &EgressView) -> Vec<Denied> {
     let mut known: HashMap<Same, usize> = HashMap::new();
     for entry in view.entries.iter().filter(|entry| entry.verdict == EgressVerdict::Deny) {
         let rule = rule_for(entry, &held);
-        if let Some(rule) = &rule
+        // The wildcard that covers a name is what it was too many under.
+        let by_now = entry.reason.as_deref() != Some(reason::RATE);
+        if let Some(rule) = rule.as_ref().filter(|_| by_now)
             && held.rules().any(|held| skep_policy::egress::covers(&held.rule, rule))
         {
             continue;
@@ -180,10 +182,14 @@ pub(crate) fn still_allowed<'a>(
         .iter()
         .filter_map(|text| Some((text.as_str(), RuleSet::parse(&[text]).ok()?)))
         .collect();
-    let speaks_of = |rule: &Rule, other: &Rule| match &other.target {
-        Target::Name(name) => rule.names(name),
-        Target::Address(address) => rule.has_address(*address),
-        target => rule.target == *target,
+    let speaks_of = |rule: &Rule, other: &Rule| {
+        let of_the_host = match &other.target {
+            Target::Name(name) => rule.names(name),
+            Target::Address(address) => rule.has_address(*address),
+            target => rule.target == *target,
+        };
+        // Who has named a port means that one.
+        of_the_host && !matches!(other.ports, Ports::One(port) if !rule.has_port(port))
     };
     let still = denied.iter().filter_map(|text| {
         let denied = RuleSet::parse(&[text]).ok()?;
@@ -388,10 +394,22 @@ mod tests {
                 None => assert_eq!(text, None),
             }
             if one.reason.as_deref() == Some(reason::RATE) {
-                let text = after_run(Style::PLAIN, &view(&["*.test.test"], vec![one])).unwrap();
+                let text = after_run(Style::PLAIN, &view(&["*.test"], vec![one])).unwrap();
                 assert!(text.contains("--allow a.test"), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn a_denied_port_is_not_said_to_be_reached_by_rules_for_others() {
+        let allow = ["a.test", "a.test:8080", "@npm"].map(str::to_owned);
+        let still = |denied: &str| {
+            let denied = [denied.to_owned()];
+            still_allowed(&denied, &allow).first().map(|(_, by)| by.len())
+        };
+        assert_eq!(still("a.test:9000"), None);
+        assert_eq!(still("a.test:8080"), Some(1));
+        assert_eq!(still("a.test"), Some(2));
     }
 
     #[test]
