@@ -82,6 +82,49 @@ fn res_11_a_timeout_takes_the_daemons_of_its_exec_along_and_no_others() {
     });
 }
 
+/// A process whose first thread has ended is in no list of processes, and its other threads run on.
+#[test]
+fn res_11_a_process_without_its_first_thread_ends_with_its_exec() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4718"]).run().ok();
+        let beats = || std::fs::metadata(upper(lab, "s").join("beat")).map_or(0, |file| file.len());
+        let still = || {
+            let before = beats();
+            std::thread::sleep(std::time::Duration::from_millis(400));
+            beats() == before
+        };
+        let flags =
+            ["exec", "--timeout", "900ms", "--grace", "200ms", "s", "--", "/usr/bin/python3"];
+        lab.skep(flags).args(["-c", HEADLESS]).run().exits(124);
+        assert!(beats() > 0, "the control: it ran");
+        assert!(still(), "it goes on after the timeout");
+        let detached = ["exec", "-d", "s", "--", "/usr/bin/python3", "-c", HEADLESS];
+        let exec = lab.skep(detached).run().ok().text();
+        let before = beats();
+        wait_for("the thread", 10, || (beats() > before + 2).then_some(()));
+        lab.skep(["kill", exec.trim()]).run().ok();
+        assert!(still(), "it goes on after the kill");
+        assert_eq!(sleepers(lab, "4718"), 1, "the other exec lives");
+    });
+}
+
+/// A daemon whose first thread ends while another one writes.
+const HEADLESS: &str = "
+import os, threading, time, ctypes
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        def beat():
+            for _ in range(300):
+                with open('beat', 'ab') as file: file.write(b'x')
+                time.sleep(0.05)
+        threading.Thread(target=beat).start()
+        ctypes.CDLL(None).syscall(60, 0)
+    os._exit(0)
+time.sleep(20)
+";
+
 /// Killing the keeper is the harshest end: nothing inside survives it.
 #[test]
 fn res_11_nothing_survives_the_keeper() {

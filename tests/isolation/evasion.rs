@@ -231,3 +231,36 @@ fn tasks_of_other_execs_are_not_felt_by_one() {
         assert_eq!(hit(&ran), ["pids"], "{}", ran.describe());
     });
 }
+
+/// A thread goes on after the first one of its process has ended, and the process shows nothing any more.
+const HEADLESS: &str = "
+import ctypes, os, sys, threading, time
+def files():
+    kept = []
+    for number in range(25):
+        file = os.open('gone', os.O_CREAT | os.O_RDWR); os.unlink('gone'); kept.append(file)
+        for _ in range(10): os.write(file, bytes(1 << 20)); time.sleep(0.002)
+    time.sleep(3); os._exit(0)
+def memory():
+    kept = []
+    for number in range(30): kept.append(b'x' * (10 << 20)); time.sleep(0.02)
+    time.sleep(3); os._exit(0)
+threading.Thread(target={'files': files, 'memory': memory}[sys.argv[1]]).start()
+if sys.argv[2] == 'headless': ctypes.CDLL(None).syscall(60, 0)
+time.sleep(60)
+";
+
+#[test]
+fn res_5_res_2_a_process_without_its_first_thread_hides_nothing() {
+    for_both(|lab| {
+        // The second of each is the control.
+        for how in ["headless", "whole"] {
+            for (what, limit) in [("files", ["--disk", "60M"]), ("memory", ["--memory", "100M"])] {
+                let call = lab.skep(["run", "--best-effort", "--json"]).args(limit);
+                let ran = call.args(["--", "/usr/bin/python3", "-c", HEADLESS, what, how]).run();
+                let expected = if what == "files" { "disk" } else { "memory" };
+                assert_eq!(hit(&ran), [expected], "{what} {how}: {}", ran.describe());
+            }
+        }
+    });
+}

@@ -29,12 +29,26 @@ pub fn poll_usage(pids: &[Pid]) -> Usage {
     let mut usage = Usage::default();
     for pid in pids {
         let Some(stat) = read_stat(*pid) else { continue };
-        usage.resident += stat.resident_pages * page;
+        let resident = match stat.resident_pages {
+            0 if stat.threads > 1 => resident_of_threads(*pid),
+            pages => pages,
+        };
+        usage.resident += resident * page;
         usage.cpu += Duration::from_millis(stat.ticks.saturating_mul(1_000) / tick);
         usage.processes += 1;
         usage.threads += stat.threads;
     }
     usage
+}
+
+/// Pages of a process whose first thread has ended: its others still have them.
+fn resident_of_threads(process: Pid) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    let pages = threads.into_iter().flatten().flatten().filter_map(|thread| {
+        let statm = fs::read_to_string(thread.path().join("statm")).ok()?;
+        statm.split_ascii_whitespace().nth(1)?.parse().ok()
+    });
+    pages.max().unwrap_or(0)
 }
 
 /// Bytes of memory of some processes that are no pages of files; a page that a fork shares with its

@@ -243,12 +243,25 @@ impl Group {
 
     /// Processes inside, children included.
     pub fn pids(&self) -> Vec<Pid> {
+        self.listed("cgroup.procs", "cgroup.procs")
+    }
+
+    /// Threads inside, children included: also those whose process has lost its first one, and with it its
+    /// place among the processes.
+    pub fn threads(&self) -> Vec<Pid> {
+        self.listed("tasks", "cgroup.threads")
+    }
+
+    fn listed(&self, v1: &str, v2: &str) -> Vec<Pid> {
         // The part used for killing is joined by everything; any other does as well.
         let part = self.part(Feature::Kill).or(self.parts.first());
+        let Some(part) = part else { return Vec::new() };
+        let file = if part.version == Version::V1 { v1 } else { v2 };
         let mut pids = Vec::new();
-        for directory in part.iter().flat_map(|part| tree(&part.directory)) {
-            let text = read_knob(&directory, "cgroup.procs").unwrap_or_default();
-            pids.extend(text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)));
+        for directory in tree(&part.directory) {
+            let text = read_knob(&directory, file).unwrap_or_default();
+            let numbers = text.lines().filter_map(|line| line.trim().parse().ok());
+            pids.extend(numbers.filter_map(Pid::from_raw));
         }
         pids
     }

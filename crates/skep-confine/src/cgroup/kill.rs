@@ -6,10 +6,13 @@
 use super::{
     CgroupError, Feature, Group, PATIENCE, Version, keyed, read_knob, wait_until, write_knob,
 };
-use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use skep_sys::process::send_signal;
 use std::path::Path;
 use std::time::Duration;
+
+/// Within this most groups are empty after `cgroup.kill`.
+const SOON: Duration = Duration::from_millis(20);
 
 pub(super) fn freeze(group: &Group) -> Result<(), CgroupError> {
     let part =
@@ -55,18 +58,23 @@ pub(super) fn kill(group: &Group, patience: Duration) -> Result<(), CgroupError>
         && part.directory.join("cgroup.kill").exists()
     {
         write_knob(&part.directory, "cgroup.kill", "1")?;
-        let ended =
-            wait_until(patience, || event(&part.directory, "populated").is_none_or(|n| n == 0));
+        let empty = || event(&part.directory, "populated").is_none_or(|n| n == 0);
+        // The kernel passes over a process whose first thread has ended.
+        let ended = wait_until(patience.min(SOON), empty)
+            || wait_until(patience, || {
+                signal_headless(group);
+                empty()
+            });
         return if ended { Ok(()) } else { Err(too_slow(group)) };
     }
     let ended = wait_until(patience, || {
-        let pids = group.pids();
-        if pids.is_empty() {
+        if group.pids().is_empty() && group.threads().is_empty() {
             return true;
         }
         // Freezing only makes it certain that one round is enough; without it there are more.
         let _ = freeze(group);
         signal_all(group);
+        signal_headless(group);
         let _ = thaw(group);
         false
     });
@@ -85,6 +93,32 @@ fn signal_all(group: &Group) {
     for (_, process) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
         let _ = send_signal(process, Signal::KILL);
     }
+}
+
+/// Processes whose first thread has ended are in no list of processes, and their other threads run on. The
+/// handle of the dead first thread reaches them all.
+fn signal_headless(group: &Group) {
+    let of = |thread: &Pid| process_of(*thread).map(|process| (*thread, process));
+    let opened: Vec<_> = group
+        .threads()
+        .iter()
+        .filter_map(of)
+        .filter_map(|(thread, process)| {
+            Some((thread, pidfd_open(process, PidfdFlags::empty()).ok()?))
+        })
+        .collect();
+    let still = group.threads();
+    for (_, process) in opened.iter().filter(|(thread, _)| still.contains(thread)) {
+        let _ = send_signal(process, Signal::KILL);
+    }
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: Pid) -> Option<Pid> {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", thread.as_raw_nonzero())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    Pid::from_raw(line.trim().parse().ok()?)
 }
 
 fn too_slow(group: &Group) -> CgroupError {

@@ -90,10 +90,20 @@ fn everyone() -> std::io::Result<impl Iterator<Item = Pid>> {
     Ok(pids.filter(|pid| *pid != getpid()))
 }
 
-/// The mark of a process.
+/// The mark of a process. One whose first thread has ended shows it by the others.
 fn mark_of(pid: Pid) -> std::io::Result<u64> {
-    let path = format!("/proc/{}/ns/uts", pid.as_raw_nonzero());
-    Ok(std::fs::metadata(path)?.ino())
+    let mark = |place: &str| -> std::io::Result<u64> {
+        Ok(std::fs::metadata(format!("{place}/ns/uts"))?.ino())
+    };
+    let process = format!("/proc/{}", pid.as_raw_nonzero());
+    match mark(&process) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let threads = std::fs::read_dir(format!("{process}/task"))?.flatten();
+            let mut marks = threads.map(|thread| mark(&thread.path().to_string_lossy()));
+            marks.find(Result::is_ok).unwrap_or(Err(error))
+        }
+        mark => mark,
+    }
 }
 
 /// All marks that somebody wears.

@@ -90,7 +90,9 @@ pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> Fou
             Err(_) => continue,
         };
         let Ok(entries) = Dir::read_from(&opened) else { continue };
+        let mut shows_some = false;
         for entry in entries.flatten() {
+            shows_some |= !entry.file_name().to_bytes().starts_with(b".");
             if patience.is_some_and(|patience| start.elapsed() > patience) {
                 return Found { bytes: total, all: false, hides };
             }
@@ -112,6 +114,7 @@ pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> Fou
                 total = total.saturating_add(stat.st_blocks as u64 * 512);
             }
         }
+        hides |= !shows_some && index > 0 && is_headless(*pid);
         total = total.saturating_add(mapped(*pid, kind, &mut seen));
     }
     Found { bytes: total, all: true, hides }
@@ -119,9 +122,19 @@ pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>) -> Fou
 
 /// Who has ended shows nothing of itself either.
 fn lives(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    state(process).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X')) || is_headless(process)
+}
+
+/// Whether its first thread has ended and others have not: it shows nothing of what they have.
+fn is_headless(process: Pid) -> bool {
+    state(process).is_some_and(|(state, threads)| state == 'Z' && threads > 1)
+}
+
+/// The state of a process, and its threads.
+fn state(process: Pid) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    let mut words = stat.rsplit_once(") ")?.1.split_ascii_whitespace();
+    Some((words.next()?.chars().next()?, words.nth(16)?.parse().ok()?))
 }
 
 /// Whether descriptors wait at a socket to be received.

@@ -152,9 +152,10 @@ fn exact(family: &[Pid], stored: u64) -> u64 {
     // Number 1 shows nothing of itself; it is ours.
     for pid in family.iter().skip(1) {
         let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
-        let Ok(text) = std::fs::read_to_string(path) else {
-            // Who runs a program that nobody may read shows its size and nothing else: all of it is
-            // taken for its own. One that is gone has none.
+        let text = std::fs::read_to_string(path).ok().filter(|text| !text.is_empty());
+        let Some(text) = text else {
+            // Who runs a program that nobody may read, or has lost its first thread, shows its size and
+            // nothing else: all of it is taken for its own. One that is gone has none.
             private = private.saturating_add(poll_usage(&[*pid]).resident);
             continue;
         };
