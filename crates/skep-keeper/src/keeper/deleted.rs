@@ -66,7 +66,8 @@ pub(super) struct Found {
     /// Whether all that can be seen was looked at in the time given.
     pub all: bool,
     /// Whether somebody may have files that cannot be seen: it shows nothing of itself, because it runs
-    /// a program that may not be read; or descriptors are under way to a socket of its.
+    /// a program that may not be read, or has lost its first thread; or descriptors are under way to a
+    /// socket of its.
     pub hides: bool,
 }
 
