@@ -2,6 +2,10 @@
 //!
 //! The project is never walked here; its part of the view is what this union is silent about.
 
+mod again;
+
+pub(crate) use again::{Again, Earlier};
+
 use crate::error::DeriveError;
 use crate::held::{Held, Place};
 use crate::markers::{Marked, Markers, Opacity};
@@ -62,6 +66,7 @@ impl Union {
 }
 
 /// A directory still to be read.
+#[derive(Debug, Clone)]
 struct Pending {
     path: RelPath,
     /// Its place in the list; the root has none.
@@ -88,6 +93,24 @@ struct Say {
 
 /// Reads the union. Nothing is opened but directories.
 pub(crate) fn read(levels: &[Held<'_>], markers: Markers) -> Result<Union, DeriveError> {
+    read_with(levels, markers, None)
+}
+
+/// Reads the union without the entries of directories in which nothing came or went since an
+/// earlier time, but with the directories among them.
+pub(crate) fn read_again(
+    levels: &[Held<'_>],
+    markers: Markers,
+    again: &mut Again<'_>,
+) -> Result<Union, DeriveError> {
+    read_with(levels, markers, Some(again))
+}
+
+fn read_with(
+    levels: &[Held<'_>],
+    markers: Markers,
+    mut again: Option<&mut Again<'_>>,
+) -> Result<Union, DeriveError> {
     let root = Pending {
         path: RelPath::root(),
         at: None,
@@ -97,10 +120,16 @@ pub(crate) fn read(levels: &[Held<'_>], markers: Markers) -> Result<Union, Deriv
     let mut pending = vec![root];
     let mut list = Vec::new();
     while let Some(mut directory) = pending.pop() {
-        let parts = open_parts(levels, markers, &mut directory)?;
-        if let Some((_, Seen::Dir { through, .. })) = directory.at.and_then(|at| list.get_mut(at)) {
-            *through = directory.through;
+        let entry = again.as_mut().and_then(|again| again.enter(levels, &directory));
+        if let Some(entry) = &entry
+            && let Some(unchanged) = again.as_ref().and_then(|again| again.unchanged(entry))
+        {
+            unchanged.take_up(&directory, &mut list, &mut pending);
+            continue;
         }
+        let parts = open_parts(levels, markers, &mut directory)?;
+        set_through(&mut list, directory.at, directory.through);
+        let below = pending.len();
         each_name(&parts, markers, &directory.path, &mut |name, says| {
             let path = directory.path.join(&name).map_err(io::Error::other)?;
             let seen = match path.as_bytes().len() > LONGEST_PATH {
@@ -110,9 +139,19 @@ pub(crate) fn read(levels: &[Held<'_>], markers: Markers) -> Result<Union, Deriv
             list.push((path, seen));
             Ok(())
         })?;
+        if let Some((again, entry)) = again.as_mut().zip(entry) {
+            again.note(entry, directory.through, &pending[below..]);
+        }
     }
     list.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     Ok(Union(list))
+}
+
+/// Whether the project shows through a directory is told when it is opened.
+fn set_through(list: &mut [(RelPath, Seen)], at: Option<usize>, found: bool) {
+    if let Some((_, Seen::Dir { through, .. })) = at.and_then(|at| list.get_mut(at)) {
+        *through = found;
+    }
 }
 
 fn error(path: &RelPath, source: io::Error) -> DeriveError {

@@ -9,7 +9,7 @@ use model::apply::{apply_plan, derived};
 use model::{Node, Tree, World, path};
 use proptest::prelude::*;
 use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
-use skep_workspace::{capture, plan};
+use skep_workspace::{Captor, capture, plan};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone)]
@@ -239,5 +239,35 @@ proptest! {
         let left = derived(&world);
         prop_assert!(left.changes.is_empty(), "{:?}", left.changes);
         prop_assert_eq!(&left.conflicts, &[]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Whoever captures again and again leaves out directories in which nothing came or went; one
+    /// who looks at everything then finds nothing that was left out.
+    #[test]
+    fn capturing_again_and_again_misses_nothing(
+        driver in driver(),
+        puts in prop::collection::vec((0..names().len(), node()), 0..30),
+        ops in prop::collection::vec((op(names().len()), any::<bool>()), 0..20),
+    ) {
+        if driver == WorkspaceDriver::OverlayRoot && !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let names = names();
+        let mut world = World::new(driver, base_tree(&puts, &names));
+        let mut captor = Captor::default();
+        for (op, waits) in &ops {
+            run(&mut world, op, &names);
+            if *waits {
+                skep_workspace::now().unwrap();
+            }
+            captor.capture(&world.spec).unwrap();
+            // Most of the time there is something unchanged to be left out only now.
+            captor.capture(&world.spec).unwrap();
+            prop_assert_eq!(capture(&world.spec, None).unwrap().captured, 0);
+        }
     }
 }

@@ -188,6 +188,25 @@ fn what_is_new_in_a_crowd_stays_new_when_the_user_works_beside_it() {
     assert_eq!(conflicts(&world), ["new/deep/8", "src/7", "src/a"]);
 }
 
+/// An approval moves the base of a path whose directory stays as it is.
+#[test]
+fn what_is_settled_is_looked_at_anew_though_nothing_came_or_went() {
+    let mut world = world(&[("d", Node::Dir(0o755)), ("d/a", file("base\n"))]);
+    world.remove(&path("d"));
+    world.put(&path("d"), file("agent\n"));
+    let mut captor = skep_workspace::Captor::default();
+    later();
+    assert_eq!(captor.capture(&world.spec).unwrap().captured, 2);
+    let plan = approve(&world, &Selection::default(), 1);
+    for _ in 0..2 {
+        later();
+        assert_eq!(captor.capture(&world.spec).unwrap().captured, 0);
+    }
+    unsettle(&world.spec, &plan.settlement).unwrap();
+    let again = captor.capture(&world.spec).unwrap();
+    assert_eq!(again, capture(&world.spec, None).unwrap());
+}
+
 #[test]
 fn what_the_user_removed_does_not_come_back() {
     let mut world = world(&[("a", file("base\n"))]);

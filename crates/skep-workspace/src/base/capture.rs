@@ -10,7 +10,7 @@ use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
 use crate::tree::{Meta, TreeRoot};
-use crate::union::{self, Seen, Union};
+use crate::union::{self, Again, Earlier, Seen, Union};
 use rustix::fs::FileType;
 use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
 use std::collections::{HashMap, HashSet};
@@ -53,12 +53,15 @@ pub fn capture(spec: &WorkspaceSpec, most: Option<u64>) -> Result<CaptureSummary
 pub struct Captor {
     known: Known,
     most: Option<u64>,
+    /// Directories of which everything was captured, as long as `known` loses nothing.
+    earlier: Earlier,
+    losses: u64,
 }
 
 impl Captor {
     /// Keeps so many bytes of files at most.
     pub fn limited(most: Option<u64>) -> Self {
-        Self { known: Known::default(), most }
+        Self { most, ..Self::default() }
     }
 
     /// As [`capture`].
@@ -69,9 +72,15 @@ impl Captor {
         if known.is_complete_copy() {
             return Ok(CaptureSummary::default());
         }
+        if self.losses != known.losses() {
+            self.earlier.forget();
+            self.losses = known.losses();
+        }
         let kept = Kept::default();
         let held = trees.held(&kept);
-        let union = union::read(&held.levels, Markers::of(spec.driver))?;
+        let mut again = Again::new(&self.earlier);
+        let union = union::read_again(&held.levels, Markers::of(spec.driver), &mut again)?;
+        let listed = again.into_listed();
         let proof = Proof::new(&held.project, &spec.base.instant, known.anchors().clone());
         let own = self.most.map_or(u64::MAX, |most| most.saturating_sub(known.kept()));
         let mut run = Run {
@@ -85,6 +94,7 @@ impl Captor {
             listed: known.listings().clone(),
             bare: HashSet::new(),
             summary: CaptureSummary::default(),
+            unsettled: HashSet::new(),
         };
         for (directory, count) in crowded(&union) {
             unless_mounted_over(run.listing(&directory, count))?;
@@ -99,28 +109,35 @@ impl Captor {
             if needs.bare {
                 run.note_bare(path, seen);
             }
+            let unproven = run.summary.unproven;
+            let mut settled = true;
             if needs.path && !spec.is_hidden(path) {
-                unless_mounted_over(run.path(path, seen))?;
+                settled &= unless_mounted_over(run.path(path, seen))?;
             }
             if needs.below && seen.cuts() {
-                unless_mounted_over(run.subtree(spec, path))?;
+                settled &= unless_mounted_over(run.subtree(spec, path))?;
+            }
+            if !settled || run.summary.unproven > unproven {
+                run.unsettled.extend(path.parent());
             }
         }
-        let Run { records, summary, mut room, .. } = run;
+        let Run { records, summary, mut room, unsettled, .. } = run;
         if !records.is_empty() && !room.for_notes(records.len() as u64 * NOTE_BYTES) {
             // Tried again the next time.
             return Ok(CaptureSummary { captured: 0, ..summary });
         }
         memory::append(&spec.memory, &records, Durability::Process)?;
+        self.earlier.learn(listed, |directory| unsettled.contains(directory));
         Ok(summary)
     }
 }
 
-/// Below a mount in the project there is no base: the view does not cross it either.
-fn unless_mounted_over(result: Result<(), DeriveError>) -> Result<(), DeriveError> {
+/// Below a mount in the project there is no base: the view does not cross it either. Whether there
+/// is none.
+fn unless_mounted_over(result: Result<(), DeriveError>) -> Result<bool, DeriveError> {
     match result {
-        Err(error) if error.is_mounted_over() => Ok(()),
-        other => other,
+        Err(error) if error.is_mounted_over() => Ok(false),
+        other => other.map(|()| true),
     }
 }
 
@@ -159,6 +176,8 @@ struct Run<'a> {
     /// Directories of the sandbox where the project has none.
     bare: HashSet<RelPath>,
     summary: CaptureSummary,
+    /// Directories of the sandbox in which something is still to be captured.
+    unsettled: HashSet<RelPath>,
 }
 
 /// Directories in which so much is new or changed that one note for all is less.
@@ -231,9 +250,12 @@ impl Run<'_> {
         }
         let (state, bytes) = self.read(path, &stat)?;
         self.proof.look_again();
-        let Some(after) = self.stat(path)? else { return Ok(()) };
-        let unmoved = Identity::of(&after) == Identity::of(&stat);
-        if !unmoved || !self.proof.present(path, &after)? {
+        let after = self.stat(path)?.filter(|after| Identity::of(after) == Identity::of(&stat));
+        let proven = match after {
+            Some(after) => self.proof.present(path, &after)?,
+            None => false,
+        };
+        if !proven {
             self.summary.unproven += 1;
             return Ok(());
         }
@@ -329,21 +351,13 @@ impl Run<'_> {
         let mut records = Vec::new();
         while let Some(directory) = pending.pop() {
             let error = |source| DeriveError::read("project", &directory, source);
-            let Some(stat) = self.stat(&directory)? else { return Ok(()) };
-            if !self.proof.present(&directory, &stat)? {
-                self.summary.unproven += 1;
-                return Ok(());
-            }
+            let Some(_) = self.proven(&directory)? else { return Ok(()) };
             for (name, _) in self.root().list(&directory).map_err(error)? {
                 let path = directory.join(&name).map_err(|e| error(std::io::Error::other(e)))?;
                 if spec.is_hidden(&path) {
                     continue;
                 }
-                let Some(stat) = self.stat(&path)? else { return Ok(()) };
-                if !self.proof.present(&path, &stat)? {
-                    self.summary.unproven += 1;
-                    return Ok(());
-                }
+                let Some(stat) = self.proven(&path)? else { return Ok(()) };
                 if is_directory(&stat) {
                     pending.push(path.clone());
                 }
@@ -364,6 +378,17 @@ impl Run<'_> {
         self.records.append(&mut records);
         self.records.push(Record::Subtree { path: top.clone() });
         Ok(())
+    }
+
+    /// What stands there, if it is proven to have stood there at create; counted, if it is not.
+    fn proven(&mut self, path: &RelPath) -> Result<Option<Meta>, DeriveError> {
+        if let Some(stat) = self.stat(path)?
+            && self.proof.present(path, &stat)?
+        {
+            return Ok(Some(stat));
+        }
+        self.summary.unproven += 1;
+        Ok(None)
     }
 
     fn stat(&self, path: &RelPath) -> Result<Option<Meta>, DeriveError> {

@@ -47,6 +47,8 @@ pub(crate) struct Known {
     anchors: HashMap<RelPath, (u64, u64)>,
     /// What the captured bytes take up.
     kept: u64,
+    /// How often the base of a path was moved, or everything was forgotten.
+    losses: u64,
 }
 
 impl Known {
@@ -68,7 +70,7 @@ impl Known {
         let mut index = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(Errno::NOENT) => {
-                *self = Self::default();
+                self.lose_all();
                 return Ok(Vec::new());
             }
             Err(error) => return Err(error.into()),
@@ -82,7 +84,7 @@ impl Known {
             None => false,
         };
         if !followed {
-            *self = Self::default();
+            self.lose_all();
         }
         index.seek(SeekFrom::Start(self.bytes))?;
         let mut added = Vec::new();
@@ -102,8 +104,12 @@ impl Known {
             }
             Record::Settled { path, settled } => {
                 self.standing(&path).settled = Some(stood(&settled.state));
+                self.losses += 1;
             }
-            Record::Unsettled { path } => self.standing(&path).settled = None,
+            Record::Unsettled { path } => {
+                self.standing(&path).settled = None;
+                self.losses += 1;
+            }
             Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
             Record::Listing { path, names } => {
                 self.listings.insert(path, names.into_iter().collect());
@@ -112,6 +118,15 @@ impl Known {
                 self.anchors.insert(path, (device, inode));
             }
         }
+    }
+
+    fn lose_all(&mut self) {
+        *self = Self { losses: self.losses + 1, ..Self::default() };
+    }
+
+    /// A number that is another one when a path may need a look that needed none before.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
     }
 
     fn standing(&mut self, path: &RelPath) -> &mut Standing {
