@@ -231,11 +231,12 @@ fn a_copy_keeps_modes_and_times_and_belongs_to_the_ids_inside() {
 fn store_7_state_on_an_overlay_works_by_a_copy_and_says_so() {
     for_each([Who::root()], |lab| {
         base(lab);
+        lab.write("below/.env", "SECRET=1\n");
         let script = "set -e; mount --make-rprivate /; mount -t tmpfs tmpfs /mnt
 mkdir /mnt/l /mnt/u /mnt/w /mnt/m
 mount -t overlay overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w /mnt/m
 export SKEP_HOME=/mnt/m/state
-\"$0\" run --name here -- sh -c 'echo more >> a' >&2
+\"$0\" run --name here -- sh -c 'echo more >> a; ! test -e below/.env' >&2
 \"$0\" show here --json; \"$0\" rm --discard here >&2";
         let call = lab.program("unshare").args(["-m", "sh", "-c", script]).arg(&lab.binary);
         let shown = call.run().ok().json();

@@ -105,3 +105,26 @@ fn nothing_is_committed_in_the_middle_of_a_merge() {
         }
     });
 }
+
+/// git reads attributes from the index where the work tree has none.
+#[test]
+fn attributes_that_only_the_index_has_count() {
+    for_both(|lab| {
+        lab.write(".gitattributes", "secret* filter=crypt\n");
+        named_repository(lab);
+        git(lab, &["config", "filter.crypt.clean", "tr a-z n-za-m"]);
+        git(lab, &["config", "filter.crypt.smudge", "tr a-z n-za-m"]);
+        lab.write("secret", "password\n");
+        lab.write("secret2", "password\n");
+        git(lab, &["add", "-A"]);
+        git(lab, &["commit", "-qm", "second"]);
+        git(lab, &["update-index", "--skip-worktree", ".gitattributes"]);
+        std::fs::remove_file(lab.project.join(".gitattributes")).unwrap();
+        lab.worked("s", "echo top >> secret; rm secret2");
+        no_commit(lab, &["secret"], "filter");
+        // What is removed has no bytes to be converted, and no edits.
+        let ran = lab.skep(["approve", "s", "secret2", "--commit", "-m", "m"]).run().ok();
+        assert!(!ran.errors().contains("had edits"), "{}", ran.describe());
+        assert_eq!(git(lab, &["ls-tree", "--name-only", "HEAD", "secret2"]), "");
+    });
+}

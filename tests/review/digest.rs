@@ -113,6 +113,13 @@ fn a_look_that_nobody_sees_does_not_count() {
             &["conflicts", "s"],
             &["show", "s"],
             &["approve", "s", "--dry-run", "--digest", &reviewed],
+            // What an approval looks at for itself counts for itself.
+            &["approve", "s", "g", "--dry-run"],
+            &["approve", "s", "nosuch"],
+            &["approve", "-q", "s", "g", "--dry-run"],
+            &["approve", "--json", "--dry-run", "s", "g"],
+            &["approve", "s", "g", "--check", "false"],
+            &["approve", "s", "--dry-run"],
         ];
         for look in looks {
             lab.skep(look).directory(&below).run();
@@ -121,6 +128,7 @@ fn a_look_that_nobody_sees_does_not_count() {
         // An approval without a digest says of a merge before it makes it.
         let said = lab.skep(["approve", "s", "f", "--dry-run"]).run().ok();
         assert!(said.errors().contains("! drift     f"), "{}", said.describe());
+        approve();
         lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nNINE\n");
         approve();
         lab.skep(["diff", "s"]).run().ok();

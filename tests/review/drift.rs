@@ -397,3 +397,36 @@ time.sleep(60)
         python.wait().unwrap();
     });
 }
+
+/// A copy does not show what comes into the project later: that it is not there is nobody's removal.
+#[test]
+fn directories_that_come_later_are_no_conflict_in_a_copy() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n");
+        lab.write("d/old", "old\n");
+        lab.skep(["create", "s"]).env("SKEP_DRIVER", "copy").run().ok();
+        lab.inside("s", "echo 4 >> f; mkdir made; echo m > made/m");
+        let reviewed = lab.diff("s")["digest"].clone();
+        lab.write("new/deep/x", "user\n");
+        lab.directory(lab.project.join("new/empty"));
+        let diff = lab.diff("s");
+        assert_eq!(paths(&diff), ["f", "made/m"], "{diff}");
+        assert_eq!(diff["conflicts"], serde_json::json!([]));
+        assert_eq!(diff["digest"], reviewed, "the sandbox's work is the same");
+        lab.approve(&["s", "made"]);
+        lab.skep(["rebase", "s"]).run().ok();
+        lab.inside("s", "test \"$(cat new/deep/x)\" = user; test -d new/empty");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), b"1\n2\n3\n4\n");
+        assert_eq!(lab.bytes("new/deep/x"), b"user\n");
+        // What came with an approval and goes inside goes; what the user adds there meets a removal.
+        lab.inside("s", "rm -r made d");
+        assert_eq!(paths(&lab.diff("s")), ["d/old", "made/m"]);
+        lab.write("d/more/x", "user\n");
+        let ran = lab.conflicts(&["s"]);
+        assert!(ran.errors().contains("d/more/x"), "{}", ran.describe());
+        lab.approve(&["s", "made"]);
+        assert!(!lab.project.join("made").exists());
+        assert_eq!(lab.bytes("d/more/x"), b"user\n");
+    });
+}

@@ -416,3 +416,21 @@ fn an_id_in_a_part_that_was_approved_stays_at_its_place() {
         assert_eq!(values, ["VALUE", "VALUE", "OTHER", "VALUE"]);
     });
 }
+
+/// The mode comes with the last hunk, and is said where it comes.
+#[test]
+fn a_mode_is_said_with_the_hunk_that_brings_it() {
+    for_both(|lab| {
+        let text: String = (1..=40).map(|n| format!("{n}\n")).collect();
+        lab.write("f", &text);
+        lab.worked("s", "sed -i 's/^5$/five/; s/^30$/thirty/' f; chmod 755 f");
+        for (said, mode) in [(false, 0o644), (true, 0o755)] {
+            let diff = lab.diff("s");
+            let hunk = diff["changes"][0]["hunks"][0]["id"].as_str().unwrap();
+            let ran = lab.skep(["approve", "s", "--hunk", hunk]).run().ok();
+            assert_eq!(ran.errors().contains("mode 0644 -> 0755"), said, "{}", ran.describe());
+            let found = std::fs::metadata(lab.project.join("f")).unwrap().permissions();
+            assert_eq!(std::os::unix::fs::PermissionsExt::mode(&found) & 0o777, mode);
+        }
+    });
+}

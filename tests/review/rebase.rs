@@ -201,38 +201,72 @@ fn a_directory_that_went_by_an_approval_is_the_users_again() {
     });
 }
 
+/// A sandbox whose rebase or rejection died when everything was written and nothing settled: the agent
+/// changed line 5 of `f`, the user line 30.
+fn cut_short(lab: &Lab, verb: &[&str], running: bool) {
+    lab.write("f", numbered(&[]));
+    lab.up("s");
+    lab.inside("s", "sed -i 's/^5$/AGENT/' f");
+    if !running {
+        lab.skep(["stop", "s"]).run().ok();
+    }
+    lab.write("f", numbered(&[(30, "USER")]));
+    let ran = lab.skep(verb).env("SKEP_FAILPOINT", "settle.written=kill").run();
+    assert_ne!(ran.code(), 0, "{}", ran.describe());
+}
+
+/// The agent has nothing of the user's: the user takes it back, and it stays so.
+fn users_lines_stay_the_users(lab: &Lab, name: &str, what: &str) {
+    let diff = lab.diff(name);
+    assert!(!diff["changes"].to_string().contains("USER"), "{what}: {diff}");
+    lab.write("f", numbered(&[]));
+    let _ = lab.skep(["rebase", name]).run();
+    let _ = lab.skep(["approve", name]).run();
+    let text = String::from_utf8(lab.bytes("f")).unwrap();
+    assert!(!text.contains("USER"), "{what}: {text}");
+    for name in ["s", "t"] {
+        let _ = lab.skep(["rm", "--discard", name]).run();
+    }
+}
+
 /// What was written and not settled yet counts all the same: the user's lines do not become the agent's.
 #[test]
 fn crash_3_a_rebase_or_reject_that_dies_gives_the_agent_nothing_of_the_users() {
     for_both(|lab| {
-        let lines = |changed: &[(u32, &str)]| {
-            let line = |n: u32| {
-                let other = changed.iter().find(|(at, _)| *at == n);
-                other.map_or(format!("line {n}\n"), |(_, text)| format!("{text}\n"))
-            };
-            (0..40).map(line).collect::<String>()
-        };
         for verb in [&["rebase", "s"][..], &["reject", "s", "f"]] {
             for running in [true, false] {
-                lab.write("f", lines(&[]));
-                lab.up("s");
-                lab.inside("s", "sed -i 's/^line 5$/AGENT/' f");
-                if !running {
-                    lab.skep(["stop", "s"]).run().ok();
-                }
-                lab.write("f", lines(&[(30, "USER")]));
-                let ran = lab.skep(verb).env("SKEP_FAILPOINT", "settle.written=kill").run();
-                assert_ne!(ran.code(), 0, "{}", ran.describe());
-                let diff = lab.diff("s");
-                assert!(!diff["changes"].to_string().contains("USER"), "{verb:?}: {diff}");
-                // The user takes it back, and it stays so.
-                lab.write("f", lines(&[]));
-                let _ = lab.skep(["rebase", "s"]).run();
-                let _ = lab.skep(["approve", "s"]).run();
-                let text = String::from_utf8(lab.bytes("f")).unwrap();
-                assert!(!text.contains("USER"), "{verb:?}: {text}");
-                lab.skep(["rm", "--discard", "s"]).run().ok();
+                cut_short(lab, verb, running);
+                users_lines_stay_the_users(lab, "s", &format!("{verb:?}"));
             }
+        }
+    });
+}
+
+/// Nor if the agent goes on, or its state is taken elsewhere, before anybody looks.
+#[test]
+fn crash_3_work_that_goes_on_after_a_rebase_that_died_is_the_agents_and_no_more() {
+    let (rebase, reject) = (&["rebase", "s"][..], &["reject", "s", "f"][..]);
+    let cases: &[(&[&str], bool, &[&str])] = &[
+        (rebase, true, &[]),
+        (rebase, true, &["stop", "s"]),
+        (rebase, true, &["cp", "s:f", "../out"]),
+        (rebase, true, &["fork", "s", "--name", "t"]),
+        (rebase, true, &["snapshot", "s", "label"]),
+        (rebase, false, &[]),
+        (rebase, false, &["fork", "s", "--name", "t"]),
+        (reject, true, &[]),
+        (reject, false, &[]),
+    ];
+    for_both(|lab| {
+        for (verb, running, next) in cases {
+            let _ = fs::remove_file(lab.root.join("out"));
+            cut_short(lab, verb, *running);
+            if !next.is_empty() {
+                lab.skep(*next).run().ok();
+            }
+            let name = if next.first() == Some(&"fork") { "t" } else { "s" };
+            lab.inside(name, "sed -i 's/^15$/MORE/' f");
+            users_lines_stay_the_users(lab, name, &format!("{verb:?} {running} {next:?}"));
         }
     });
 }

@@ -364,6 +364,42 @@ fn diff_12_stale_repeated_and_late_approvals_have_one_outcome() {
     });
 }
 
+/// What somebody else was shown was not shown to the approver; what a look of one's own had beside it is
+/// said by whoever approves.
+#[test]
+fn a_viewers_look_makes_no_merge_reviewed() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        let viewer = lab.skep(["token", "create", "--role", "viewer"]).run().ok().text();
+        let server = lab.serve(&[]);
+        server.create("s");
+        server.script("s", "sed -i s/2/two/ f");
+        let changes = "/v1/sandboxes/s/changes";
+        let set = server.get(changes).is(200).json();
+        assert_eq!(set.get("beside"), None, "{set}");
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+        server.with(&viewer, &[], changes).is(200);
+        let approve = |body: &Value| server.post("/v1/sandboxes/s/approve", body);
+        let refused = approve(&json!({ "digest": set["digest"] })).is(409).json();
+        assert_eq!(refused["code"], "conflict", "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains("the project moved"), "{refused}");
+        // A look of one's own, said with the approval: of this state of the project and of no other.
+        let worked = server.get(&format!("{changes}?shown=false")).is(200).json();
+        let body = json!({ "digest": worked["digest"], "beside": worked["beside"] });
+        approve(&json!({ "digest": worked["digest"] })).is(409);
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\neight\nnine\n");
+        approve(&body).is(409);
+        lab.write("f", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+        assert_eq!(approve(&json!({ "check": "" })).is(400).json()["code"], "usage");
+        approve(&body).is(200);
+        assert_eq!(
+            std::fs::read(lab.project.join("f")).unwrap(),
+            b"1\ntwo\n3\n4\n5\n6\n7\n8\nnine\n"
+        );
+        server.stop();
+    });
+}
+
 /// The next event of a stream that `curl` prints.
 fn next(lines: &mut impl BufRead) -> (String, Value) {
     let (mut name, mut line) = (String::new(), String::new());

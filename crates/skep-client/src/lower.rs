@@ -80,15 +80,19 @@ pub(crate) fn exec(spec: &ExecSpec) -> Value {
 
 /// What to approve.
 pub(crate) fn approve(request: &ApproveRequest) -> Value {
-    let ApproveRequest { selection, digest, dry_run, allow_risky, commit, check } = request;
-    json!({
+    let ApproveRequest { selection, digest, beside, dry_run, allow_risky, commit, check } = request;
+    let mut body = json!({
         "selection": selection,
         "digest": digest,
         "dry_run": dry_run,
         "allow_risky": allow_risky,
         "commit": commit,
         "check": check,
-    })
+    });
+    if let Some(beside) = beside {
+        body["beside"] = json!(beside);
+    }
+    body
 }
 
 /// How gc shall go about it. Every field is named, so that a new one is not forgotten silently.

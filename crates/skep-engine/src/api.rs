@@ -8,9 +8,9 @@ use skep_provider::ExecStream;
 pub use skep_provider::{Capabilities, Finding};
 use skep_types::{
     Access, Approval, ApprovalId, ByteSize, ByteString, ChangeSet, ChangeSetDigest, Conflict,
-    Drift, EgressDeath, EgressEntry, Event, Exec, ExecId, ExecSpec, InsideUser, Layer, Limits,
-    NetworkMode, PlainSecret, Problem, PublishedPort, RelPath, Sandbox, SandboxId, SandboxName,
-    SandboxState, Secret, Selection, SystemView,
+    ContentHash, Drift, EgressDeath, EgressEntry, Event, Exec, ExecId, ExecSpec, InsideUser, Layer,
+    Limits, NetworkMode, PlainSecret, Problem, PublishedPort, RelPath, Sandbox, SandboxId,
+    SandboxName, SandboxState, Secret, Selection, SystemView,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,6 +236,9 @@ pub struct ApproveRequest {
     pub selection: Selection,
     /// The reviewed change set; refuse if it is another one now.
     pub digest: Option<ChangeSetDigest>,
+    /// What stood in the project beside it, as the look told that this approval is made from
+    /// ([`ChangeSet::beside`]). Without it a merge is taken only with what was shown before.
+    pub beside: Option<ContentHash>,
     /// Say what would happen, change nothing.
     pub dry_run: bool,
     /// Risky paths that are meant.
@@ -467,7 +470,8 @@ pub(crate) fn first_spec<'a>(
 pub enum Look {
     /// It is shown, in full: an approval of its digest may merge with what the project has now.
     Shown,
-    /// Nobody sees all of it: it serves a command of another kind.
+    /// Nobody sees all of it: it serves another command. What that one shows counts for itself alone
+    /// ([`ApproveRequest::beside`]).
     Worked,
 }
 

@@ -236,7 +236,11 @@ impl Engine {
             layout::make_private(&upper)?;
             mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
             mode(&directory.join("messages"), 0o755)?;
-            hidden::make_mask(&directory.join("mask"), sandbox.project.as_path(), &sandbox.hidden)?;
+            // A copy is made without them; and where there is no overlay there may be no whiteouts.
+            if sandbox.driver != WorkspaceDriver::Copy {
+                let mask = directory.join("mask");
+                hidden::make_mask(&mask, sandbox.project.as_path(), &sandbox.hidden)?;
+            }
             failpoint::hit("create.directories")
         };
         make().map_err(|error| io_problem("make", &directory, &error))

@@ -5,7 +5,7 @@ use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
-use crate::review::Left;
+use crate::review::{Left, Shut};
 use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
 use crate::{Engine, hidden, trash, ways};
@@ -79,6 +79,7 @@ impl Engine {
         // Held until the row says that it runs.
         let _counted = self.check_quota(&settings.quota, &wanted)?;
         self.bury_execs(&sandbox)?;
+        self.resume_settling(&sandbox, Shut::Left)?;
         let (sandbox, started) = self.start_keeper(sandbox)?;
         self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
             row.state = SandboxState::Ready;
@@ -262,6 +263,7 @@ impl Engine {
                 Err(not_running(&sandbox))
             };
         }
+        self.resume_settling(&sandbox, Shut::Left)?;
         // The row first: whoever dies then has said that they go on, and the mark makes that true.
         let mark = self.mark_stilled(&sandbox)?;
         let thawed = self.update(id, "sandbox.thawed", Value::Null, &mut |row| {

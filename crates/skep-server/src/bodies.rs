@@ -7,9 +7,9 @@ use skep_engine::api::{
 };
 use skep_engine::{Patch, TimeToLive};
 use skep_types::{
-    Access, ByteSize, ByteString, ChangeSetDigest, Code, ExecSpec, HunkId, InsideUser, Layer,
-    Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret, Selection,
-    SystemView, TerminalSize, parse_duration,
+    Access, ByteSize, ByteString, ChangeSetDigest, Code, ContentHash, ExecSpec, HunkId, InsideUser,
+    Layer, Limits, NetworkMode, PlainSecret, Problem, PublishedPort, SandboxName, Secret,
+    Selection, SystemView, TerminalSize, parse_duration,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -474,6 +474,10 @@ pub(crate) struct ApproveBody {
     /// The change set that was reviewed; refused if it is another one now.
     #[schema(value_type = Option<String>)]
     digest: Option<ChangeSetDigest>,
+    /// `beside` of the change set that was reviewed; without it a merge is taken only with what the
+    /// project had when the same caller was last shown this digest.
+    #[schema(value_type = Option<String>)]
+    beside: Option<ContentHash>,
     /// Say what would happen, change nothing.
     dry_run: bool,
     /// Risky paths that are meant.
@@ -490,6 +494,7 @@ impl From<ApproveBody> for ApproveRequest {
         Self {
             selection: body.selection.into(),
             digest: body.digest,
+            beside: body.beside,
             dry_run: body.dry_run,
             allow_risky: body.allow_risky,
             commit: body

@@ -207,6 +207,8 @@ pub(crate) struct ChangeSet {
     sandbox: String,
     base: String,
     digest: String,
+    /// Over what stands in the project where an approval would merge; absent where it would not.
+    beside: Option<String>,
     changes: Vec<Change>,
     conflicts: Vec<Conflict>,
     drift: Vec<Drift>,

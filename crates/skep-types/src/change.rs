@@ -274,6 +274,10 @@ pub struct ChangeSet {
     /// Over path, kind, base content and mode, new content and mode of every change, ignored ones
     /// included: equal on every provider.
     pub digest: ChangeSetDigest,
+    /// Over what stands in the project wherever an approval would merge, which the digest does not
+    /// cover; none where nothing would be merged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<ContentHash>,
     /// The changes.
     pub changes: Vec<Change>,
     /// Where the project moved in a way that does not merge.

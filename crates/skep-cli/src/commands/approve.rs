@@ -94,19 +94,22 @@ impl Approve {
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
         let named = [typed, &self.allow_risky].concat();
-        // What was reviewed is what the digest names. This look is for the summary and for words with
-        // two readings, and makes nothing reviewed that was not.
-        let set = match reviewed {
-            None => Some(context.api()?.diff(&sandbox.id, Look::Shown)?),
-            Some(_) if !self.json.json || paths::has_two_readings(&named, start, project) => {
-                Some(context.api()?.diff(&sandbox.id, Look::Worked)?)
-            }
-            Some(_) => None,
+        // With a digest this look is for the summary and for words with two readings, and makes nothing
+        // reviewed that was not. Without one it is the review, of this approval and of no other: what
+        // is shown of it is only what was asked for.
+        let set = match reviewed.is_none()
+            || !self.json.json
+            || paths::has_two_readings(&named, start, project)
+        {
+            true => Some(context.api()?.diff(&sandbox.id, Look::Worked)?),
+            false => None,
         };
+        let beside = set.as_ref().and_then(|set| set.beside).filter(|_| reviewed.is_none());
         let words = paths::select(typed, start, project, set.as_ref())?;
         let mut request = ApproveRequest {
             selection: Selection { paths: words, hunks: self.hunk.clone(), ignored: self.ignored },
             digest: reviewed,
+            beside,
             dry_run: self.dry_run,
             allow_risky: paths::select(&self.allow_risky, start, project, set.as_ref())?,
             commit: self

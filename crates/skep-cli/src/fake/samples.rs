@@ -82,6 +82,7 @@ fn set(changes: Vec<Change>) -> ChangeSet {
         sandbox: SandboxName::parse("bar1").unwrap(),
         base: "none".into(),
         digest: ChangeSet::digest_of(&changes, &Default::default()),
+        beside: None,
         conflicts: Vec::new(),
         drift: Vec::new(),
         warnings: Vec::new(),

@@ -288,7 +288,8 @@ pub(crate) fn facts(change: &Change) -> Vec<String> {
         let sizes = format!("{} -> {}", content(old), content(new));
         let why = match shows_as_hunks(old) && shows_as_hunks(new) {
             true => {
-                "not shown: smaller changes are all that one look shows (`skep cp` copies it out)"
+                "not shown: its earlier text was not kept, or smaller changes are all that one look \
+                 shows (`skep cp` copies it out)"
             }
             false => "too large to show as hunks",
         };

@@ -208,7 +208,8 @@ pub(crate) fn before_approval(
         let (plus, minus) = lines_taken(change, hunks);
         (added, removed) = (added + plus, removed + minus);
         let counts = if plus + minus > 0 { format!("  +{plus} -{minus}") } else { String::new() };
-        let facts = diff::facts(change);
+        // The mode comes with the last hunk.
+        let facts = if is_part(change, hunks) { Vec::new() } else { diff::facts(change) };
         let facts =
             if facts.is_empty() { String::new() } else { format!("  ({})", facts.join("; ")) };
         let (kind, name) = (diff::kind_word(change), diff::name(change));
@@ -222,6 +223,12 @@ pub(crate) fn before_approval(
     let _ = writeln!(text, "{} {count} to apply, +{added} -{removed}", style.bold("skep:"));
     let _ = writeln!(text, "digest {}", set.digest);
     text
+}
+
+/// Whether only some hunks of a change are taken.
+fn is_part(change: &Change, hunks: &[HunkId]) -> bool {
+    let named = change.hunks.iter().filter(|hunk| hunks.contains(&hunk.id)).count();
+    named > 0 && named < change.hunks.len()
 }
 
 /// The lines of a change that are taken over: all, or those of the hunks that were named.

@@ -11,7 +11,9 @@ use gix::bstr::{BStr, ByteSlice as _};
 use gix_attributes::search::{MetadataCollection, Outcome};
 use gix_attributes::{Search, StateRef};
 use skep_types::{Code, Problem};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The attributes that make git store other bytes.
@@ -20,7 +22,10 @@ const CONVERTING: [&str; 6] = ["filter", "working-tree-encoding", "ident", "text
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The attributes in force in a repository; those of directories are read when a path asks for them.
-pub(super) struct Conversions {
+pub(super) struct Conversions<'a> {
+    repository: &'a Repository,
+    /// Speaks for attribute files that the work tree does not have, as git lets it.
+    index: OnceCell<Option<gix::index::File>>,
     root: Option<PathBuf>,
     /// Attribute files of the user.
     own: Vec<PathBuf>,
@@ -29,11 +34,13 @@ pub(super) struct Conversions {
     converts_line_ends: bool,
 }
 
-impl Conversions {
-    pub(super) fn of(repository: &Repository, identity: &Identity, home: &Path) -> Self {
+impl<'a> Conversions<'a> {
+    pub(super) fn of(repository: &'a Repository, identity: &Identity, home: &Path) -> Self {
         let users = identity.attributes_file.clone();
         let users = users.unwrap_or_else(|| home.join(".config/git/attributes"));
         Self {
+            repository,
+            index: OnceCell::new(),
             root: repository.root().map(Path::to_owned),
             own: vec![PathBuf::from("/etc/gitattributes"), users],
             last: repository.common_dir().join("info/attributes"),
@@ -71,7 +78,12 @@ impl Conversions {
         let added = search.add_patterns_buffer(builtin, "".into(), None, &mut collection, true);
         added.map_err(|error| unreadable(Path::new("attributes"), &error))?;
         for (file, root) in self.files(path) {
-            let Some(bytes) = read(&file)? else { continue };
+            let bytes = match (read(&file)?, root) {
+                (Some(bytes), _) => Some(bytes),
+                (None, Some(root)) => self.staged(&file, root),
+                (None, None) => None,
+            };
+            let Some(bytes) = bytes else { continue };
             let macros = root.is_none_or(|root| file.parent() == Some(root));
             let list =
                 search.add_patterns_buffer(&bytes, file.clone(), root, &mut collection, macros);
@@ -87,6 +99,13 @@ impl Conversions {
         let names: Vec<String> =
             set.map(|found| found.assignment.name.as_str().to_owned()).collect();
         Ok(CONVERTING.into_iter().filter(|name| names.iter().any(|set| set == name)).collect())
+    }
+
+    /// The same file as the index has it.
+    fn staged(&self, file: &Path, root: &Path) -> Option<Vec<u8>> {
+        let index = self.index.get_or_init(|| self.repository.index()).as_ref()?;
+        let path = file.strip_prefix(root).ok()?.as_os_str().as_bytes();
+        self.repository.staged(index, path.into())
     }
 
     /// Those that speak of a path, the weakest first, each with the root its patterns count from.

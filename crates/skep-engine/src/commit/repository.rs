@@ -4,7 +4,7 @@ use super::Content;
 use super::identity::Identity;
 use super::tree::Edits;
 use gix::ObjectId;
-use gix::bstr::BString;
+use gix::bstr::{BStr, BString};
 use gix::index::entry::{Flags, Mode, Stat};
 use gix::lock::acquire::Fail;
 use gix::objs::tree::EntryKind;
@@ -86,6 +86,18 @@ impl Repository {
         self.inner.workdir()
     }
 
+    /// What the index has.
+    pub(super) fn index(&self) -> Option<gix::index::File> {
+        self.inner.open_index().ok()
+    }
+
+    /// The bytes of a file that the index has.
+    pub(super) fn staged(&self, index: &gix::index::File, path: &BStr) -> Option<Vec<u8>> {
+        let entry = index.entry_by_path(path)?;
+        let file = matches!(entry.mode, Mode::FILE | Mode::FILE_EXECUTABLE);
+        file.then(|| self.inner.find_object(entry.id).ok().map(|object| object.data.clone()))?
+    }
+
     /// Where a path of the project is in the repository.
     pub(super) fn path_of(&self, path: &RelPath) -> BString {
         [self.prefix.as_slice(), path.as_bytes()].concat().into()
@@ -145,7 +157,8 @@ impl Repository {
     ) -> Result<Vec<String>, Problem> {
         let tree = self.head_tree()?;
         let mut notes = Vec::new();
-        for entry in entries {
+        // What is removed is in no commit.
+        for entry in entries.iter().filter(|entry| entry.object.is_some()) {
             let Some(committed) = self.committed(tree, &entry.path) else { continue };
             if committed.starts_with(LFS_POINTER) {
                 return Err(refused(format!(

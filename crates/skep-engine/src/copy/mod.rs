@@ -13,7 +13,7 @@ use crate::lifecycle::pend;
 use crate::problems::{OrProblem, io_problem};
 use crate::review::Bytes;
 use serde_json::json;
-use skep_types::{ApprovalId, Code, EntryState, Problem, RelPath, SandboxId};
+use skep_types::{ApprovalId, Code, EntryState, Problem, RelPath, Sandbox, SandboxId};
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use skep_workspace::{View, ViewWrite};
@@ -74,7 +74,7 @@ impl Engine {
     ) -> Result<CopyReport, Problem> {
         let entries = read_host(from)?;
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let report = self.through_view(&sandbox, Bytes::AsTheyAre, |sandbox| {
+        let plan = |sandbox: &Sandbox| {
             let view = View::open(&self.workspace(sandbox)).or_problem()?;
             let target = target_in(&view, path, &entries)?;
             let mut report = CopyReport { entries: 0, bytes: 0, skipped: entries.skipped };
@@ -90,7 +90,8 @@ impl Engine {
                 writes.push(ViewWrite { path: below, state: entry.state, content: entry.source });
             }
             Ok((writes, report))
-        })?;
+        };
+        let report = self.through_view(&sandbox, Bytes::AsTheyAre, plan, |_| Ok(()))?;
         let data = json!({ "path": path, "entries": report.entries });
         self.update(id, "sandbox.copied_into", data, &mut pend)?;
         Ok(report)

@@ -7,7 +7,7 @@ use crate::lifecycle::pend;
 use crate::problems::OrProblem;
 use crate::review::Bytes;
 use serde_json::{Value, json};
-use skep_types::{Code, EntryState, Problem, RelPath, SandboxId};
+use skep_types::{Code, EntryState, Problem, RelPath, Sandbox, SandboxId};
 use skep_workspace::apply::Source;
 use skep_workspace::{View, ViewWrite};
 
@@ -115,9 +115,8 @@ impl Engine {
         plan: impl FnOnce(&View) -> Result<(Vec<ViewWrite>, T), Problem>,
     ) -> Result<T, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let done = self.through_view(&sandbox, Bytes::AsTheyAre, |sandbox| {
-            plan(&View::open(&self.workspace(sandbox)).or_problem()?)
-        })?;
+        let plan = |sandbox: &Sandbox| plan(&View::open(&self.workspace(sandbox)).or_problem()?);
+        let done = self.through_view(&sandbox, Bytes::AsTheyAre, plan, |_| Ok(()))?;
         self.update(id, "sandbox.files", data, &mut pend)?;
         Ok(done)
     }

@@ -29,6 +29,7 @@ pub(crate) use templates::check_same_project;
 pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 
 use crate::problems::{OrProblem, io_problem};
+use crate::review::Shut;
 use crate::{Engine, layout, lock};
 use serde_json::json;
 use skep_store::StoreError;
@@ -69,6 +70,7 @@ impl Engine {
     /// copy of what it stands on: its mount has the upper, and taking the mount away would take the
     /// processes, `/tmp` and everything else inside along.
     fn state_as_layers(&self, sandbox: Sandbox) -> Result<(Sandbox, Vec<LayerId>), Problem> {
+        self.resume_settling(&sandbox, Shut::Left)?;
         if sandbox.driver == WorkspaceDriver::Copy || self.is_running(&sandbox) {
             let layers = self.while_still(&sandbox, || self.copy_state(&sandbox))?;
             return Ok((sandbox, layers));

@@ -4,6 +4,7 @@ use super::{copy_tree, is_empty};
 use crate::Engine;
 use crate::execs::refuse_frozen;
 use crate::problems::{OrProblem, io_problem};
+use crate::review::Shut;
 use serde_json::json;
 use skep_store::{Snapshot, StoreError};
 use skep_sys::failpoint;
@@ -19,6 +20,7 @@ impl Engine {
             other => other.or_problem()?,
         };
         refuse_frozen(&sandbox)?;
+        self.resume_settling(&sandbox, Shut::Left)?;
         self.at_rest(sandbox, |sandbox| match sandbox.driver {
             WorkspaceDriver::Copy => self.restore_copy(sandbox, &snapshot),
             _ => self.restore_layers(sandbox, &snapshot),

@@ -23,6 +23,9 @@ impl Engine {
         id: &SandboxId,
         request: &ApproveRequest,
     ) -> Result<ApproveReport, Problem> {
+        if request.check.as_ref().is_some_and(String::is_empty) {
+            return Err(Problem::new(Code::Usage, "`check` names no command"));
+        }
         let (report, failure) = self.approve_locked(id, request)?;
         let (Some(failure), Some(approval), Some(CommitRequest { or_undo: true, .. })) =
             (failure, &report.approval, &request.commit)
@@ -69,8 +72,8 @@ impl Engine {
             &apart,
         )
         .or_problem()?;
-        if request.digest.is_some() {
-            self.check_shown(sandbox, &derived, &plan)?;
+        if request.digest.is_some() || request.beside.is_some() {
+            self.check_shown(sandbox, &derived, &plan, request.beside)?;
         }
         let taken = taken(&derived.changes, &plan);
         let covered = |change: &Change| match change.risk {

@@ -91,7 +91,16 @@ impl Engine {
         failpoint::hit("approve.committed")
             .map_err(|error| io_problem("apply", &directory, &error))?;
         match staged.publish() {
-            Ok(applied) => Ok((self.conclude(&approval.id, note, &applied)?, applied)),
+            Ok(applied) => {
+                let touched = skep_workspace::beginning();
+                let approval = self.conclude(&approval.id, note, &applied)?;
+                // What the sandbox makes next in these directories is told from what stood there by
+                // having a later time.
+                if let Ok(touched) = touched {
+                    skep_workspace::wait_past(&touched);
+                }
+                Ok((approval, applied))
+            }
             // Not taken back: the row stays committed, and the next start goes on.
             Err(error @ ApplyError::HalfWay { .. }) => Err(apply_problem(&error)),
             Err(error) => {

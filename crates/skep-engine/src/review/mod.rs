@@ -14,6 +14,7 @@ mod undo;
 
 pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::{Bytes, write_all};
+pub(crate) use settling::Shut;
 
 use crate::api::Look;
 use crate::layout::may_be_there;
@@ -50,7 +51,7 @@ impl Engine {
     /// Runs `look` while nothing inside can write: a change set is a consistent cut.
     ///
     /// The caller holds the sandbox's lock. Whatever happens in `look`, the processes go on
-    /// afterwards (unless they were frozen before).
+    /// afterwards (unless they were frozen before, or what was written for them cannot be settled).
     pub(crate) fn while_still<T>(
         &self,
         sandbox: &Sandbox,
@@ -69,6 +70,10 @@ impl Engine {
         };
         let frozen = provider.freeze(&spec).or_problem().and_then(|()| stands());
         let result = frozen.and_then(|()| look());
+        // Somebody died over a rebase here, or this one failed: what they go on with is settled first.
+        if let Err(problem) = self.resume_settling(sandbox, Shut::Left) {
+            return result.and(Err(problem));
+        }
         let thawed = provider.thaw(&spec).or_problem();
         if thawed.is_ok() {
             let _ = std::fs::remove_file(&mark);
@@ -108,7 +113,8 @@ impl Engine {
         Ok(mark)
     }
 
-    /// Processes that were paused for a look by a command that died go on.
+    /// Processes that were paused for a look by a command that died go on, once it is settled what that
+    /// command wrote.
     pub(crate) fn wake_forgotten(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let mark = self.layout().stilled(&sandbox.id);
         if !may_be_there(&mark) {
@@ -124,6 +130,7 @@ impl Engine {
             .try_exists()
             .map_err(|error| crate::problems::io_problem("look at", &mark, &error))?;
         if stilled && sandbox.state != SandboxState::Frozen && self.is_running(&sandbox) {
+            self.resume_settling(&sandbox, Shut::Left)?;
             self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
         }
         let _ = std::fs::remove_file(&mark);
@@ -133,7 +140,7 @@ impl Engine {
     /// Derives the change set: of one moment, or not at all. Where those inside are stopped by signals
     /// only, whoever went on meanwhile is stopped once more and it is looked again.
     pub(crate) fn derive(&self, sandbox: &Sandbox) -> Result<Derived, Problem> {
-        self.resume_settling(sandbox)?;
+        self.resume_settling(sandbox, Shut::Opened)?;
         let mut looks = 0;
         loop {
             let derived = self.derive_once(sandbox);
@@ -207,6 +214,7 @@ impl Engine {
     }
 
     pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
+        let beside = shown::beside(&derived);
         let Derived { mut changes, kept, .. } = derived;
         let unknown = self.judge(sandbox, &mut changes, &kept)?;
         drop(kept);
@@ -218,6 +226,7 @@ impl Engine {
             sandbox: sandbox.name.clone(),
             base: derived.base_word,
             digest: derived.digest,
+            beside,
             changes,
             conflicts: derived.conflicts,
             drift: derived.drift,

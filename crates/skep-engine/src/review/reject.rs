@@ -2,6 +2,7 @@
 //! mounted view.
 
 use super::approve::check_digest;
+use super::settling::Shut;
 use crate::Engine;
 use crate::api::{RebaseReport, RejectReport};
 use crate::problems::{OrProblem, io_problem};
@@ -10,9 +11,10 @@ use skep_provider::{ProviderError, ViewWrite};
 use skep_store::Rejection;
 use skep_sys::failpoint;
 use skep_types::{
-    ChangeSetDigest, Code, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId,
+    ChangeSetDigest, Code, Conflict, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId,
     SandboxState, Selection,
 };
+use skep_workspace::Settlement;
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use std::fs::File;
@@ -28,7 +30,7 @@ impl Engine {
         reason: Option<&str>,
     ) -> Result<RejectReport, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let (rejected, settlement) = self.through_view(&sandbox, Bytes::AsPlanned, |sandbox| {
+        let plan = |sandbox: &Sandbox| {
             let derived = self.derive(sandbox)?;
             check_digest(digest, sandbox, &derived)?;
             let workspace = self.workspace(sandbox);
@@ -37,8 +39,10 @@ impl Engine {
                 rejected.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
             Ok((rejected.writes, (paths, rejected.settlement)))
-        })?;
-        self.end_settling(&sandbox, &settlement)?;
+        };
+        let settle =
+            |(_, settlement): &(Vec<RelPath>, Settlement)| self.end_settling(&sandbox, settlement);
+        let (rejected, _) = self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
         let rejection = Rejection {
             sandbox: sandbox.id.clone(),
             at: self.now(),
@@ -66,18 +70,20 @@ impl Engine {
     pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
         let _project = self.lock_project(&self.load(id)?.project)?;
         let (sandbox, _lock) = self.lock_sandbox(id)?;
-        let (merged, conflicts, settlement) =
-            self.through_view(&sandbox, Bytes::AsPlanned, |sandbox| {
-                let derived = self.derive(sandbox)?;
-                let mounted = self.is_running(sandbox);
-                let rebased = skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted)
-                    .or_problem()?;
-                let merged: Vec<RelPath> =
-                    rebased.writes.iter().map(|write| write.path.clone()).collect();
-                self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
-                Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
-            })?;
-        self.end_settling(&sandbox, &settlement)?;
+        let plan = |sandbox: &Sandbox| {
+            let derived = self.derive(sandbox)?;
+            let mounted = self.is_running(sandbox);
+            let rebased =
+                skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted).or_problem()?;
+            let merged: Vec<RelPath> =
+                rebased.writes.iter().map(|write| write.path.clone()).collect();
+            self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
+            Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
+        };
+        let settle = |(_, _, settlement): &(Vec<RelPath>, Vec<Conflict>, Settlement)| {
+            self.end_settling(&sandbox, settlement)
+        };
+        let (merged, conflicts, _) = self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
         let event = self.event(
             "sandbox.rebased",
             id,
@@ -89,18 +95,21 @@ impl Engine {
     }
 
     /// Derives and writes while everything inside stands still. A stopped sandbox is started for
-    /// it and stopped again: the view is where writes go, whoever makes them.
+    /// it and stopped again: the view is where writes go, whoever makes them. What belongs to the
+    /// writes is settled before anything goes on.
     pub(crate) fn through_view<T>(
         &self,
         sandbox: &Sandbox,
         bytes: Bytes,
         plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,
+        settle: impl FnOnce(&T) -> Result<(), Problem>,
     ) -> Result<T, Problem> {
         let was_running = self.is_running(sandbox);
         if !was_running {
+            self.resume_settling(sandbox, Shut::Left)?;
             let (writes, value) = plan(sandbox)?;
             if writes.is_empty() {
-                return Ok(value);
+                return settle(&value).map(|()| value);
             }
             let provider = self.provider(&sandbox.provider)?;
             let (sandbox, _) = self.hide_more(sandbox.clone())?;
@@ -115,13 +124,14 @@ impl Engine {
                 self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))
             });
             provider.stop(&sandbox.id, &spec.directory, Some(&started.keeper)).or_problem()?;
-            return written.map(|()| value);
+            return written.and_then(|()| settle(&value)).map(|()| value);
         }
         self.while_still(sandbox, || {
+            self.resume_settling(sandbox, Shut::Left)?;
             let (writes, value) = plan(sandbox)?;
             let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
             self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))?;
-            Ok(value)
+            settle(&value).map(|()| value)
         })
     }
 

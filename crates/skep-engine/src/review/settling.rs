@@ -2,22 +2,33 @@
 //!
 //! A rejection or a rebase brings the user's newer lines into the sandbox. Until their base is settled
 //! they count as the sandbox's own, and would come back when the user takes them back. So what is about
-//! to be written is noted first, durably; whoever looks next after an outage settles what was written.
+//! to be written is noted first, durably; whoever comes next after an outage, and before anything runs
+//! again, settles what was written.
 
 use super::journal::write_durably;
 use crate::Engine;
 use crate::layout::may_be_there;
 use crate::problems::{OrProblem, io_problem};
 use serde::{Deserialize, Serialize};
+use skep_provider::ProviderError;
 use skep_sys::failpoint;
-use skep_types::{EntryState, Problem, RelPath, Sandbox};
-use skep_workspace::{Settlement, View, ViewWrite};
+use skep_types::{Code, EntryState, ExecId, Problem, RelPath, Sandbox};
+use skep_workspace::{DeriveError, Settlement, View, ViewWrite, WorkspaceSpec};
 
 /// What is about to be written, and what counts as the base of it then.
 #[derive(Debug, Serialize, Deserialize)]
 struct Settling {
     written: Vec<(RelPath, EntryState)>,
     settlement: Settlement,
+}
+
+/// Files that the agent shut by their mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// Are read from a user namespace of this process's own, for whoever only looks.
+    Opened,
+    /// Are left shut, for whoever starts something afterwards.
+    Left,
 }
 
 impl Engine {
@@ -59,8 +70,9 @@ impl Engine {
     }
 
     /// Ends what an outage cut short: of each path that has what was to be written, the base is the
-    /// one that belongs to it.
-    pub(super) fn resume_settling(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+    /// one that belongs to it. Whoever lets anything run, or takes the state elsewhere, does this
+    /// before: what is written over cannot be recognised any more. The caller holds the sandbox's lock.
+    pub(crate) fn resume_settling(&self, sandbox: &Sandbox, shut: Shut) -> Result<(), Problem> {
         let file = self.layout().settling(&sandbox.id);
         if !may_be_there(&file) {
             return Ok(());
@@ -71,20 +83,61 @@ impl Engine {
             Err(error) => return Err(io_problem("read", &file, &error)),
         };
         // Put in place whole; what cannot be read was not noted by this version.
-        if let Ok(Settling { written, settlement }) = serde_json::from_slice::<Settling>(&bytes) {
+        if let Ok(noted) = serde_json::from_slice::<Settling>(&bytes) {
+            self.await_writes(sandbox)?;
             let workspace = self.workspace(sandbox);
-            let view = View::open(&workspace).or_problem()?;
-            let mut done = Settlement::default();
-            for path in settlement.paths {
-                let Some((_, state)) = written.iter().find(|(at, _)| *at == path.path) else {
-                    continue;
-                };
-                if view.state(&path.path).or_problem()? == *state {
-                    done.paths.push(path);
+            let done = match written(&workspace, &noted) {
+                Err(DeriveError::Unreadable { .. })
+                    if shut == Shut::Opened
+                        && !rustix::process::geteuid().is_root()
+                        && skep_sys::process::enter_own_user_namespace().is_ok() =>
+                {
+                    written(&workspace, &noted)
                 }
-            }
+                other => other,
+            };
+            let done = done.or_problem().map_err(|problem| {
+                let name = &sandbox.name;
+                problem.hint(format!(
+                    "a rebase or a rejection was cut short; `skep diff {name}` brings it to its end"
+                ))
+            })?;
             skep_workspace::settle(&workspace, &done).or_problem()?;
         }
         std::fs::remove_file(&file).map_err(|error| io_problem("remove", &file, &error))
     }
+
+    /// Whoever died may have sent a write that is not made yet. Those inside make one after the other:
+    /// behind one that does nothing there is none.
+    fn await_writes(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let provider = self.provider(&sandbox.provider)?;
+        if !self.is_running(sandbox) {
+            // One that was started for the writes alone.
+            let directory = self.layout().sandbox(&sandbox.id);
+            return provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem();
+        }
+        let nowhere = format!("{}/settled", ExecId::from_random((self.config.random)()));
+        let path = RelPath::parse(nowhere.as_bytes())
+            .map_err(|error| Problem::from_error(Code::Internal, &error))?;
+        let write = skep_provider::ViewWrite { path, state: EntryState::Absent, content: None };
+        match provider.write_view(&self.run_spec(sandbox), &[write]) {
+            Err(ProviderError::NotRunning(_)) => Ok(()),
+            other => other.or_problem(),
+        }
+    }
+}
+
+/// What was written of what was to be, with its bases.
+fn written(workspace: &WorkspaceSpec, noted: &Settling) -> Result<Settlement, DeriveError> {
+    let view = View::open(workspace)?;
+    let mut done = Settlement::default();
+    for path in &noted.settlement.paths {
+        let state = noted.written.iter().find(|(at, _)| *at == path.path);
+        if let Some((_, state)) = state
+            && view.state(&path.path)? == *state
+        {
+            done.paths.push(path.clone());
+        }
+    }
+    Ok(done)
 }

@@ -46,11 +46,13 @@ fn give_directories(spec: &RunSpec, given: &dyn Fn(u32, u32) -> (u32, u32)) -> i
         Ok(given(stat.st_uid, stat.st_gid))
     };
     let (uid, gid) = owner(&spec.project)?;
-    let mask = (!spec.hidden.is_empty()).then_some("mask");
+    // A copy has no mask: it was made without what is hidden.
+    let hidden = if spec.driver == WorkspaceDriver::Copy { &[][..] } else { &spec.hidden };
+    let mask = (!hidden.is_empty()).then_some("mask");
     for name in ["upper", "work"].into_iter().chain(mask) {
         lchown(spec.directory.join(name), Some(uid), Some(gid))?;
     }
-    for hidden in &spec.hidden {
+    for hidden in hidden {
         for parent in hidden.ancestors().filter(|parent| !parent.is_root()) {
             let (uid, gid) = owner(&spec.project.join(parent.as_path()))?;
             lchown(spec.directory.join("mask").join(parent.as_path()), Some(uid), Some(gid))?;

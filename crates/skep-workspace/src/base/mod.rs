@@ -119,7 +119,7 @@ pub(crate) fn ctime_ns(stat: &Meta) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
-/// How far two stamps of one moment may lie apart.
+/// How far two stamps of one moment may lie apart: less than this, where one clock moves in ticks.
 fn tick_ns() -> i128 {
     let tick = rustix::time::clock_getres(ClockId::RealtimeCoarse);
     i128::from(tick.tv_sec) * 1_000_000_000 + i128::from(tick.tv_nsec)
@@ -213,7 +213,7 @@ impl<'a> Proof<'a> {
                 Stands::Directory { ctime_ns } => ctime_ns,
                 Stands::Other(stat) => ctime_ns(&stat),
             };
-            return Ok(touched_ns + 2 * tick_ns() < made_ns);
+            return Ok(touched_ns + tick_ns() <= made_ns);
         }
         Ok(false)
     }
@@ -287,6 +287,28 @@ mod tests {
         assert!(!after(59_000_000_000, 60_000_000_000, "a"), "set back by a second");
         assert!(after(1, -400_000_000_000, "b"), "another boot");
         assert!(!after(-1, -400_000_000_000, "b"), "another boot with an earlier clock");
+    }
+
+    /// What was made a tick after its directory was last touched was made where nothing stood.
+    #[test]
+    fn a_tick_tells_what_came_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = TreeRoot::open(dir.path()).unwrap();
+        let created = now().unwrap();
+        std::fs::write(dir.path().join("touched"), b"x").unwrap();
+        let held = Held::new(&root);
+        let proof = Proof::new(&held, &created, HashMap::new());
+        let touched = ctime_ns(&held.meta(&RelPath::root()).unwrap().unwrap());
+        let new = RelPath::parse(b"new").unwrap();
+        let before = |made| proof.absent_before(&new, Some(made)).unwrap();
+        assert!(before(touched + tick_ns()));
+        assert!(!before(touched + tick_ns() - 1), "stamps of one tick have no order");
+        assert!(!before(touched));
+        // What comes after this is told apart.
+        wait_past(&beginning().unwrap());
+        std::fs::write(dir.path().join("made"), b"x").unwrap();
+        let made = ctime_ns(&held.meta(&RelPath::parse(b"made").unwrap()).unwrap().unwrap());
+        assert!(before(made));
     }
 
     #[test]

@@ -147,6 +147,8 @@ struct Found<'u> {
     /// Directories that hold something that can be applied.
     filled: HashSet<&'u [u8]>,
     lower: Lower,
+    /// Directories that the user made since, where the sandbox never had one.
+    theirs: HashSet<RelPath>,
     changes: Vec<Change>,
     detail: Detail,
 }
@@ -173,6 +175,7 @@ impl Judge<'_> {
             union,
             filled: filled_directories(union),
             lower: Lower::default(),
+            theirs: HashSet::new(),
             changes: Vec::new(),
             detail: Detail::default(),
         };
@@ -270,7 +273,17 @@ impl Judge<'_> {
         if sandbox == project || self.is_dependency(path, &sandbox)? {
             return Ok(());
         }
-        if sandbox.is_absent() && directory(&project) && found.lower.nonempty.contains(path) {
+        let question = Question {
+            path,
+            project: &project,
+            stat: stat.as_ref(),
+            made_ns: made_ns.filter(|_| project.is_absent()),
+            removed: sandbox.is_absent(),
+        };
+        if sandbox.is_absent() && directory(&project) && self.is_theirs(&question, found)? {
+            found.theirs.insert(path.clone());
+        } else if sandbox.is_absent() && directory(&project) && found.lower.nonempty.contains(path)
+        {
             // Its entries are changes of their own; it goes when the last of them goes.
             found.detail.implied.insert(path.clone(), EntryState::Absent);
             found.detail.removed_directories.insert(path.clone());
@@ -289,13 +302,6 @@ impl Judge<'_> {
             found.detail.implied.insert(path.clone(), sandbox);
             return Ok(());
         }
-        let question = Question {
-            path,
-            project: &project,
-            stat: stat.as_ref(),
-            made_ns: made_ns.filter(|_| project.is_absent()),
-            removed: sandbox.is_absent(),
-        };
         let (base, path) = (self.resolver.base(&question)?, path.clone());
         let mut entry = Entry { path, base, project, sandbox, level, standing: Standing::Clean };
         if entry.base.state.as_ref() == Some(&entry.sandbox) {
@@ -305,6 +311,27 @@ impl Judge<'_> {
         entry.standing = self.standing(&entry)?;
         found.put(entry);
         Ok(())
+    }
+
+    /// Whether a directory of the project that a copy does not have was never there, rather than removed:
+    /// in a copy what came later is not seen either.
+    fn is_theirs(&self, question: &Question<'_>, found: &Found<'_>) -> Result<bool, DeriveError> {
+        if self.spec.driver != WorkspaceDriver::Copy {
+            return Ok(false);
+        }
+        let path = question.path;
+        let above = path.parent().filter(|parent| !parent.is_root());
+        let has_above = above.is_none_or(|parent| {
+            found.detail.directories.contains_key(&parent) || found.theirs.contains(&parent)
+        });
+        // One that came with an approval is nobody's entry; what was approved in it tells.
+        let settled = self.contents.memory.settled.range(path..);
+        let approved = settled
+            .take_while(|(below, _)| below.as_bytes().starts_with(path.as_bytes()))
+            .any(|(below, settled)| below.starts_with(path) && !settled.state.is_absent());
+        Ok(has_above
+            && !approved
+            && self.resolver.base(question)?.state == Some(EntryState::Absent))
     }
 
     /// The permission bits that a new directory may have without anybody being told: none that let
@@ -327,7 +354,8 @@ impl Judge<'_> {
         let parent_gone = entry
             .path
             .parent()
-            .is_some_and(|parent| !parent.is_root() && !directories.contains_key(&parent));
+            .filter(|parent| !parent.is_root() && !directories.contains_key(parent))
+            .is_some_and(|parent| !found.theirs.contains(&parent));
         // That it went was approved: what stands there now is new, and the user's alone.
         let settled = |parent: RelPath| {
             let settled = self.contents.memory.settled.get(&parent);
