@@ -75,6 +75,30 @@ fn heavy_the_same_changes_have_the_same_digest_in_a_guest() {
     });
 }
 
+/// The root filesystem of an image is the guest's; the project, the home and what skep says are as everywhere.
+#[test]
+fn heavy_a_guest_sees_the_system_of_its_image() {
+    use crate::providers::images;
+    for_both(|lab| {
+        images::import(lab, &images::tree(lab, "small"), "small:1");
+        lab.write("file", "one\n");
+        lab.write(".env", "SECRET=1\n");
+        create_with(lab, "s", &["--image", "small:1"]);
+        let script = "cat /etc/only-here /etc/resolv.conf; ls -a; ls / /usr; echo two >> file; \
+            touch /etc/x || echo shut; touch /tmp/a /var/tmp/a $HOME/a && cat file";
+        let ran = lab.exec_script("s", script).within(60).run();
+        let said = ran.text();
+        let says = ["in the image", "no network", ".\n..\nfile\n", "shut\none\ntwo"];
+        assert!(says.iter().all(|word| said.contains(word)), "{said} {}", ran.errors());
+        for word in ["SECRET", ".env", ".skep", "usr\n"] {
+            assert!(!said.contains(word), "{word} in {said}");
+        }
+        images::image(lab, &["rm", "small:1"]).run().exits(4).says("in use");
+        lab.skep(["run", "--name", "t", "--", "sh", "-c", "echo two >> file"]).run().ok();
+        assert_eq!(lab.diff("s")["digest"], lab.diff("t")["digest"]);
+    });
+}
+
 #[test]
 fn heavy_execs_in_a_guest_end_as_elsewhere() {
     for_both(|lab| {

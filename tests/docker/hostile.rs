@@ -30,7 +30,7 @@ fn image(lab: &Lab, engine: &Docker, name: &str, says: &[&str], change: impl Fn(
 }
 
 /// A library that leaves a trace wherever it is loaded.
-fn plant_library(tree: &Path) {
+pub(crate) fn plant_library(tree: &Path) {
     let source = tree.join("evil.c");
     let text = "#include <fcntl.h>\n__attribute__((constructor)) static void f(void) \
         { open(\"/tmp/loaded\", O_CREAT | O_WRONLY, 0644); }\n";

@@ -14,10 +14,17 @@ fn with_engine(test: impl Fn(&Lab, &Docker)) {
 fn names(lab: &Lab) -> Vec<String> {
     let listed: Value = lab.skep(["image", "ls", "--json"]).run().ok().json();
     let images = listed.as_array().unwrap().iter();
-    images
+    let in_engine = images.filter(|image| image["place"] == "docker");
+    in_engine
         .flat_map(|image| image["tags"].as_array().unwrap().clone())
         .map(|tag| tag.as_str().unwrap().to_owned())
         .collect()
+}
+
+fn own_names(lab: &Lab) -> Vec<String> {
+    let listed: Value = lab.skep(["image", "ls", "--json"]).run().ok().json();
+    let own = listed.as_array().unwrap().iter().filter(|image| image["place"] == "skep");
+    own.map(|image| image["tags"][0].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -30,13 +37,13 @@ fn directories_and_archives_become_images_and_go_again() {
         let tree = tree.display().to_string();
         let id = lab.skep(["image", "import", &tree, "small:1"]).run().ok().text();
         assert_eq!(engine.ask(&["images", "--quiet", "--no-trunc", "small:1"]), id.trim());
-        assert_eq!(names(lab), ["small:1"]);
+        assert_eq!((names(lab), own_names(lab)), (vec!["small:1".into()], vec!["small:1".into()]));
         // Here already: nothing is fetched.
         assert_eq!(lab.skep(["image", "pull", "small:1"]).run().ok().text(), id);
         let saved = engine.place().join("saved.tar").display().to_string();
         engine.ask(&["save", "--output", &saved, "small:1"]);
         lab.skep(["image", "rm", "small:1"]).run().ok();
-        assert_eq!(names(lab), Vec::<String>::new());
+        assert_eq!((names(lab), own_names(lab)), (vec![], vec![]));
         lab.skep(["image", "rm", "small:1"]).run().exits(3);
         // Saved images bring their names; giving one is refused.
         lab.skep(["image", "import", &saved, "other:1"]).run().exits(2);
@@ -47,6 +54,30 @@ fn directories_and_archives_become_images_and_go_again() {
         assert!(Command::new("tar").args(tar).status().unwrap().success());
         lab.skep(["image", "import", &plain, "packed"]).run().ok();
         assert_eq!(names(lab), ["packed:latest", "small:1"]);
+    });
+}
+
+/// What one place has, a sandbox of the other gets; and removing removes both.
+#[test]
+fn images_pass_from_the_engine_to_runtimes_and_back() {
+    super::for_both(|lab, engine| {
+        let tree = crate::providers::images::tree(lab, "small").display().to_string();
+        let here = |words: &[&str]| lab.skep(["image"]).args(words).run();
+        let script = ["--", "cat", "/etc/only-here"];
+        let shown = |provider: &str| {
+            let line = ["run", "--provider", provider, "--image", "small:1"];
+            assert_eq!(lab.skep(line).args(script).run().ok().text(), "in the image", "{provider}");
+        };
+        here(&["import", &tree, "small:1", "--place", "docker"]).ok();
+        assert!(names(lab).contains(&"small:1".into()) && own_names(lab).is_empty());
+        shown("oci:runc");
+        assert_eq!(own_names(lab), ["small:1"]);
+        engine.ask(&["rmi", "--force", "small:1"]);
+        shown("docker");
+        assert_eq!(names(lab).iter().filter(|name| *name == "small:1").count(), 1);
+        here(&["rm", "small:1"]).ok();
+        assert!(own_names(lab).is_empty() && !names(lab).contains(&"small:1".into()));
+        engine.assert_empty();
     });
 }
 

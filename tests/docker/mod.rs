@@ -8,6 +8,8 @@ mod network;
 mod refusals;
 mod work;
 
+pub(crate) use hostile::plant_library;
+
 use crate::harness::{Call, Docker, Lab, Who, skip};
 
 /// Runs a test as root and as an ordinary user who may use the engine's socket, and audits the lab

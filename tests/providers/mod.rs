@@ -4,6 +4,7 @@
 pub(crate) mod attacks;
 mod choice;
 mod ends;
+pub(crate) mod images;
 mod network;
 mod same_review;
 

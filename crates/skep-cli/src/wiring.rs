@@ -163,7 +163,7 @@ fn providers(
     Ok(vec![
         Box::new(Kept::new(namespace).force_driver(driver)),
         Box::new(Kept::new(Bubblewrap::new(this_program)).force_driver(driver)),
-        Box::new(Kept::new(Oci::new(this_program)).force_driver(driver)),
+        Box::new(Kept::new(Oci::new(layout.root().to_owned(), this_program)).force_driver(driver)),
         Box::new(Kept::new(microvm).force_driver(driver)),
         Box::new(Kept::new(docker).force_driver(driver)),
         Box::new(Kept::new(Subprocess).force_driver(driver)),

@@ -110,7 +110,7 @@ impl Desk {
         let message = format!("no provider satisfies the policy here: {}", refusals.join("; "));
         Err(Problem::new(Code::ProviderUnavailable, message).hint(remedy.unwrap_or_else(|| {
             match policy.image {
-                Some(_) => "an image needs a provider that is named: `--provider docker`".into(),
+                Some(_) => "an image needs a provider that is named: `--provider oci:runc`, `docker` or `microvm`".into(),
                 None => "see `skep providers`; a weaker one is never taken by itself".into(),
             }
         })))

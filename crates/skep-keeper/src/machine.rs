@@ -16,6 +16,7 @@ use skep_confine::cgroup::GroupLimits;
 use skep_knock::Question;
 use skep_machine::boot::{Machine, MachineFiles};
 use skep_machine::qemu::Place;
+use skep_machine::share::SharedImage;
 use skep_machine::wire::{Network, NotStarted, Order, Outcome};
 use skep_machine::{Accelerator, MachineError, MachineSpec, boot, relay};
 use skep_provider::RunSpec;
@@ -72,6 +73,8 @@ pub struct Inside<'a> {
     pub run: &'a RunSpec,
     /// Who it is.
     pub map: IdMap,
+    /// The image whose system the guest sees, if it is not the view's.
+    pub image: Option<SharedImage>,
     /// Its fences.
     pub confinement: &'a Confinement,
     /// Where its connections are led to, if it may have any.
@@ -106,6 +109,7 @@ impl InsideMachine {
             name: &inside.run.name,
             project: &inside.run.project,
             network: network.is_some(),
+            image: inside.image.as_ref(),
         };
         let machine = boot::boot(spec, files, &place, &nonce, &fence)?;
         report.on(

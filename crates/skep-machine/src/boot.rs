@@ -9,11 +9,11 @@
 
 use crate::qemu::Place;
 use crate::switchboard::{self, Announcement, Answer, Instruction};
-use crate::{Accelerator, At, MachineError, MachineSpec, guest, qemu, wire};
+use crate::{Accelerator, At, MachineError, MachineSpec, guest, qemu, share, wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 use skep_sys::process::{Child, Namespaces, clone_with, exit_now};
 use skep_sys::program::Program;
@@ -105,8 +105,8 @@ pub fn boot(
 ) -> Result<Machine, MachineError> {
     let nonce_file = Path::new("/").join(guest::NONCE);
     std::fs::write(&nonce_file, nonce).at(|| "put the nonce into the view".into())?;
-    let (listener, connection) = share_sockets().at(|| "make the share's socket".into())?;
-    let share = start_share(machine, files, &listener)?;
+    let (listener, connection) = share::sockets().at(|| "make the share's socket".into())?;
+    let daemon = start_share(machine, files, place, &listener)?;
     drop(listener);
     let (ours, theirs) = socket_pair(SocketType::STREAM).at(|| "make the serial line".into())?;
     let qemu = start_qemu(machine, files, place, &theirs, &connection, fence)?;
@@ -120,11 +120,11 @@ pub fn boot(
         Err(_) => 1,
     })
     .at(|| "start the switchboard".into())?;
-    let parts = [(&qemu, "QEMU has ended"), (&share, "the share daemon has ended")];
+    let parts = [(&qemu, "QEMU has ended"), (&daemon, "the share daemon has ended")];
     let ready = first_words(machine, files, &control, parts, nonce);
     let _ = std::fs::remove_file(&nonce_file);
     let machine =
-        Machine { control, qemu, parts: vec![share, board], number: Cell::new(0), ready: ready? };
+        Machine { control, qemu, parts: vec![daemon, board], number: Cell::new(0), ready: ready? };
     Ok(machine)
 }
 
@@ -212,75 +212,20 @@ fn reopen(fd: &OwnedFd) -> OwnedFd {
     }
 }
 
-/// A socket with a name that only this network namespace knows, and a connection to it.
-fn share_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
-    let socket = || {
-        let flags = SocketFlags::CLOEXEC;
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-    };
-    let listener = socket()?;
-    rustix::net::bind(&listener, &SocketAddrUnix::new_unnamed())?;
-    rustix::net::listen(&listener, 1)?;
-    let name = SocketAddrUnix::try_from(rustix::net::getsockname(&listener)?)?;
-    let connection = socket()?;
-    rustix::net::connect(&connection, &name)?;
-    Ok((listener, connection))
-}
-
 fn start_share(
     machine: &MachineSpec,
     files: &MachineFiles,
+    place: &Place<'_>,
     listener: &OwnedFd,
 ) -> Result<Child, MachineError> {
     let prepare = || {
-        shut_out_the_hosts_kernel()?;
-        keep_groups()
+        share::make_tree(place.image)?;
+        share::keep_groups()
     };
     let arguments = qemu::share_arguments();
     let daemon =
         Start { program: &machine.share_daemon, own: Namespaces::MOUNT, prepare: &prepare };
     daemon.with(&arguments, files, &[listener])
-}
-
-/// Makes the tree that is shared, in the mount namespace of the share daemon alone. Whoever is root in
-/// the guest asks the daemon for any path, and `/proc` would hand out the memory of the daemon itself.
-fn shut_out_the_hosts_kernel() -> io::Result<()> {
-    use rustix::mount::{
-        MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change,
-    };
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    mount_bind_recursive("/", qemu::SHARED_TREE)?;
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    for name in qemu::OWN_OF_THE_GUEST {
-        let place = Path::new(qemu::SHARED_TREE).join(name);
-        match mount("none", &place, "tmpfs", flags, Some(c"mode=555,size=4k")) {
-            Ok(()) => {}
-            // A view without it.
-            Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-/// The share daemon gives up supplementary groups and ends if it cannot; in a user namespace of one
-/// id nobody can. It is told that it could: the groups are the caller's own, and every other provider
-/// leaves them to the processes inside too.
-fn keep_groups() -> io::Result<()> {
-    use skep_sys::seccomp::Instruction;
-    const LOAD_NUMBER: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    if rustix::process::getgroups()?.is_empty() {
-        return Ok(());
-    }
-    let step = |code, jump_false, value| Instruction { code, jump_true: 0, jump_false, value };
-    skep_sys::seccomp::set_mode_filter(&[
-        step(LOAD_NUMBER, 0, 0),
-        step(JUMP_IF_EQUAL, 1, libc::SYS_setgroups as u32),
-        step(RETURN, 0, libc::SECCOMP_RET_ERRNO),
-        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
-    ])
 }
 
 /// Makes the powers of init, which reach no further than its user namespace, those of the share

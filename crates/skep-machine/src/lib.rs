@@ -15,7 +15,8 @@
 //!
 //! - [`kernel`] finds a kernel and the few modules it needs; [`initramfs`] packs them with this
 //!   very program, which is the guest's init ([`guest`]).
-//! - [`qemu`] says how the two programs are started: pure, and tested as data.
+//! - [`qemu`] says how the two programs are started: pure, and tested as data. [`share`] is what the guest
+//!   sees: the view, or an image with parts of it.
 //! - [`wire`] is what travels over the one serial line; [`switchboard`] passes it on, a line per
 //!   exec; [`relay`] is what an exec is on the host's side: a process with the exec's standard
 //!   descriptors, so that output logs, terminals, limits in time and ends work as they do without
@@ -45,6 +46,7 @@ pub mod kernel;
 pub mod outlets;
 pub mod qemu;
 pub mod relay;
+pub mod share;
 pub mod switchboard;
 pub mod wire;
 

@@ -1,6 +1,7 @@
 //! How the share daemon and QEMU are started, as data.
 
 use crate::initramfs::INIT;
+use crate::share::SharedImage;
 use crate::{Accelerator, MachineSpec};
 use skep_types::SandboxName;
 use std::ffi::OsString;
@@ -52,6 +53,8 @@ pub struct Place<'a> {
     pub name: &'a SandboxName,
     /// The project's path.
     pub project: &'a Path,
+    /// The image whose system it sees, if it is not the view's.
+    pub image: Option<&'a SharedImage>,
     /// Whether the guest will be given a network.
     pub network: bool,
 }
@@ -137,6 +140,7 @@ mod tests {
             share_daemon: "/usr/lib/qemu/virtiofsd".into(),
             kernel: "/boot/vmlinuz".into(),
             initramfs: "/state/images/initramfs/a.cpio".into(),
+            image: None,
             accelerator: Accelerator::Emulation,
             memory_mib: 512,
             processors: 2,
@@ -149,7 +153,7 @@ mod tests {
     }
 
     fn place<'a>(name: &'a SandboxName, project: &'a str) -> Place<'a> {
-        Place { name, project: Path::new(project), network: false }
+        Place { name, project: Path::new(project), image: None, network: false }
     }
 
     #[test]

@@ -337,26 +337,14 @@ pub fn plain_program(skep: &Path) -> (Vec<String>, Vec<(PathBuf, String)>) {
     (vec![INIT_PROGRAM.to_owned()], vec![(skep.to_owned(), INIT_PROGRAM.to_owned())])
 }
 
-/// Where an image has the libraries that init brings along.
-const LIBRARIES: &str = "/run/.skep-lib";
-
-/// How init is executed where nothing of the host's is: by its own loader, the first of
-/// `libraries`, with its own libraries. A static program needs none.
+/// How it is executed where nothing of the host's is.
 pub fn brought_program(
     skep: &Path,
     libraries: &[PathBuf],
 ) -> (Vec<String>, Vec<(PathBuf, String)>) {
-    let (mut program, mut files) = plain_program(skep);
-    let inside = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        format!("{LIBRARIES}/{name}")
-    };
-    if let Some(loader) = libraries.first() {
-        program.splice(0..0, [inside(loader), "--library-path".to_owned(), LIBRARIES.to_owned()]);
-    }
-    // Links are followed: the engine would mount where they lead to, under that name.
-    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-    files.extend(libraries.iter().map(|library| (real(library), inside(library))));
+    let (program, libraries) = skep_keeper::vessel::brought_program(libraries);
+    let (_, mut files) = plain_program(skep);
+    files.extend(libraries);
     (program, files)
 }
 

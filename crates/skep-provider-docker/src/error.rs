@@ -136,6 +136,15 @@ impl DockerError {
     }
 }
 
+impl From<skep_images::ImageError> for DockerError {
+    fn from(error: skep_images::ImageError) -> Self {
+        match error {
+            skep_images::ImageError::Io { operation, source } => Self::Io { operation, source },
+            other => Self::Invalid(skep_types::chain(&other)),
+        }
+    }
+}
+
 impl From<DockerError> for ProviderError {
     fn from(error: DockerError) -> Self {
         match error {

@@ -1,7 +1,9 @@
 //! The engine's images: what there is, fetching, importing without a network, removing.
 
+use crate::attendant;
 use crate::engine::Engine;
 use crate::error::{Asked, At, DockerError, said, status};
+use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
     CreateImageOptionsBuilder, ImportImageOptionsBuilder, ListImagesOptionsBuilder,
     RemoveImageOptionsBuilder,
@@ -62,7 +64,7 @@ impl Engine {
 
     /// The image of this name, digest or id, if it is here.
     pub fn image(&self, reference: &str) -> Result<Option<Image>, DockerError> {
-        check_reference(reference)?;
+        skep_images::check(reference)?;
         match self.wait(self.docker.inspect_image(reference)) {
             Ok(image) => Ok(Some(Image {
                 id: image.id.unwrap_or_default(),
@@ -77,7 +79,7 @@ impl Engine {
 
     /// What the image of this name, digest or id says about its containers, if it is here.
     pub(crate) fn settings(&self, reference: &str) -> Result<Option<Settings>, DockerError> {
-        check_reference(reference)?;
+        skep_images::check(reference)?;
         let image = match self.wait(self.docker.inspect_image(reference)) {
             Ok(image) => image,
             Err(error) if status(&error) == Some(404) => return Ok(None),
@@ -135,10 +137,11 @@ impl Engine {
         says: Vec<String>,
     ) -> Result<Image, DockerError> {
         let options = CreateImageOptionsBuilder::default().from_src("-").changes(says);
-        let (name, tag) = split_tag(reference)?;
+        let (name, tag) = skep_images::whole(reference)?;
         let options = options.repo(name).tag(tag).build();
-        let file = archive_of(source)?;
-        if holds_images(&file)? {
+        let file = skep_images::archive_of(source)?;
+        let read = || format!("read `{}`", source.display());
+        if skep_images::holds_images(&file).at(read)? {
             return Err(DockerError::Invalid(format!(
                 "`{}` holds images with names of their own, not a root filesystem: leave out `{reference}`",
                 source.display()
@@ -172,7 +175,7 @@ impl Engine {
 
     /// Makes an image of a small root filesystem that is already in memory.
     pub(crate) fn import_bytes(&self, tar: Vec<u8>, reference: &str) -> Result<(), DockerError> {
-        let (name, tag) = split_tag(reference)?;
+        let (name, tag) = skep_images::whole(reference)?;
         let options = CreateImageOptionsBuilder::default().from_src("-").repo(name).tag(tag);
         let body = body_full(Bytes::from(tar));
         let answers = self.docker.create_image(Some(options.build()), Some(body), None);
@@ -180,9 +183,35 @@ impl Engine {
             .map_err(|reason| refused(format!("import the image `{reference}`"), reason))
     }
 
+    /// Writes the files of an image into an archive: those that a container made of it would have. None
+    /// is started.
+    pub fn export(&self, reference: &str, archive: &mut File) -> Result<(), DockerError> {
+        use std::io::Write;
+        skep_images::check(reference)?;
+        let step = || format!("take the files of the image `{reference}`");
+        let body = ContainerCreateBody {
+            image: Some(reference.to_owned()),
+            // Some images name no command, and a container must have one.
+            cmd: Some(vec!["-".into()]),
+            network_disabled: Some(true),
+            ..ContainerCreateBody::default()
+        };
+        let options = None::<bollard::query_parameters::CreateContainerOptions>;
+        let made = self.wait(self.docker.create_container(options, body)).asked(step)?;
+        let mut written = Ok(());
+        let sent = self.hear(self.docker.export_container(&made.id), |bytes| {
+            if written.is_ok() {
+                written = archive.write_all(&bytes);
+            }
+        });
+        self.wait(attendant::remove(&self.docker, &made.id, None))?;
+        written.at(step)?;
+        sent.map_err(|reason| refused(step(), reason))
+    }
+
     /// Removes a name, and the image with its last one.
     pub fn remove_image(&self, reference: &str) -> Result<(), DockerError> {
-        check_reference(reference)?;
+        skep_images::check(reference)?;
         let options = RemoveImageOptionsBuilder::default().build();
         match self.wait(self.docker.remove_image(reference, Some(options), None)) {
             Ok(_) => Ok(()),
@@ -220,85 +249,6 @@ fn has_tag(reference: &str) -> bool {
     name.contains(':') || name.contains('@')
 }
 
-/// Name and tag, for an image that is to be made: a digest cannot be chosen.
-fn split_tag(reference: &str) -> Result<(&str, &str), DockerError> {
-    let start = reference.rfind('/').map_or(0, |slash| slash + 1);
-    let (name, tag) = match reference[start..].find(':') {
-        Some(colon) => (&reference[..start + colon], &reference[start + colon + 1..]),
-        None => (reference, "latest"),
-    };
-    if reference.contains('@') || name.is_empty() || tag.is_empty() {
-        return Err(DockerError::Invalid(format!(
-            "`{reference}` is no name for an image: it looks like `NAME` or `NAME:TAG`"
-        )));
-    }
-    Ok((name, tag))
-}
-
-/// Longest name of an image, as registries have it, with a digest.
-const MAX_REFERENCE: usize = 512;
-
-/// Refuses what is no name, digest or id of an image. The client writes it into the path of its
-/// request as it is: `../containers/x` would be a container, and what follows a `?` an option.
-fn check_reference(reference: &str) -> Result<(), DockerError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:@-".contains(&byte);
-    let segment = |segment: &str| !["", ".", ".."].contains(&segment);
-    if reference.len() <= MAX_REFERENCE
-        && reference.bytes().all(plain)
-        && reference.split('/').all(segment)
-    {
-        return Ok(());
-    }
-    Err(DockerError::Invalid(format!(
-        "`{reference}` is no image: it looks like `NAME:TAG`, `NAME@sha256:…` or an id"
-    )))
-}
-
-/// The archive, or one made of a directory: as it stands, owners and links included.
-fn archive_of(source: &Path) -> Result<File, DockerError> {
-    use std::io::Seek;
-    let step = || format!("read `{}`", source.display());
-    if !source.is_dir() {
-        return File::open(source).at(step);
-    }
-    let file = tempfile_in_memory().at(|| "make room for an archive".into())?;
-    let mut builder = tar::Builder::new(io::BufWriter::new(file));
-    builder.follow_symlinks(false);
-    builder.append_dir_all(".", source).at(step)?;
-    let mut file = builder
-        .into_inner()
-        .and_then(|writer| writer.into_inner().map_err(io::IntoInnerError::into_error))
-        .at(step)?;
-    file.rewind().at(step)?;
-    Ok(file)
-}
-
-/// A file without a name, gone when it is closed.
-fn tempfile_in_memory() -> io::Result<File> {
-    let flags =
-        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    Ok(File::from(rustix::fs::open("/var/tmp", flags, mode)?))
-}
-
-/// Whether a plain archive is one that holds images rather than files. The file stands where it
-/// stood before. Of a compressed one nothing is known.
-fn holds_images(file: &File) -> Result<bool, DockerError> {
-    use std::io::Seek;
-    let step = || "read the archive".to_owned();
-    let mut reader = file;
-    let mut names = tar::Archive::new(reader);
-    let found = names.entries_with_seek().ok().is_some_and(|entries| {
-        entries.take_while(Result::is_ok).flatten().any(|entry| {
-            let path = entry.path_bytes();
-            let name = path.strip_prefix(b"./").unwrap_or(&path);
-            name == b"manifest.json" || name == b"oci-layout"
-        })
-    });
-    reader.rewind().at(step)?;
-    Ok(found)
-}
-
 /// A file, piece by piece. Reading blocks, and nothing else is going on.
 fn chunks(file: File) -> impl Stream<Item = Result<Bytes, io::Error>> + Send + 'static {
     futures_util::stream::unfold(Some(file), |file| async move {
@@ -320,36 +270,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_one_object_of_one_kind() {
-        for good in ["debian", "host:5000/a/b_c.d-e:12", "a@sha256:0f", "sha256:0f", "0f3a"] {
-            check_reference(good).unwrap();
-        }
-        let long = "a".repeat(MAX_REFERENCE + 1);
-        for bad in [
-            "", "..", "../x", "a/../x", "a//b", "/a", "a/", "a?x", "a#x", "a%2f", "a b", "ä", &long,
-        ] {
-            assert!(check_reference(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_port_is_no_tag() {
         assert!(!has_tag("debian"));
         assert!(!has_tag("host:5000/debian"));
         assert!(has_tag("host:5000/debian:12"));
         assert!(has_tag("debian@sha256:0"));
-        assert_eq!(split_tag("host:5000/debian").unwrap(), ("host:5000/debian", "latest"));
-        assert_eq!(split_tag("debian:12").unwrap(), ("debian", "12"));
-        assert!(split_tag("debian@sha256:0").is_err() && split_tag(":12").is_err());
-    }
-
-    #[test]
-    fn an_archive_of_images_is_told_from_a_root_filesystem() {
-        let place = tempfile::tempdir().unwrap();
-        std::fs::write(place.path().join("file"), "x").unwrap();
-        std::os::unix::fs::symlink("nowhere", place.path().join("link")).unwrap();
-        assert!(!holds_images(&archive_of(place.path()).unwrap()).unwrap());
-        std::fs::write(place.path().join("manifest.json"), "[]").unwrap();
-        assert!(holds_images(&archive_of(place.path()).unwrap()).unwrap());
     }
 }

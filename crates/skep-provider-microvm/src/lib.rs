@@ -29,7 +29,8 @@
 mod accelerator;
 
 use accelerator::Known;
-use skep_keeper::kept::{Kind, probe_namespaces};
+use skep_images::Images;
+use skep_keeper::kept::{Kind, find_image, probe_namespaces};
 use skep_keeper::vessel::Vessel;
 use skep_machine::kernel::{self, Kernel};
 use skep_machine::{MachineError, MachineSpec, initramfs};
@@ -69,6 +70,7 @@ const SHARE_DAEMON: &[&str] = &["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiof
 /// Runs the commands of a sandbox in a guest.
 pub struct Microvm {
     images: PathBuf,
+    store: Images,
     surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
 }
 
@@ -87,7 +89,7 @@ impl Microvm {
         state_dir: PathBuf,
         surroundings: Box<dyn Fn() -> Surroundings + Send + Sync>,
     ) -> Self {
-        Self { images: state_dir.join("images"), surroundings }
+        Self { images: state_dir.join("images"), store: Images::new(&state_dir), surroundings }
     }
 
     /// Where a kernel is looked for: ours first, then the host's own.
@@ -109,6 +111,8 @@ impl Microvm {
     fn machine(&self, spec: &RunSpec) -> Result<MachineSpec, ProviderError> {
         let parts = self.parts().map_err(missing)?;
         let accelerator = accelerator::choose(&self.images, &parts).map_err(missing)?;
+        let image = spec.policy.image.as_deref();
+        let image = image.map(|name| find_image(&self.store, name)).transpose()?;
         let limits = &spec.policy.limits;
         let wanted = limits.memory.map_or(DEFAULT_MEMORY, |memory| memory.0 >> 20);
         let memory_mib = match spec.asked.contains(&Layer::Memory) {
@@ -128,6 +132,7 @@ impl Microvm {
             share_daemon: parts.share_daemon,
             kernel: parts.kernel.image,
             initramfs: parts.initramfs,
+            image,
             accelerator,
             memory_mib,
             processors: processors.min(available),
@@ -193,7 +198,7 @@ impl Kind for Microvm {
             layers,
             networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
-            images: false,
+            images: true,
             unprivileged: true,
             selection: Selection::WhenRequired,
         }

@@ -10,7 +10,7 @@ use oci_spec::runtime::{
     Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
     Mount, MountBuilder, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
-use skep_keeper::vessel::{INIT_COMMAND, INIT_PROGRAM, ROOT};
+use skep_keeper::vessel::{INIT_COMMAND, ROOT};
 use skep_provider::RunSpec;
 use std::collections::HashSet;
 
@@ -35,15 +35,16 @@ const MASKED: &[&str] = &[
 ];
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
 
-/// The bundle's only file, as bytes.
-pub fn config(spec: &RunSpec, flavour: Flavour) -> Result<Vec<u8>, OciSpecError> {
+/// The bundle's only file, as bytes. `init` is how the program is executed that is init, its arguments
+/// excluded.
+pub fn config(spec: &RunSpec, flavour: Flavour, init: &[String]) -> Result<Vec<u8>, OciSpecError> {
     let ids = if rustix::process::geteuid().is_root() { Ids::Range } else { Ids::Own };
-    Ok(serde_json::to_vec(&make(spec, flavour, ids)?)?)
+    Ok(serde_json::to_vec(&make(spec, flavour, ids, init)?)?)
 }
 
 /// The container's process is the root of the user namespace around the runtime, because runtimes
 /// insist on one. That is an unprivileged id outside, and init then takes on the caller's.
-fn make(spec: &RunSpec, flavour: Flavour, ids: Ids) -> Result<Spec, OciSpecError> {
+fn make(spec: &RunSpec, flavour: Flavour, ids: Ids, init: &[String]) -> Result<Spec, OciSpecError> {
     let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,
@@ -67,7 +68,7 @@ fn make(spec: &RunSpec, flavour: Flavour, ids: Ids) -> Result<Spec, OciSpecError
         .hostname(spec.name.as_str())
         .root(RootBuilder::default().path(ROOT).readonly(readonly).build()?)
         .mounts(mounts(flavour)?)
-        .process(process(ids)?)
+        .process(process(ids, init)?)
         .linux(linux.build()?)
         .build()
 }
@@ -82,7 +83,7 @@ enum Ids {
     Own,
 }
 
-fn process(ids: Ids) -> Result<oci_spec::runtime::Process, OciSpecError> {
+fn process(ids: Ids, init: &[String]) -> Result<oci_spec::runtime::Process, OciSpecError> {
     let none = HashSet::new;
     let kept: HashSet<Capability> = match ids {
         Ids::Range => none(),
@@ -98,7 +99,7 @@ fn process(ids: Ids) -> Result<oci_spec::runtime::Process, OciSpecError> {
     ProcessBuilder::default()
         .terminal(false)
         .user(UserBuilder::default().uid(0_u32).gid(0_u32).build()?)
-        .args(vec![INIT_PROGRAM.to_owned(), INIT_COMMAND.to_owned()])
+        .args(init.iter().cloned().chain([INIT_COMMAND.to_owned()]).collect::<Vec<_>>())
         .env(Vec::<String>::new())
         .cwd("/")
         .capabilities(capabilities)
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_container_has_no_capabilities_and_cannot_gain_any() {
-        let made = make(&spec(), Flavour::Plain, Ids::Range).unwrap();
+        let made = make(&spec(), Flavour::Plain, Ids::Range, &["/init".into()]).unwrap();
         let process = made.process().as_ref().unwrap();
         assert_eq!(process.no_new_privileges(), Some(true));
         let capabilities = process.capabilities().as_ref().unwrap();
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_network_is_the_one_around_the_runtime() {
-        let made = make(&spec(), Flavour::Plain, Ids::Range).unwrap();
+        let made = make(&spec(), Flavour::Plain, Ids::Range, &["/init".into()]).unwrap();
         let kinds: Vec<_> = made
             .linux()
             .as_ref()

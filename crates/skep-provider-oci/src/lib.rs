@@ -14,19 +14,23 @@
 //! ```no_run
 //! use skep_keeper::kept::Kept;
 //! use skep_provider::Provider;
-//! let provider = Kept::new(skep_provider_oci::Oci::new(|| "/usr/bin/skep".into()));
+//! let provider = Kept::new(skep_provider_oci::Oci::new("/state".into(), || "/usr/bin/skep".into()));
 //! assert!(provider.serves("oci:runsc"));
 //! ```
 //!
-//! What is deliberately not here: images (the `docker` provider has them), and the runtime's own
-//! `exec`, whose semantics differ from runtime to runtime.
+//! Images are skep's own ([`skep_images`]): unpacked in the state directory, and shown read-only in place
+//! of the host's system.
+//!
+//! What is deliberately not here: the runtime's own `exec`, whose semantics differ from runtime to
+//! runtime.
 
 mod bundle;
 mod runtime;
 
 use runtime::{Flavour, Found};
+use skep_images::Images;
 use skep_keeper::kept::{Kind, probe_namespaces};
-use skep_keeper::vessel::{Runtime, Tasks, Vessel};
+use skep_keeper::vessel::{INIT_PROGRAM, Runtime, Tasks, Vessel, brought_program};
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_types::{Layer, NetworkMode};
@@ -36,14 +40,40 @@ use std::path::PathBuf;
 /// Runs sandboxes in containers of an OCI runtime.
 #[derive(Debug)]
 pub struct Oci {
+    images: Images,
     skep: fn() -> PathBuf,
 }
 
 impl Oci {
-    /// `skep` tells the program that has the hidden command `__init`: this one.
-    pub fn new(skep: fn() -> PathBuf) -> Self {
-        Self { skep }
+    /// For sandboxes whose state lies in `state_dir`. `skep` tells the program that has the hidden
+    /// command `__init`: this one.
+    pub fn new(state_dir: PathBuf, skep: fn() -> PathBuf) -> Self {
+        Self { images: Images::new(&state_dir), skep }
     }
+
+    /// The image that a sandbox shows, by what its name means now; and how init is executed on it.
+    fn system(&self, spec: &RunSpec) -> Result<System, ProviderError> {
+        let Some(reference) = &spec.policy.image else {
+            let init = vec![INIT_PROGRAM.to_owned()];
+            return Ok(System { init, brought: Vec::new(), image: None });
+        };
+        let image = skep_keeper::kept::find_image(&self.images, reference)?;
+        let libraries = skep_machine::initramfs::libraries(&(self.skep)()).map_err(|error| {
+            ProviderError::Invalid(format!(
+                "cannot bring skep along: {}",
+                skep_types::chain(&error)
+            ))
+        })?;
+        let (init, brought) = brought_program(&libraries);
+        Ok(System { init, brought, image: Some(image) })
+    }
+}
+
+/// Whose system a container shows, and how init is executed on it.
+struct System {
+    init: Vec<String>,
+    brought: Vec<(PathBuf, String)>,
+    image: Option<PathBuf>,
 }
 
 impl Kind for Oci {
@@ -72,7 +102,7 @@ impl Kind for Oci {
             layers,
             networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
-            images: false,
+            images: true,
             unprivileged: true,
             selection: if foreign { Selection::WhenRequired } else { Selection::Named },
         }
@@ -99,7 +129,8 @@ impl Kind for Oci {
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
         let found = runtime::find(&spec.provider)?;
         runtime::refuse_cgroups(&found)?;
-        let config = bundle::config(spec, found.flavour)
+        let System { init, brought, image } = self.system(spec)?;
+        let config = bundle::config(spec, found.flavour, &init)
             .map_err(|error| ProviderError::Invalid(format!("cannot make the bundle: {error}")))?;
         Ok(Vessel::Runtime(Box::new(Runtime {
             arguments: found.arguments(&spec.id, spec.policy.network),
@@ -109,6 +140,8 @@ impl Kind for Oci {
             },
             program: found.program,
             config,
+            brought,
+            image,
             skep: (self.skep)(),
         })))
     }

@@ -181,8 +181,8 @@ pub(crate) struct CreateBody {
     /// `ro` or `cow`.
     #[schema(value_type = Option<String>)]
     system: Option<SystemView>,
-    /// An image whose system is seen instead of the host's (provider `docker`); needs
-    /// the role approver.
+    /// An image whose system is seen instead of the host's (providers `docker`, `oci`
+    /// and `microvm`); needs the role approver.
     image: Option<String>,
     /// A named policy; needs the role approver.
     profile: Option<String>,

@@ -14,6 +14,8 @@ pub struct MachineSpec {
     pub kernel: PathBuf,
     /// Its initial file system.
     pub initramfs: PathBuf,
+    /// The root filesystem of the image that the guest sees, named after its content.
+    pub image: Option<PathBuf>,
     /// How instructions are run.
     pub accelerator: Accelerator,
     /// Memory of the guest, in MiB.

@@ -21,7 +21,7 @@ pub(crate) struct SandboxArguments {
     /// Where the processes run: auto, or one that `skep providers` lists
     #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
-    /// Show the system of an image instead of the host's (provider docker; see `skep image`)
+    /// Show the system of an image instead of the host's (providers docker, oci and microvm; see `skep image`)
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<String>,
     /// Start from a snapshot (NAME:LABEL) or a template

@@ -37,7 +37,7 @@ impl Run for Create {
         let env = read_environment(context, &self.environment)?;
         let around = &context.surroundings;
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
-        super::image::engine::ensure(context, &request)?;
+        super::image::places::ensure(context, &request)?;
         let sandbox = context.api()?.create(&request)?;
         super::warn_of_no_isolation(context, &sandbox);
         if self.json.json {

@@ -96,7 +96,7 @@ impl Run {
         }
         let named = request.provider.as_deref().unwrap_or_default();
         refuse_endless_terminal(named, tty, around)?;
-        super::image::engine::ensure(context, &request)?;
+        super::image::places::ensure(context, &request)?;
         Ok((request, spec))
     }
 

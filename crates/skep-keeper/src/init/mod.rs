@@ -19,6 +19,7 @@ use crate::protocol::{FromInit, ToInit};
 use crate::vessel;
 use crate::view::apply::{self, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
+use crate::view::image::ImageParts;
 use crate::view::plan::{self, CowDirectory, ViewOp, ViewSpec};
 use crate::view::sources::{self, SourceSpec};
 use rustix::fd::{AsFd, OwnedFd};
@@ -60,6 +61,8 @@ pub struct InitSpec<'a> {
     pub home_directories: Vec<PathBuf>,
     /// Links in those.
     pub home_links: Vec<crate::view::home::Link>,
+    /// The image whose system is shown instead of the host's.
+    pub image: Option<ImageParts>,
     /// Directories of the system that can be written.
     pub copy_on_write: Vec<CowDirectory>,
     /// Size of each private filesystem in memory.
@@ -185,7 +188,13 @@ fn set_up(
     };
     let machine = match (&spec.machine, files) {
         (Some(machine), Some(files)) => {
-            let inside = Inside { run: &spec.run, map: spec.map, confinement: &confinement, doors };
+            let inside = Inside {
+                run: &spec.run,
+                map: spec.map,
+                image: spec.image.as_ref().map(ImageParts::shared),
+                confinement: &confinement,
+                doors,
+            };
             Some(InsideMachine::boot(machine, files, &inside, &mut report)?)
         }
         _ => None,
@@ -388,6 +397,7 @@ pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
         files: own_files(&spec.run),
         // The sandbox's directory is `sandboxes/ID` there.
         state: spec.run.directory.ancestors().nth(2).unwrap_or(&spec.run.directory),
+        image: spec.image.as_ref(),
         init_program: spec.places.init_program,
     })
 }

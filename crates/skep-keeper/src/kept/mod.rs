@@ -16,6 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use skep_confine::cgroup::{CgroupHost, ParentName};
 use skep_confine::usage::family_of;
+use skep_images::{ImageError, Images};
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
     Finding, Look, Provider, ProviderError, RunSpec, Started, Status, Stillness, ViewWrite,
@@ -25,7 +26,7 @@ use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
@@ -104,6 +105,22 @@ pub fn probe_namespaces(word: &str) -> Result<(), ProviderError> {
         reason: probe.reason.unwrap_or_else(|| "user namespaces do not work".into()),
         remedy: probe.remedy.unwrap_or_else(|| "see `skep doctor`".into()),
     })
+}
+
+/// Where the files of an image of skep's own are, by what its name means now.
+pub fn find_image(images: &Images, reference: &str) -> Result<PathBuf, ProviderError> {
+    let wrong = |error: ImageError| match error {
+        ImageError::Io { operation, source } => ProviderError::Setup { operation, source },
+        other => ProviderError::Invalid(skep_types::chain(&other)),
+    };
+    match images.find(reference).map_err(wrong)? {
+        Some(image) => Ok(images.root_of(&image)),
+        None => Err(ProviderError::Missing {
+            what: format!("`--image {reference}`"),
+            reason: "skep has no image of this name or id".into(),
+            remedy: "see `skep image ls`; `skep image import FILE REF` takes one from a file or a directory".into(),
+        }),
+    }
 }
 
 /// A provider of some kind whose sandboxes are held by keepers.

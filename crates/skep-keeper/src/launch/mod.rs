@@ -41,6 +41,7 @@ use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, KeeperIdentity};
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 /// The cgroup directory all of skep's groups lie under.
 pub const CGROUP_PARENT: &str = "skep";
@@ -113,9 +114,9 @@ fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd, gate: OwnedFd) -> i32 {
     let _ = rustix::io::write(&report, &to_json(&message));
     drop(report);
     match up {
-        Ok(Running { keeper, terminate, quota, .. }) => {
+        Ok(Running { keeper, terminate, quota, image, .. }) => {
             keeper.serve(&terminate);
-            drop(quota);
+            drop((quota, image));
             0
         }
         Err(_) => 1,
@@ -148,6 +149,8 @@ struct Running<'a> {
     report: EnforcementReport,
     /// Holds as long as anything runs.
     quota: Option<Quota>,
+    /// The image that is shown is not removed as long as this is open.
+    image: Option<File>,
 }
 
 /// 1. What dies with its processes, as far as it can be made ahead (see [`ahead`]).
@@ -171,6 +174,7 @@ fn bring_up<'a>(
     undo.listening = true;
     failpoint::hit("create.socket").step(|| "pass a failpoint".into())?;
     limits::refuse_ports(spec, vessel)?;
+    let image = vessel.image().map(hold_image).transpose()?;
     let published = publish::take(&spec.policy.egress.publish)?;
     let arrived = match ahead {
         Some(ahead) => ahead.catch_up(vessel, &mut undo)?,
@@ -180,7 +184,18 @@ fn bring_up<'a>(
         Some(arrived) => arrived,
         None => arrive(spec, vessel, published, &mut undo)?,
     };
-    take_over(arrived, spec, vessel, (umask, terminate, listener), undo)
+    let running = take_over(arrived, spec, vessel, (umask, terminate, listener), undo)?;
+    Ok(Running { image, ..running })
+}
+
+fn hold_image(root: &Path) -> Result<File, Failure> {
+    skep_images::hold(root).map_err(|error| {
+        Failure::missing(
+            "the image",
+            format!("it was removed meanwhile: {error}"),
+            "import it again (`skep image import`)",
+        )
+    })
 }
 
 /// Waits until the caller has written down that this sandbox will be. If it died, or thought better
@@ -271,7 +286,7 @@ fn take_over<'a>(
     let lent = plan.map.lent();
     let keeper = Keeper::new(spec, vessel, listener, channel, init, group, umask, attendants);
     let keeper = keeper.counting(lent).watching(watched);
-    Ok(Running { keeper, terminate, report, quota: quota.ok() })
+    Ok(Running { keeper, terminate, report, quota: quota.ok(), image: None })
 }
 
 /// Joining a cgroup makes the kernel wait for all processors (some 15 ms), so it is left for a

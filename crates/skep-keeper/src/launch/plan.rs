@@ -8,7 +8,7 @@ use crate::view::apply::WorkspaceParts;
 use crate::view::fuse::SeenOwners;
 use crate::view::plan::{CowDirectory, CowMethod};
 use crate::view::sources::{self, Below, Owners, SourceSpec};
-use crate::view::system;
+use crate::view::{image, system};
 use skep_provider::RunSpec;
 use skep_types::{InsideUser, Limits, SystemView, WorkspaceDriver};
 use std::borrow::Cow;
@@ -72,6 +72,10 @@ pub fn make<'a>(
         SystemView::Ro => Vec::new(),
         SystemView::Cow => system_directories(spec, map, &mut sources)?,
     };
+    let image = match vessel.image() {
+        Some(root) => Some(image::parts(spec, vessel, root, &mut sources)?),
+        None => None,
+    };
     let ready = (spec.driver == WorkspaceDriver::OverlayRoot).then_some(sources.len());
     Ok(InitSpec {
         run: Cow::Borrowed(spec),
@@ -83,6 +87,7 @@ pub fn make<'a>(
         home_pieces: shown.pieces,
         home_directories: shown.directories,
         home_links: shown.links,
+        image,
         copy_on_write,
         parts: WorkspaceParts {
             driver: spec.driver,

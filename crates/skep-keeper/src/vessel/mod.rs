@@ -76,8 +76,32 @@ pub struct Runtime {
     pub config: Vec<u8>,
     /// This program, executed again as init.
     pub skep: PathBuf,
+    /// Files that init needs where nothing of the host's is: on the host, inside.
+    pub brought: Vec<(PathBuf, String)>,
+    /// The root filesystem that is shown instead of the host's system.
+    pub image: Option<PathBuf>,
     /// Whose processes are inside.
     pub tasks: Tasks,
+}
+
+/// Where an image has the libraries that init brings along.
+const LIBRARIES: &str = "/run/.skep-lib";
+
+/// How init is executed where nothing of the host's is: by its own loader, the first of
+/// `libraries`, with its own libraries. A static program needs none. The program itself is not
+/// among the files.
+pub fn brought_program(libraries: &[PathBuf]) -> (Vec<String>, Vec<(PathBuf, String)>) {
+    let mut program = vec![INIT_PROGRAM.to_owned()];
+    let inside = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        format!("{LIBRARIES}/{name}")
+    };
+    if let Some(loader) = libraries.first() {
+        program.splice(0..0, [inside(loader), "--library-path".to_owned(), LIBRARIES.to_owned()]);
+    }
+    // Links are followed: a mount would be made where they lead to, under that name.
+    let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    (program, libraries.iter().map(|library| (real(library), inside(library))).collect())
 }
 
 /// Whose processes those inside are.
@@ -114,6 +138,23 @@ impl Vessel {
     pub fn init_program(&self) -> Option<&Path> {
         match self {
             Self::Runtime(runtime) => Some(&runtime.skep),
+            _ => None,
+        }
+    }
+
+    /// What init brings along besides itself: on the host, inside.
+    pub fn brought(&self) -> &[(PathBuf, String)] {
+        match self {
+            Self::Runtime(runtime) => &runtime.brought,
+            _ => &[],
+        }
+    }
+
+    /// The root filesystem of an image that the keeper shows.
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            Self::Runtime(runtime) => runtime.image.as_deref(),
+            Self::Machine(machine) => machine.image.as_deref(),
             _ => None,
         }
     }

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod fuse;
 pub mod home;
+pub mod image;
 pub mod outside;
 pub mod overlay;
 pub mod plan;

@@ -2,7 +2,7 @@
 //!
 //! Order matters, and is the order of the list:
 //!
-//! 1. System directories, so that everything private comes after and on top of them.
+//! 1. System directories, the host's or an image's, so that everything private comes after and on top of them.
 //! 2. Private `/tmp`, `/var/tmp`, `/run`, `/dev`, `/proc`: before the project, which may itself
 //!    live under `/tmp`.
 //! 3. The home, empty, with the pieces the policy shows.
@@ -11,6 +11,7 @@
 //! 5. Extra mounts, which may lie inside the project.
 
 use super::home::Link;
+use super::image::ImageParts;
 use serde::{Deserialize, Serialize};
 use skep_types::{Access, Mount, RelPath};
 use std::path::{Path, PathBuf};
@@ -121,6 +122,8 @@ pub struct ViewSpec<'a> {
     pub files: Vec<(&'static str, String)>,
     /// Where skep keeps its own state: the other sandboxes, what was approved, the data base.
     pub state: &'a Path,
+    /// The image whose system is shown, if it is not the host's.
+    pub image: Option<&'a ImageParts>,
     /// Index of the program that is init, where a runtime makes the processes: then it makes
     /// `/proc` and `/dev` too.
     pub init_program: Option<usize>,
@@ -191,6 +194,7 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
         });
     }
     ops.extend(state_in_view(spec).map(|target| ViewOp::Cover { target }));
+    spec.image.filter(|image| image.for_guest).inspect(|image| image.beside(&mut ops));
     // Last: until here directories had to be made in the root.
     ops.push(ViewOp::ReadOnly { target: "/".into() });
     ops
@@ -199,7 +203,9 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
 /// Every place where the state directory would be seen: in a system directory, in a piece of the
 /// home, or in a mount.
 fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 'a {
-    let system = spec.system_entries.iter().filter_map(|entry| match entry {
+    let own = spec.image.is_none_or(|image| image.for_guest);
+    let entries = spec.system_entries.iter().filter(move |_| own);
+    let system = entries.filter_map(|entry| match entry {
         SystemEntry::Directory(path) if spec.state.starts_with(path) => Some(spec.state.into()),
         _ => None,
     });
@@ -234,6 +240,9 @@ pub fn server(system_entries: &[SystemEntry], parts: &Path) -> Vec<ViewOp> {
 }
 
 fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
+    if let Some(image) = spec.image.filter(|image| !image.for_guest) {
+        return image.system(ops);
+    }
     for entry in spec.system_entries {
         ops.push(match entry {
             SystemEntry::Link(target, points_to) => {
@@ -264,6 +273,9 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     // The host's `/var` brings its own links; it would also bring the host's `/var/tmp`.
     match copy_on_write(spec, Path::new("/var")) {
         Some(op) => ops.extend([op, tmpfs("/var/tmp", 0o1777)]),
+        None if spec.image.is_some_and(|image| !image.for_guest) => {
+            ops.push(tmpfs("/var/tmp", 0o1777));
+        }
         None => ops.extend([
             tmpfs("/var", 0o755),
             ViewOp::Directory { target: "/var/tmp".into(), mode: 0o1777 },
@@ -273,6 +285,7 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     if let Some(program) = spec.init_program {
         let (source, target) = (Source::Opened(program), crate::vessel::INIT_PROGRAM.into());
         ops.push(ViewOp::Bind { source, target, access: Access::Ro });
+        spec.image.inspect(|image| image.programs(ops));
         for target in ["/proc", "/dev", "/sys"] {
             ops.push(ViewOp::Directory { target: target.into(), mode: 0o755 });
         }
@@ -339,6 +352,7 @@ mod tests {
             messages: 1,
             files: Vec::new(),
             state: Path::new("/usr/state"),
+            image: None,
             init_program: None,
         });
         let tmp = position(

@@ -1,12 +1,12 @@
 //! Images that skep makes itself.
 
-use super::engine;
+use super::places::{self, Place};
 use crate::arguments::Json;
 use crate::context::Context;
 use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use skep_provider_docker::{Build, DockerError, Recipe};
-use skep_types::{Code, Problem};
+use skep_types::Problem;
 use std::path::{Path, PathBuf};
 
 /// What can be typed.
@@ -27,7 +27,10 @@ pub(crate) struct BuildArguments {
     /// This package instead of the recipe's (may be repeated)
     #[arg(long, value_name = "NAME")]
     package: Vec<String>,
-    /// Write the root filesystem here, as a tar archive, and leave the engine alone
+    /// Keep it here only (default: by skep, for oci and microvm, and by the engine if one answers)
+    #[arg(long, value_name = "PLACE", conflicts_with = "output")]
+    place: Option<Place>,
+    /// Write the root filesystem here, as a tar archive, and keep no image
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -52,18 +55,16 @@ impl BuildArguments {
             let shown = skep_types::escape::visible(output.as_os_str().as_encoded_bytes());
             return context.output.text(&format!("{shown}\n"));
         }
-        // An engine that is not there is told before anything is made.
-        let engine = engine::open(context)?;
-        let images = crate::wiring::prepare(context.global())?.join("images");
-        std::fs::create_dir_all(&images).map_err(|error| {
-            Problem::new(Code::Io, format!("cannot make `{}`: {error}", images.display()))
-        })?;
-        let archive = images.join(format!("build-{}.tar", std::process::id()));
-        let made = self
-            .make(&recipe, &archive, context)
-            .and_then(|()| recipe.hand_over(&engine, &archive, &self.reference).map_err(problem));
+        skep_images::whole(&self.reference).map_err(|error| error.problem())?;
+        let archive =
+            places::images_directory(context)?.join(format!("build-{}.tar", std::process::id()));
+        let made = self.make(&recipe, &archive, context).and_then(|()| {
+            places::keep(context, &archive, &self.reference, self.place, &|engine| {
+                recipe.hand_over(engine, &archive, &self.reference)
+            })
+        });
         let _ = std::fs::remove_file(&archive);
-        engine::show(context, &made?, self.json)
+        places::show(context, &made?, self.json)
     }
 
     fn make(&self, recipe: &Recipe, archive: &Path, context: &Context) -> Result<(), Problem> {

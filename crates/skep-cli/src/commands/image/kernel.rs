@@ -10,10 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// `skep image kernel`.
 pub(super) fn run(context: &Context, deb: Option<PathBuf>, json: Json) -> Result<(), Failure> {
-    let images = crate::wiring::prepare(context.global())?.join("images");
-    std::fs::create_dir_all(&images).map_err(|error| {
-        Problem::new(Code::Io, format!("cannot make `{}`: {error}", images.display()))
-    })?;
+    let images = super::places::images_directory(context)?;
     let kernel = match deb {
         Some(package) => unpack(&package, &images)?,
         None => fetched(context, &images)?,

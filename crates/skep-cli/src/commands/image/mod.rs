@@ -1,14 +1,15 @@
 //! `skep image`: what machines and containers are made from.
 
 mod build;
-pub(crate) mod engine;
 mod kernel;
+pub(crate) mod places;
 
 use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::tree::Run;
 use clap::{Args, Subcommand};
+use places::Place;
 use std::path::PathBuf;
 
 /// What can be typed.
@@ -20,12 +21,12 @@ pub(crate) struct Image {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// List the images of the Docker engine
+    /// List images: skep's own, and those of the Docker engine
     Ls {
         #[command(flatten)]
         json: Json,
     },
-    /// Fetch an image, unless it is here
+    /// Have the Docker engine fetch an image, unless it is here
     Pull {
         /// Name with a tag or a digest
         #[arg(value_name = "REF")]
@@ -41,6 +42,9 @@ enum What {
         /// Name for a root filesystem; images that were saved bring theirs
         #[arg(value_name = "REF")]
         reference: Option<String>,
+        /// Keep it here only (default: by skep, for oci and microvm, and by the engine if one answers)
+        #[arg(long, value_name = "PLACE")]
+        place: Option<Place>,
         #[command(flatten)]
         json: Json,
     },
@@ -65,13 +69,13 @@ enum What {
 impl Run for Image {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         match self.what {
-            What::Ls { json } => engine::list(context, json)?,
-            What::Pull { reference, json } => engine::pull(context, &reference, json)?,
-            What::Import { source, reference, json } => {
-                engine::import(context, &source, reference.as_deref(), json)?;
+            What::Ls { json } => places::list(context, json)?,
+            What::Pull { reference, json } => places::pull(context, &reference, json)?,
+            What::Import { source, reference, place, json } => {
+                places::import(context, &source, reference.as_deref(), place, json)?;
             }
             What::Build(build) => build.run(context)?,
-            What::Rm { reference } => engine::remove(context, &reference)?,
+            What::Rm { reference } => places::remove(context, &reference)?,
             What::Kernel { deb, json } => kernel::run(context, deb, json)?,
         }
         Ok(0)
