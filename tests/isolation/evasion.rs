@@ -4,7 +4,7 @@
 use crate::harness::{Lab, Ran, Who, attack, for_both, for_each, wait_for};
 use std::os::unix::fs::PermissionsExt as _;
 
-fn hit(ran: &Ran) -> Vec<String> {
+pub(super) fn hit(ran: &Ran) -> Vec<String> {
     let end = ran.json();
     let list = end["limits_hit"].as_array().unwrap();
     list.iter().map(|limit| limit.as_str().unwrap().to_owned()).collect()
@@ -12,7 +12,7 @@ fn hit(ran: &Ran) -> Vec<String> {
 
 /// A mount with a program of the host's that may be executed and not read: the kernel shows nothing of who
 /// runs it but to root of the host. Another one like it, which can be read, is the control.
-fn perls(lab: &Lab) -> String {
+pub(super) fn perls(lab: &Lab) -> String {
     let directory = lab.root.join("perls");
     std::fs::create_dir_all(&directory).unwrap();
     for (name, mode) in [("plain", 0o755), ("shut", 0o711)] {
@@ -113,6 +113,61 @@ fn res_5_deleted_files_that_cannot_be_seen_are_held_by_the_limit() {
             assert_eq!(ran.json()["reason"], "disk_limit", "{command:?}: {}", ran.describe());
             assert_eq!(hit(&ran), ["disk"]);
         }
+    });
+}
+
+/// Mapped and closed: at a low address, whose name has zeros in front; beside a file whose name is no text; a
+/// small part of a large one.
+const MAPPED: &str = "
+import ctypes, mmap, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+if sys.argv[1] == 'name':
+    odd = os.open(b'\\xff\\xfe', os.O_RDWR | os.O_CREAT); os.write(odd, b'x' * 4096)
+    held = mmap.mmap(odd, 4096)
+for index in range(24):
+    file = os.open('gone', os.O_RDWR | os.O_CREAT | os.O_TRUNC); os.unlink('gone')
+    os.write(file, b'x' * 10_000_000)
+    length = 10_000_000 if sys.argv[1] == 'name' else 4096
+    at, fixed = (0x2000000 + index * 8192, 0x100000) if sys.argv[1] == 'low' else (None, 0)
+    assert libc.mmap(at, length, 1, 1 | fixed, file, 0) != ctypes.c_void_p(-1).value
+    os.close(file); time.sleep(0.02)
+time.sleep(20)
+";
+
+#[test]
+fn res_5_mapped_files_are_counted_wherever_and_beside_whatever_they_are() {
+    for_both(|lab| {
+        for how in ["low", "name", "part"] {
+            let words = ["run", "--json", "--disk", "60M", "--", "/usr/bin/python3", "-c"];
+            let ran = lab.skep(words).args([MAPPED, how]).run();
+            assert_eq!(ran.json()["reason"], "disk_limit", "{how}: {}", ran.describe());
+        }
+    });
+}
+
+/// A rule of Landlock keeps its file for good, and nothing shows it.
+#[test]
+fn res_5_no_fence_inside_keeps_deleted_files() {
+    let program = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+        print(libc.syscall(444, None, 0, 1), os.strerror(ctypes.get_errno()))";
+    for_both(|lab| {
+        let words = ["run", "--", "/usr/bin/python3", "-c", program];
+        assert_eq!(lab.skep(words).run().ok().text(), "-1 Operation not supported");
+    });
+}
+
+/// A program that runs and was deleted.
+#[test]
+fn res_5_programs_that_were_deleted_are_counted() {
+    let program = "import os, shutil, subprocess, time\nfor index in range(6):\n  \
+        shutil.copy('/bin/sleep', 'p'); open('p', 'ab').write(bytes(40 << 20))\n  \
+        subprocess.Popen(['./p', '20']); os.unlink('p'); time.sleep(0.05)\ntime.sleep(20)";
+    for_both(|lab| {
+        let words = ["run", "--json", "--disk", "100M", "--", "/usr/bin/python3", "-c", program];
+        let ran = lab.skep(words).run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
     });
 }
 
@@ -246,15 +301,16 @@ def memory():
     for number in range(30): kept.append(b'x' * (10 << 20)); time.sleep(0.02)
     time.sleep(3); os._exit(0)
 threading.Thread(target={'files': files, 'memory': memory}[sys.argv[1]]).start()
-if sys.argv[2] == 'headless': ctypes.CDLL(None).syscall(60, 0)
+if sys.argv[2] == 'nameless': ctypes.CDLL(None).prctl(15, b'\\xff\\xfe')
+if sys.argv[2] != 'whole': ctypes.CDLL(None).syscall(60, 0)
 time.sleep(60)
 ";
 
 #[test]
 fn res_5_res_2_a_process_without_its_first_thread_hides_nothing() {
     for_both(|lab| {
-        // The second of each is the control.
-        for how in ["headless", "whole"] {
+        // The name of the second is no text; the third of each is the control.
+        for how in ["headless", "nameless", "whole"] {
             for (what, limit) in [("files", ["--disk", "60M"]), ("memory", ["--memory", "100M"])] {
                 let call = lab.skep(["run", "--best-effort", "--json"]).args(limit);
                 let ran = call.args(["--", "/usr/bin/python3", "-c", HEADLESS, what, how]).run();

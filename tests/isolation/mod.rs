@@ -2,6 +2,7 @@
 
 mod agents;
 mod away;
+mod bystanders;
 mod captures;
 mod daemons;
 mod defaults;
@@ -20,4 +21,5 @@ mod refused;
 mod special;
 mod stuck;
 mod system_cow;
+mod threads;
 mod workloads;

@@ -1,6 +1,6 @@
 //! Processes that wait in the kernel for what never answers, where no signal reaches them.
 
-use crate::harness::{Call, Lab, attack, for_both, skip};
+use crate::harness::{Call, Lab, attack, for_both, skip, wait_for};
 use serde_json::Value;
 use std::process::Command;
 
@@ -71,4 +71,27 @@ fn res_10_one_that_waits_in_the_kernel_keeps_nobody_waiting_and_is_named() {
         return skip("only root can mount a filesystem that hangs");
     }
     for_both(hang);
+}
+
+/// A newborn has the user of everybody inside, and can be stopped before it is anything. Nobody waits for it for
+/// good, and who does so can be ended.
+#[test]
+fn res_11_who_stops_every_newborn_holds_nobody_up() {
+    for_both(|lab| {
+        lab.create("s");
+        let stopper = "$SIG{TERM} = 'IGNORE'; open F, '>', 'begun'; close F; my $until = time + 60; \
+                       while (time < $until) { kill 'STOP', -1; select undef, undef, undef, 0.00005 }";
+        let exec = ["exec", "-d", "s", "--", "/usr/bin/perl", "-e", stopper];
+        let exec = lab.skep(exec).run().ok().text();
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let begun = lab.state.join("sandboxes").join(id).join("upper/begun");
+        wait_for("it to begin", 10, || begun.exists().then_some(()));
+        let words = ["exec", "s", "--json", "--timeout", "1s", "--grace", "100ms", "--", "true"];
+        let end = lab.skep(words).run().json();
+        assert!(!end["message"].to_string().contains("waits in the kernel"), "{end}");
+        lab.skep(["kill", exec.trim()]).run().ok();
+        assert_eq!(lab.skep(["exec", "s", "--", "echo", "works"]).run().ok().text(), "works");
+        lab.skep(["diff", "s"]).run();
+        lab.skep(["stop", "s"]).run().ok();
+    });
 }

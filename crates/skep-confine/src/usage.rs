@@ -126,10 +126,17 @@ pub fn children_of(parent: Pid) -> Vec<Pid> {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
+    state: u8,
     parent: i32,
     ticks: u64,
     threads: u64,
     resident_pages: u64,
+}
+
+/// The state of a process as a letter (`proc(5)`), and how many threads it has. The name that it has given
+/// itself may be anything.
+pub fn state_of(pid: Pid) -> Option<(u8, u64)> {
+    read_stat(pid).map(|stat| (stat.state, stat.threads))
 }
 
 fn read_stat(pid: Pid) -> Option<Stat> {
@@ -187,7 +194,8 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
     // In proc(5) counting, the state is field 3, here 0: utime, stime, cutime, cstime are 14 to 17.
     let ticks = number(11)? + number(12)? + number(13)? + number(14)?;
     let parent = fields.get(1)?.parse().ok()?;
-    Some(Stat { parent, ticks, threads: number(17)?, resident_pages: number(21)? })
+    let state = fields.first()?.bytes().next()?;
+    Some(Stat { state, parent, ticks, threads: number(17)?, resident_pages: number(21)? })
 }
 
 #[cfg(test)]
@@ -260,7 +268,7 @@ mod tests {
     fn a_program_name_cannot_forge_fields() {
         let line = b"7 (x) S 1 9 (y)) S 3 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 5 0 0 0 6 0";
         let stat = parse_stat(line).unwrap();
-        assert_eq!(stat, Stat { parent: 3, ticks: 10, threads: 5, resident_pages: 6 });
+        assert_eq!(stat, Stat { state: b'S', parent: 3, ticks: 10, threads: 5, resident_pages: 6 });
     }
 
     proptest! {

@@ -2,16 +2,18 @@
 
 use crate::confinement::Confinement;
 use crate::protocol::{SpawnOrder, SpawnStage};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit, Signal, getpid};
+use skep_confine::usage::state_of;
 use skep_sys::message::{receive_with, send_with};
-use skep_sys::process::{Child, Namespaces, clone_with, send_signal};
+use skep_sys::process::{Child, Namespaces, clone_with, send_signal, signal_everyone};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
 use skep_types::Limits;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Starts a process; returns when the program runs, or with the step that failed and why.
 pub fn spawn(
@@ -52,10 +54,11 @@ pub fn spawn_as(
     .map_err(forked)?;
     let mut listener = None;
     let mut word = [0; 5];
+    let mut others = Others::default();
     loop {
-        if !vital.is_empty() && !speaks_before_any_ends(verdict.as_fd(), vital).map_err(forked)? {
+        if let Err(errno) = wait_for_word(verdict.as_fd(), vital, &child, &mut others) {
             let _ = send_signal(&child.pidfd, Signal::KILL);
-            return Err((SpawnStage::Fork, libc::EIO));
+            return Err((SpawnStage::Fork, errno));
         }
         match receive_with(&verdict, &mut word) {
             Ok((0, _)) => return Ok(Spawned { child, listener }),
@@ -70,16 +73,58 @@ pub fn spawn_as(
     }
 }
 
-/// Waits until something comes, or its end; false if one of these processes ends first.
-fn speaks_before_any_ends(from: BorrowedFd<'_>, vital: &[BorrowedFd<'_>]) -> io::Result<bool> {
+/// How long a newborn may take: whoever waits for it can do nothing else meanwhile. Its program may lie on
+/// a filesystem that hangs, or be one that somebody inside keeps from being opened (`fcntl(2)`, leases).
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at one that does not speak.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Waits until something comes, or its end; not when one of these processes ends first.
+fn wait_for_word(
+    from: BorrowedFd<'_>,
+    vital: &[BorrowedFd<'_>],
+    newborn: &Child,
+    others: &mut Others,
+) -> Result<(), i32> {
     let all = std::iter::once(&from).chain(vital);
     let mut watched: Vec<_> =
         all.map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN)).collect();
+    let start = Instant::now();
     loop {
-        match poll(&mut watched, None) {
-            Ok(_) => return Ok(!watched[0].revents().is_empty()),
+        match poll(&mut watched, Some(&PAUSE)) {
+            Ok(0) if start.elapsed() > PATIENCE => return Err(libc::ETIMEDOUT),
+            Ok(0) => others.keep_off(newborn),
+            Ok(_) if watched[0].revents().is_empty() => return Err(libc::EIO),
+            Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error.raw_os_error()),
+        }
+    }
+}
+
+/// Everyone else inside: they may stop a newborn, which has their user, before it is anybody's.
+#[derive(Default)]
+struct Others {
+    stopped: bool,
+}
+
+impl Others {
+    /// Lets a newborn go on that was stopped, while nobody can stop it again.
+    fn keep_off(&mut self, newborn: &Child) {
+        let stopped = state_of(newborn.pid).is_some_and(|(state, _)| state == b'T');
+        // Elsewhere "everyone" are the caller's own.
+        if stopped && getpid().is_init() {
+            self.stopped = true;
+            let _ = signal_everyone(Signal::STOP);
+            let _ = send_signal(&newborn.pidfd, Signal::CONT);
+        }
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        if self.stopped {
+            let _ = signal_everyone(Signal::CONT);
         }
     }
 }
@@ -169,8 +214,10 @@ fn set_limits(order: &SpawnOrder) -> io::Result<()> {
     for (resource, limit) in wanted {
         let Some(limit) = limit else { continue };
         let now = rustix::process::getrlimit(resource);
-        // A hard limit can be lowered by anyone and raised by nobody here.
-        let limit = now.maximum.map_or(limit, |hard| hard.min(limit));
+        // A hard limit can be lowered by anyone and raised by nobody here. Processes are counted for the
+        // caller too, who must be able to start one more.
+        let most = |hard: u64| if resource == Resource::Nproc { hard - hard / 4 } else { hard };
+        let limit = now.maximum.map_or(limit, |hard| most(hard).min(limit));
         let both = Rlimit { current: Some(limit), maximum: Some(limit) };
         rustix::process::setrlimit(resource, both)?;
     }

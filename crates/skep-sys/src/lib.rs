@@ -34,6 +34,7 @@ pub mod message;
 pub mod mount;
 pub mod names;
 pub mod network;
+pub mod peek;
 pub mod process;
 pub mod program;
 pub mod quota;

@@ -115,9 +115,10 @@ fn signal_headless(group: &Group) {
 
 /// The process that a thread belongs to.
 fn process_of(thread: Pid) -> Option<Pid> {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", thread.as_raw_nonzero())).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    // A thread gives itself any name.
+    let status = std::fs::read(format!("/proc/{}/status", thread.as_raw_nonzero())).ok()?;
+    let line = String::from_utf8_lossy(&status);
+    let line = line.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     Pid::from_raw(line.trim().parse().ok()?)
 }
 

@@ -1,7 +1,8 @@
 //! Limits that nobody in the kernel enforces for us: processor time, and the size of the upper.
 
 use super::accountant::{Accountant, Usage};
-use super::deleted::{self, Found, Searcher};
+use super::deleted::{self, Depth, Found, Searcher};
+use super::doubt::{Doubt, Verdict};
 use crate::identity::LentIds;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -31,6 +32,8 @@ const SEARCHING: Duration = Duration::from_millis(300);
 const WHOLE: Duration = Duration::from_secs(3);
 /// Between two times that everyone is held for a look.
 const HOLDS: Duration = Duration::from_secs(1);
+/// Before everyone is held again, because the first look was not enough.
+const AGAIN: Duration = Duration::from_millis(25);
 /// So much less room is worth a count on a disk that is full.
 const SOME: u64 = 16 << 20;
 /// With so little left to write, the last count of an exec is always made.
@@ -69,6 +72,8 @@ pub struct DiskGuard {
     searched: u64,
     /// Most room that was seen with a count, and what was counted then.
     most: (u64, u64),
+    /// Whether what is gone may be others', where somebody hides files.
+    doubt: Doubt,
     /// More room is gone than the counts explain: everyone is to be held for a whole look.
     suspects: bool,
     /// But not again before this.
@@ -113,6 +118,7 @@ impl DiskGuard {
             searcher: None,
             searched: 0,
             most: (0, 0),
+            doubt: Doubt::new(now),
             suspects: false,
             held_until: now,
         }
@@ -194,6 +200,7 @@ impl DiskGuard {
         }
         let room = room(&self.uppers);
         self.left = room.bytes;
+        self.doubt.note(now, self.unexplained(room.bytes));
         if self.asked.is_some() {
             // However long a count takes, no more than may be is written meanwhile.
             let lost = self.room.bytes.saturating_sub(room.bytes);
@@ -279,6 +286,9 @@ impl DiskGuard {
         self.excused.bytes = self.excused.bytes.min(self.counted.bytes);
         self.excused.inodes = self.excused.inodes.min(self.counted.inodes);
         self.schedule(asked);
+        if self.suspects {
+            self.next = self.next.min(self.held_until);
+        }
         self.passed()
     }
 
@@ -290,13 +300,25 @@ impl DiskGuard {
     }
 
     /// Nobody moves, so nobody is missed. Where somebody hides files all the same, the room that is gone
-    /// is taken for theirs; otherwise it is others'.
+    /// is taken for theirs, unless others are seen to take as much; otherwise it is others'.
     fn add_all_deleted(&mut self, pids: &[Pid], left: u64) {
-        let found = deleted::search(pids, self.room.kind, Some(WHOLE));
+        let found = deleted::search_held(pids, self.room.kind, WHOLE);
         self.counted.bytes = self.counted.bytes.saturating_add(found.bytes);
         if found.hides || !found.all {
             let missing = self.unexplained(left);
-            self.counted.bytes = self.counted.bytes.saturating_add(missing);
+            // More than can be looked at in that time is nobody's by accident.
+            let strict = !found.all || left < reserve(&self.room);
+            let take_room = || room(&self.uppers).bytes;
+            match self.doubt.judge(missing, strict, take_room) {
+                Verdict::Theirs => self.counted.bytes = self.counted.bytes.saturating_add(missing),
+                Verdict::Others => {}
+                Verdict::LookAgain => {
+                    self.held_until = Instant::now() + AGAIN;
+                    return;
+                }
+            }
+        } else {
+            self.doubt.forget();
         }
         self.most = (left, self.counted.bytes);
         self.held_until = Instant::now() + HOLDS;
@@ -305,16 +327,18 @@ impl DiskGuard {
     /// Bytes of deleted files. A search that does not come to its end is gone on with beside us: what
     /// is not seen must not pass for nothing.
     fn deleted(&mut self, pids: &[Pid]) -> u64 {
-        let Found { bytes: found, all, .. } = deleted::search(pids, self.room.kind, Some(SEARCH));
+        let kind = self.room.kind;
+        let Found { bytes: found, all, .. } =
+            deleted::search(pids, kind, Some(SEARCH), Depth::Tables);
         if all {
             (self.searcher, self.searched) = (None, 0);
             return found;
         }
         if let Some(answer) = self.searcher.as_ref().and_then(Searcher::answer) {
-            (self.searcher, self.searched) = (None, answer);
+            (self.searcher, self.searched) = (None, answer.bytes);
         }
         if self.searcher.is_none() {
-            self.searcher = Searcher::start(pids, self.room.kind).ok();
+            self.searcher = Searcher::start(pids, kind, None, Depth::Tables).ok();
         }
         found.max(self.searched)
     }
@@ -360,7 +384,8 @@ impl DiskGuard {
         }
         let left = room(&self.uppers);
         let reserve = reserve(&left);
-        // Only who takes up much is ended for a full disk that all share.
+        // Only who takes up much, or may hide it, is ended for a full disk that all share.
+        let bytes = bytes.saturating_add(self.doubt.forgiven());
         (left.bytes < reserve && bytes > reserve && bytes > self.excused.bytes)
             .then(|| format!("{} bytes are left for the host, {reserve} are kept", left.bytes))
     }

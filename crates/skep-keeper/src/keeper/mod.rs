@@ -9,6 +9,7 @@ mod adoption;
 mod connection;
 mod deadlines;
 mod deleted;
+mod doubt;
 mod egress;
 mod felt;
 mod groups;
@@ -21,6 +22,7 @@ mod running;
 mod starting;
 mod strays;
 mod streams;
+mod under_way;
 
 pub use accountant::{Usage, usage};
 pub use adoption::Adoption;

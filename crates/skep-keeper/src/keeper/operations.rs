@@ -7,6 +7,7 @@ use crate::failure::{Failure, Step};
 use crate::protocol::{FrameKind, Reply, ToInit, Whom, WriteOrder, to_json};
 use crate::vessel::{Tasks, Vessel};
 use rustix::fd::AsFd;
+use skep_confine::usage::state_of;
 use skep_provider::Stillness;
 use skep_types::{EndReason, EntryState, ExecEnd, ExecId, NetworkMode, RelPath};
 use std::fs::File;
@@ -20,6 +21,9 @@ const DYING: Duration = Duration::from_secs(2);
 /// What the end of such an exec says.
 const STUCK: &str = "it was killed and waits in the kernel, for a filesystem or a device that does not \
                      answer; it ends as soon as that lets it go, and cannot run any more";
+
+/// The same of one of which no more is known.
+const NOT_ENDED: &str = "it was killed and has not ended yet; `skep stop` ends the whole sandbox";
 
 /// The first capture comes this long after a start, later ones at doubling distances.
 const FIRST_CAPTURE: Duration = Duration::from_secs(1);
@@ -68,7 +72,9 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         let main = MainEnd { signal: Some(libc::SIGKILL), ..MainEnd::default() };
         let mut end = running.conclude(&main, false);
-        end.message = Some(STUCK.to_owned());
+        let state = running.process.as_ref().and_then(crate::vessel::pid_of).and_then(state_of);
+        let waits = state.is_some_and(|(state, _)| state == b'D');
+        end.message = Some(if waits { STUCK } else { NOT_ENDED }.to_owned());
         self.capture();
         self.finish(exec, end);
     }

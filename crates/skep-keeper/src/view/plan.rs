@@ -193,6 +193,9 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
             access: mount.access,
         });
     }
+    if spec.system_entries.contains(&SystemEntry::Directory("/nix".into())) {
+        ops.push(ViewOp::Cover { target: NIX_DAEMON.into() });
+    }
     ops.extend(state_in_view(spec).map(|target| ViewOp::Cover { target }));
     spec.image.filter(|image| image.for_guest).inspect(|image| image.beside(&mut ops));
     // Last: until here directories had to be made in the root.
@@ -238,6 +241,9 @@ pub fn server(system_entries: &[SystemEntry], parts: &Path) -> Vec<ViewOp> {
     ops.push(ViewOp::ReadOnly { target: "/".into() });
     ops
 }
+
+/// Where the daemon of Nix listens to everybody: it would fetch from the network for whoever asks.
+const NIX_DAEMON: &str = "/nix/var/nix/daemon-socket";
 
 fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     if let Some(image) = spec.image.filter(|image| !image.for_guest) {
