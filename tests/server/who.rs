@@ -294,6 +294,72 @@ fn an_operator_does_not_widen() {
     });
 }
 
+/// The command line says nothing to a server behind the network that needs a higher role, and nothing of
+/// the caller's environment but what is passed anyway.
+#[test]
+fn an_operator_creates_by_the_command_line_and_shows_no_environment() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let operator = token(lab, &["--role", "operator", "--name", "night shift"]);
+        let asked = |url: &str, name: &str| {
+            lab.skep(["create", name])
+                .env("SKEP_HOST", url)
+                .env("SKEP_TOKEN", &operator)
+                .env("AWS_SECRET_ACCESS_KEY", "of the caller")
+                .env("TERM", "vt52")
+                .run()
+        };
+        asked(server.url("").as_str(), "made").ok();
+        let term = lab.skep(["exec", "made", "--", "sh", "-c", "echo $TERM"]).run().ok().text();
+        assert_eq!(term, "vt52");
+        // What is said, by an oracle that is no server of skep's.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let heard = std::thread::spawn(move || hear(&listener));
+        assert_ne!(asked(&url, "other").code(), 0);
+        let body = heard.join().unwrap();
+        assert_eq!(body["name"], "other", "{body}");
+        assert_eq!(body["home"], Value::Null);
+        let variables = body["host_env"].as_object().unwrap();
+        assert_eq!(variables["TERM"], "vt52");
+        let shown: Vec<_> = variables.keys().filter(|name| name.contains("S")).collect();
+        for name in ["AWS_SECRET_ACCESS_KEY", "SKEP_TOKEN", "SKEP_HOST", "HOME", "PATH"] {
+            assert!(!variables.contains_key(name), "{shown:?}");
+        }
+        // A token can be revoked by its name.
+        lab.skep(["token", "revoke", "night shift"]).run().ok();
+        assert_eq!(server.with(&operator, &[], "/v1/sandboxes").status, 401);
+        server.stop();
+    });
+}
+
+/// Answers requests with "not found" until one has a body, and gives that body.
+fn hear(listener: &std::net::TcpListener) -> Value {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    loop {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        if length > 0 {
+            return serde_json::from_slice(&body).unwrap();
+        }
+    }
+}
+
 /// What an agent could ask for to be held less: each is refused with a reason, and nothing is run or made.
 #[test]
 fn proc_13_an_agent_gets_nothing_weaker() {

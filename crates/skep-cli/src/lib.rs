@@ -39,6 +39,7 @@ mod egress;
 mod environment;
 mod exit;
 mod json;
+mod missing_program;
 mod naming;
 mod output;
 mod paths;

@@ -30,7 +30,7 @@ fn sandbox(id: &SandboxId, what: &str) -> String {
 
 impl Api for Client {
     fn create(&self, request: &CreateRequest) -> Answer<Sandbox> {
-        let body = lower::create(request)?;
+        let body = lower::create(request, self.reached())?;
         self.keyed(request.idempotency_key.as_deref(), "/v1/sandboxes", &body)
     }
     fn find(&self, name: &str) -> Answer<Sandbox> {

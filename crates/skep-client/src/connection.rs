@@ -1,5 +1,6 @@
 //! One request, one connection.
 
+use crate::lower::Reached;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
@@ -93,6 +94,14 @@ impl Client {
                 format!("`skep {command}` names files of this host, which a server behind TCP may not share"),
             )
             .hint("use the unix socket, or `GET` and `PUT /v1/sandboxes/NAME/files`")),
+        }
+    }
+
+    /// How far away it may be.
+    pub(crate) fn reached(&self) -> Reached {
+        match self.address {
+            Address::Unix(_) => Reached::Here,
+            Address::Tcp(_) => Reached::ByNetwork,
         }
     }
 

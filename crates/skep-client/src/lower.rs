@@ -49,8 +49,20 @@ pub(crate) fn limits(limits: &Limits) -> Value {
     Value::Object(body)
 }
 
+/// How a server is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// By a socket of this host.
+    Here,
+    ByNetwork,
+}
+
 /// What to create. Every field is named here, so that a new one is not forgotten silently.
-pub(crate) fn create(request: &CreateRequest) -> Result<Value, Problem> {
+///
+/// A server behind a socket of this host hears all that the command line knows. One behind the
+/// network hears neither of the caller's home, which is not its own, nor of variables that are not
+/// passed by default: the rest of an environment is full of tokens.
+pub(crate) fn create(request: &CreateRequest, reached: Reached) -> Result<Value, Problem> {
     let strange = |error: serde_json::Error| {
         Problem::new(Code::Usage, format!("this cannot be asked of a server: {error}"))
     };
@@ -58,7 +70,16 @@ pub(crate) fn create(request: &CreateRequest) -> Result<Value, Problem> {
     let mut body = serde_json::to_value(request).map_err(strange)?;
     body["limits"] = limits(&request.limits);
     body["ttl"] = json!(request.ttl.map(time));
-    body["home"] = json!(path(&request.home)?);
+    match reached {
+        Reached::Here => body["home"] = json!(path(&request.home)?),
+        Reached::ByNetwork => {
+            let passed = |name: &str| name == "SHELL" || skep_policy::is_passed_by_default(name);
+            let mut variables = request.host_env.clone();
+            variables.retain(|name, _| passed(name));
+            body["host_env"] = json!(variables);
+            body["home"] = Value::Null;
+        }
+    }
     if let Some(fields) = body.as_object_mut() {
         // It travels as a header.
         fields.remove("idempotency_key");

@@ -125,6 +125,13 @@ pub fn withheld_names(policy: &Policy) -> Vec<(String, String)> {
     policy.env_pass.iter().filter_map(reason).collect()
 }
 
+/// Whether a variable of the host is passed without having been named: a part of the built-in list.
+pub fn is_passed_by_default(name: &str) -> bool {
+    let table = EnvironmentTable::builtin();
+    let mut rules = table.pass.iter().filter(|passed| matches_name(&passed.name, name));
+    rules.any(|passed| table.withheld(name, &passed.name).is_none())
+}
+
 fn passes(table: &EnvironmentTable, policy: &Policy, name: &str) -> bool {
     policy
         .env_pass

@@ -86,7 +86,7 @@ pub use config::{
 pub use dotgit::is_dot_git;
 pub use environment::{
     EnvironmentTable, InsideFacts, PassedVariable, WithheldVariable, inside_environment,
-    withheld_names,
+    is_passed_by_default, withheld_names,
 };
 pub use hidden::{HiddenEntry, HiddenKind, HideError, HideRules, SearchPlan};
 pub use limits::{HostFacts, LimitError, Widening, default_limits, narrow, validate, wider};

@@ -146,9 +146,32 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Refuses a token from now on. It is named by its id, or its whole text.
+    /// The id of the one token with this name; an id comes before a name.
+    fn id_of_name(&self, name: &str) -> Result<Option<String>, Problem> {
+        if name.is_empty() || self.read(name).is_some() {
+            return Ok(None);
+        }
+        let mut named: Vec<String> = self
+            .list()?
+            .into_iter()
+            .filter(|token| token.name == name)
+            .map(|token| token.id)
+            .collect();
+        match named.len() {
+            0 | 1 => Ok(named.pop()),
+            _ => {
+                let shown = skep_types::escape::visible(name.as_bytes());
+                Err(Problem::new(Code::Usage, format!("more than one token is called `{shown}`"))
+                    .hint(format!("name one by its id: {}", named.join(", "))))
+            }
+        }
+    }
+
+    /// Refuses a token from now on. It is named by its id, its whole text, or its name where no other
+    /// has that one.
     pub fn revoke(&self, text: &str) -> Result<Token, Problem> {
-        let id = parts(text).map_or(text, |(id, _)| id);
+        let named = self.id_of_name(text)?;
+        let id = named.as_deref().unwrap_or_else(|| parts(text).map_or(text, |(id, _)| id));
         let missing = || {
             let shown = skep_types::escape::visible(id.as_bytes());
             Problem::new(Code::NotFound, format!("there is no token `{shown}`"))

@@ -293,6 +293,7 @@ impl StoreError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotFound { what: "sandbox", .. } => Some("`skep ls --all` lists them"),
+            Self::NotFound { what: "exec", .. } => Some("`skep ps [NAME]` lists them"),
             Self::NewerSchema { .. } => Some("use the newer skep that wrote it"),
             Self::Corrupt { .. } | Self::Damaged { .. } => {
                 Some("keep the state directory as it is; restore `skep.db` from a backup")

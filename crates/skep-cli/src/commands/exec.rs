@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::environment::Environment;
 use crate::exit::{self, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
+use crate::missing_program::{self, Outside};
 use crate::naming;
 use crate::output::Output;
 use crate::render::summary;
@@ -257,7 +258,9 @@ pub(crate) fn say_why(context: &Context, provider: &str, spec: &ExecSpec, end: &
     if let Some(why) = summary::end_of(end, spec) {
         context.output.always(&format!("{} {why}", style.red("skep:")));
     }
-    if let Some(hint) = summary::not_found_hint(end, spec, provider) {
+    let path = context.surroundings.variable("PATH").map(OsString::as_os_str).unwrap_or_default();
+    let outside = Outside { path, home: &context.surroundings.home };
+    if let Some(hint) = missing_program::hint(end, spec, provider, &outside) {
         context.output.say(&format!("{} {hint}", style.cyan("hint:")));
     }
 }

@@ -8,7 +8,10 @@ use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::Api;
-use skep_types::{Approval, ApprovalState, Code, Problem, escape};
+use skep_types::{Approval, ApprovalKind, ApprovalState, Code, Problem, escape};
+
+/// So many paths are named.
+const NAMED: usize = 5;
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -39,6 +42,21 @@ fn whole(api: &dyn Api, id: &str) -> Result<Approval, Problem> {
         .hint(format!("it begins the id of `{}`; here the whole id is wanted", approval.id)))
 }
 
+/// What was undone, for whoever did not name it: of which approval and sandbox, and the first paths.
+fn which(row: &Approval) -> String {
+    let of = match &row.kind {
+        ApprovalKind::Undo { of } => of,
+        ApprovalKind::Approve => &row.id,
+    };
+    let named = row.paths.iter().take(NAMED).map(|applied| format!(" `{}`", applied.path));
+    let named = named.collect::<Vec<_>>().join(",");
+    let more = match row.paths.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(" (approval {of} of sandbox {}):{named}{more}", row.sandbox_name)
+}
+
 impl Run for Undo {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
@@ -62,12 +80,13 @@ impl Run for Undo {
         // An undo is a row of its own, and what was half done keeps its.
         // It is done, whether its row can be read or not.
         let ended = report.approval.as_ref().and_then(|id| api.find_approval(id.as_str()).ok());
-        let reverted = ended.is_some_and(|row| row.state == ApprovalState::Aborted);
+        let reverted = ended.as_ref().is_some_and(|row| row.state == ApprovalState::Aborted);
         let is_undo = !self.abandon && !reverted;
         if is_undo {
             let count = counted(report.applied.len() as u64, "path was", "paths were");
             let done = if self.finish { "put in place" } else { "put back" };
-            context.output.say(&format!("{count} {done}"));
+            let which = ended.as_ref().map(which).unwrap_or_default();
+            context.output.say(&format!("{count} {done}{which}"));
         }
         for note in &report.notes {
             context.output.say(&format!("note: {}", escape::visible_text(note.as_bytes())));

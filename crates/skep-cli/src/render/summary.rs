@@ -2,7 +2,6 @@
 
 use super::diff::{self, Folded};
 use super::style::Style;
-use crate::commands::SUBPROCESS;
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
     ByteSize, Change, ChangeSet, EndReason, ExecEnd, ExecSpec, HunkId, HunkLine, RefusedCall,
@@ -11,8 +10,6 @@ use skep_types::{
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The exit code for it, as shells have it.
-const NOT_FOUND: i32 = 127;
 const SIGINT: i32 = 2;
 const SIGPIPE: i32 = 13;
 /// How many lines the risks have after a run before the rest is only counted.
@@ -70,28 +67,6 @@ pub(crate) fn end_of(end: &ExecEnd, spec: &ExecSpec) -> Option<String> {
             Some(why.replacen("the command", &named, 1))
         }
         _ => Some(why),
-    }
-}
-
-/// What may be the matter with a command that was not found.
-pub(crate) fn not_found_hint(
-    end: &ExecEnd,
-    spec: &ExecSpec,
-    provider: &str,
-) -> Option<&'static str> {
-    if end.reason != EndReason::StartFailed || end.exit_code != NOT_FOUND {
-        return None;
-    }
-    let word = spec.argv.first()?.as_bytes();
-    if word.iter().any(|byte| byte.is_ascii_whitespace() || b"|&;<>$()`*?~'\"".contains(byte)) {
-        return Some("no shell reads the command: write `-- sh -c '…'`, or each word apart");
-    }
-    match provider {
-        SUBPROCESS => None,
-        _ => Some(
-            "the home is empty inside, and what is installed below it is missing; \
-             `--mount DIR:DIR:ro` shows a directory",
-        ),
     }
 }
 

@@ -84,6 +84,10 @@ impl Engine {
             true => "it has no snapshots; take one with `skep snapshot`".to_owned(),
             false => format!("it has: {}", labels.join(", ")),
         };
+        let hint = match self.store.find_sandbox(label) {
+            Ok(other) => format!("that is a sandbox: `skep restore {} LABEL`; {hint}", other.name),
+            Err(_) => hint,
+        };
         let label: String = label.chars().flat_map(char::escape_default).take(80).collect();
         let message = format!("sandbox `{}` has no snapshot `{label}`", sandbox.name);
         Problem::new(Code::NotFound, message).hint(hint)

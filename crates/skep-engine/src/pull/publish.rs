@@ -4,7 +4,7 @@ use super::{Tip, failed, refused};
 use crate::api::PulledRef;
 use gix::refs::Target;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
-use skep_types::{Code, Problem, RelPath, SandboxName};
+use skep_types::{Code, Problem, RelPath, SandboxName, escape};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -35,8 +35,11 @@ pub(super) fn publish(
     if let Some(branch) = branch {
         let tip = tips().find(|(tip, _)| tip.name == branch && branch != "HEAD");
         let (tip, lost) = tip.ok_or_else(|| {
-            let shown = skep_types::escape::visible(branch.as_bytes());
+            let shown = escape::visible(branch.as_bytes());
+            let names = tips().map(|(tip, _)| tip.name.as_str()).filter(|name| *name != "HEAD");
+            let names: Vec<String> = names.map(|name| escape::visible(name.as_bytes())).collect();
             Problem::new(Code::NotFound, format!("there is no branch `{shown}` inside"))
+                .hint(format!("there are: {}", names.join(", ")))
         })?;
         forward(project, receiver, branch, tip.id)?;
         super::hidden::refuse(branch, lost)?;
