@@ -44,8 +44,6 @@ fmt: ## format the sources
 bench: build ## measure against peers, print tables (ARGS=--write keeps them, with charts, in docs/bench)
 	ci/provision bench
 	benches/run.py --skep $(SKEP) $(ARGS)
-	benches/egress.py --skep $(SKEP)
-	benches/api.py --skep $(SKEP) --idle 1000
 
 budget: build ## count what the hot paths do against benches/budget.toml; try what only the release build can get wrong
 	ci/check-budget --skep $(SKEP)

@@ -1,27 +1,13 @@
-#!/usr/bin/python3
-"""Measures an allowed connection through skep's egress against direct loopback.
+"""The group about an allowed connection through skep's egress against direct loopback."""
 
-    benches/egress.py [--skep PATH] [--megabytes N] [--rounds N] [--check]
-
-A server on this host's loopback sends bytes (throughput) or answers one byte with one byte (latency). The same client
-runs outside, and inside a sandbox that may reach that port. Rounds alternate, medians are printed, and what the network
-costs at the start of a sandbox. Only the standard library is used.
-
---check   exits 1 if throughput is below half of direct, or a round trip or a new connection costs more than a
-          millisecond more
-"""
-
-import argparse
-import os
 import socket
-import statistics
 import subprocess
-import sys
-import tempfile
 import threading
-import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from measure import Case, Group, Missing, Ratio, together
+
+MEGABYTES = 256
+# Runs outside and inside: megabytes per second, microseconds of a round trip, microseconds of a new connection.
 CLIENT = r"""
 import socket,sys,time
 port,megabytes=int(sys.argv[1]),int(sys.argv[2])
@@ -43,7 +29,10 @@ opened.sort(); print(opened[25]*1e6)
 
 def serve(listener):
     while True:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
         threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
 
@@ -67,50 +56,45 @@ def answer(connection):
         pass
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--skep", default=os.path.join(ROOT, "target/release/skep"))
-    parser.add_argument("--megabytes", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
+def side(bench, name, command, project):
+    """Throughput, round trip and new connection of one side, taken by one client."""
+
+    def run():
+        done = subprocess.run(command, cwd=project, env=bench.environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Missing((done.stderr.strip().splitlines() or ["no message"])[-1][:160])
+        return [float(word) for word in done.stdout.split()]
+
+    return together(
+        run,
+        Case(f"throughput, {name}", run, unit="MB/s", more=True, before=bench.settle),
+        Case(f"round trip, {name}", run, unit="µs"),
+        Case(f"new connection, {name}", run, unit="µs"),
+    )
+
+
+def egress_group(bench):
+    """A connection that a rule allows, through the egress process, against the same on the host's loopback: 256 MiB from a
+    server, 500 round trips of one byte on an open connection, 50 new connections with a byte there and back (medians of
+    these). And what a way out costs at the start of a run."""
+    project = bench.tree("egress", 10)
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    bench.at_end(listener.close)
     port = str(listener.getsockname()[1])
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
-    with tempfile.TemporaryDirectory() as scratch:
-        project = os.path.join(scratch, "project")
-        os.mkdir(project)
-        environment = {**os.environ, "SKEP_HOME": os.path.join(scratch, "state")}
-        client = [sys.executable if sys.executable.startswith("/usr") else "/usr/bin/python3", "-c", CLIENT, port, str(options.megabytes)]
-        skep = lambda *words: subprocess.run([options.skep, *words], cwd=project, env=environment, check=True, capture_output=True, text=True).stdout
-        rule = "tcp://127.0.0.1:" + port
-        skep("create", "bench", "--allow", rule)
-        rows = {"direct": [], "through skep": []}
-        for _ in range(options.rounds):
-            direct = subprocess.run(client, check=True, capture_output=True, text=True).stdout
-            inside = skep("exec", "bench", "--", *client)
-            rows["direct"].append([float(word) for word in direct.split()])
-            rows["through skep"].append([float(word) for word in inside.split()])
-        starts = {"--net none": [], "--allow": []}
-        for _ in range(options.rounds * 2):
-            for name, flags in (("--net none", []), ("--allow", ["--allow", rule])):
-                before = time.perf_counter()
-                skep("run", *flags, "--", "true")
-                starts[name].append((time.perf_counter() - before) * 1e3)
-        skep("rm", "--discard", "bench")
-    medians = {name: [statistics.median(column) for column in zip(*samples)] for name, samples in rows.items()}
-    print(f"{'':14} {'MB/s':>8} {'round trip µs':>14} {'new connection µs':>18}")
-    for name, (rate, trip, fresh) in medians.items():
-        print(f"{name:14} {rate:8.0f} {trip:14.0f} {fresh:18.0f}")
-    ratio = medians["through skep"][0] / medians["direct"][0]
-    more = medians["through skep"][1] - medians["direct"][1]
-    fresh = medians["through skep"][2] - medians["direct"][2]
-    print(f"throughput {ratio:.2f} of direct (aim 0.5), a round trip {more:+.0f} µs (aim +1000), a new connection {fresh:+.0f} µs (aim +1000)")
-    for name, samples in starts.items():
-        print(f"run {name:11} {statistics.median(samples):6.1f} ms")
-    if options.check and (ratio < 0.5 or more > 1000 or fresh > 1000):
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+    rule = ["--allow", f"tcp://127.0.0.1:{port}"]
+    bench.start([bench.skep, "create", "out", *rule], project)
+    client = ["/usr/bin/python3", "-c", CLIENT, port, str(MEGABYTES)]
+    direct = side(bench, "direct", client, project)
+    through = side(bench, "through skep", [bench.skep, "exec", "out", "--", *client], project)
+    closed = bench.command("`skep run --net none -- true`", [bench.skep, "run", "--net", "none", "--", "true"], project)
+    allowed = bench.command("`skep run --allow … -- true`", [bench.skep, "run", *rule, "--", "true"], project)
+    names = [(one.name, other.name) for one, other in zip(direct, through)]
+    (rate, rate_through), (trip, trip_through), (fresh, fresh_through) = names
+    ratios = [
+        Ratio("throughput ÷ direct", lambda m: m[rate_through] / m[rate], 0.5, at_least=True),
+        Ratio("a round trip more", lambda m: m[trip_through] - m[trip], 1000, "µs"),
+        Ratio("a new connection more", lambda m: m[fresh_through] - m[fresh], 1000, "µs"),
+        Ratio("run with a way out − without", lambda m: m[allowed.name] - m[closed.name], unit="ms"),
+    ]
+    return Group([*direct, *through, closed, allowed], ratios, max(5, bench.rounds // 4))

@@ -1,10 +1,7 @@
-"""Measuring: cases in turn, a private scratch area, and programs that may be missing."""
+"""Measuring: groups of cases in turn, and figures made of them."""
 
-import os
 import resource
-import shutil
 import statistics
-import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import Callable
@@ -16,40 +13,45 @@ class Missing(Exception):
 
 @dataclass
 class Case:
-    """One thing to time. `before` and `after` run outside the measurement, each round."""
+    """One thing to measure. `before` and `after` run outside the measurement, each round.
+
+    What `run` returns is its figure, or a list of several; if it returns nothing it is timed, and the processor time of
+    every process that was waited for is taken too."""
 
     name: str
-    run: Callable[[], None]
+    run: Callable[[], object]
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
+    unit: str = "ms"
+    # More is better.
+    more: bool = False
+    # At most this many rounds, the first of them not thrown away: for what takes seconds.
+    most: int = 0
     samples: list = field(default_factory=list)
-    # Processor time of the same runs, of every process that was waited for.
     worked: list = field(default_factory=list)
     problem: str = ""
-    # A case that measures itself leaves its figure here.
-    taken: float | None = None
 
     def median(self):
         return statistics.median(self.samples)
 
+    def best(self):
+        return (max if self.more else min)(self.samples)
+
     def spread(self):
-        ordered = sorted(self.samples)
-        last = len(ordered) - 1
-        return ordered[round(last * 0.1)], ordered[round(last * 0.9)]
+        return spread(self.samples)
 
 
 @dataclass
 class Ratio:
-    """A line of the second table: a number made of figures, and what it should be.
+    """A line of the second table: a number made of figures, and what it should be; no aim, no verdict.
 
-    `worked` means processor time instead of time: what others do on the machine hardly changes it.
-
-    `value` is asked with the medians, and again with each round's own figures for the spread: a busy
-    moment hits both sides of a ratio, so that its spread is smaller than that of its parts."""
+    `value` is asked with the medians, and again with each round's own figures for the spread: a busy moment hits both
+    sides of a ratio, so that its spread is smaller than that of its parts. `worked` means processor time instead of time:
+    what others do on the machine hardly changes it."""
 
     name: str
     value: Callable[[dict], float]
-    aim: float
+    aim: float | None = None
     unit: str = "×"
     at_least: bool = False
     worked: bool = False
@@ -58,10 +60,45 @@ class Ratio:
         return case.worked if self.worked else case.samples
 
     def met(self, figure):
-        return figure >= self.aim if self.at_least else figure <= self.aim
+        return self.aim is None or (figure >= self.aim if self.at_least else figure <= self.aim)
 
     def aim_text(self):
-        return f"{'≥' if self.at_least else '≤'} {self.aim:g}{self.unit}"
+        space = "" if self.unit == "×" else " "
+        return "" if self.aim is None else f"{'≥' if self.at_least else '≤'} {self.aim:g}{space}{self.unit}"
+
+    def measured(self, cases):
+        """The figure of the medians, or nothing."""
+        try:
+            return self.value({case.name: statistics.median(self.of(case)) for case in cases if self.of(case)})
+        except (KeyError, ZeroDivisionError):
+            return None
+
+    def each(self, cases):
+        """The figure of each round in which all of its parts were measured."""
+        values = []
+        for number in range(max((len(self.of(case)) for case in cases), default=0)):
+            try:
+                values.append(self.value({c.name: self.of(c)[number] for c in cases if len(self.of(c)) > number}))
+            except (KeyError, ZeroDivisionError):
+                break
+        return values
+
+
+@dataclass
+class Group:
+    """What is measured together. `chart`: a picture of it is worth keeping."""
+
+    cases: list
+    ratios: list
+    rounds: int
+    chart: bool = False
+
+
+def spread(values):
+    """The 10th and the 90th percentile."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return ordered[round(last * 0.1)], ordered[round(last * 0.9)]
 
 
 def processor_time():
@@ -70,82 +107,49 @@ def processor_time():
     return sum(part.ru_utime + part.ru_stime for part in (own, children)) * 1e3
 
 
-def measure(cases, rounds):
-    for number in range(rounds + 1):
-        for case in cases:
-            if case.problem:
+def once(case, kept):
+    case.before()
+    start, worked = time.perf_counter(), processor_time()
+    figure = case.run()
+    taken, worked = (time.perf_counter() - start) * 1e3, processor_time() - worked
+    case.after()
+    if kept and figure is None:
+        case.samples.append(taken)
+        case.worked.append(worked)
+    elif kept:
+        case.samples += figure if isinstance(figure, list) else [figure]
+
+
+def measure(group):
+    """Every case once, in turn, round after round; the first round is thrown away."""
+    for number in range(group.rounds + 1):
+        for case in group.cases:
+            if case.problem or (case.most and not 0 < number <= case.most):
                 continue
             try:
-                case.before()
-                start, worked = time.perf_counter(), processor_time()
-                case.run()
-                taken, worked = (time.perf_counter() - start) * 1e3, processor_time() - worked
-                taken = taken if case.taken is None else case.taken
-                case.after()
+                once(case, number > 0)
             except Missing as error:
                 case.problem = str(error)
                 case.samples.clear()
                 case.worked.clear()
-                continue
-            if number:
-                case.samples.append(taken)
-                case.worked.append(worked)
 
 
-class Bench:
-    """The scratch area, the state directory, and the ways to start a program."""
+def together(run, *cases):
+    """Cases whose figures one run takes: `run` returns a figure for each, in their order."""
+    taken = []
 
-    def __init__(self, skep, scratch, options):
-        self.skep, self.scratch, self.rounds = skep, scratch, max(1, options.rounds)
-        self.huge, self.burst, self.idle = options.huge, options.burst, options.idle
-        self.home = os.path.join(scratch, "state")
-        os.mkdir(self.home, 0o700)
-        # HOME is private too: git must not read the caller's configuration.
-        self.environment = {**os.environ, "SKEP_HOME": self.home, "HOME": scratch, "LC_ALL": "C"}
-        self.environment.pop("SKEP_HOST", None)
-        # codex keeps helpers there, and refuses to in a directory for temporary files.
-        self.environment["CODEX_HOME"] = os.path.join(os.environ.get("SKEP_BENCH_NODE", "/var/lib/skep-bench"), "codex")
-        self.counter = 0
+    def first():
+        taken[:] = run()
+        return taken[0]
 
-    def start(self, command, cwd):
-        done = subprocess.run(
-            command, cwd=cwd, env=self.environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )
-        if done.returncode != 0:
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-            raise Missing(f"`{' '.join(command)[:80]}` exited with {done.returncode}: {lines[-1][:160]}")
+    def later(number):
+        def pick():
+            if len(taken) <= number:
+                raise Missing(f"{cases[0].name} was not measured: {cases[0].problem}")
+            return taken[number]
 
-    def program(self, name, package):
-        found = shutil.which(name)
-        if not found:
-            raise Missing(f"`{name}` is not installed (Debian package `{package}`; `ci/provision bench`)")
-        return found
+        return pick
 
-    def unique(self):
-        self.counter += 1
-        return f"b{self.counter}"
-
-    def tree(self, name, count):
-        """A directory with `count` small files, a hundred to a folder."""
-        root = os.path.join(self.scratch, name)
-        os.mkdir(root)
-        for number in range(count):
-            folder = os.path.join(root, f"d{number // 100:03}")
-            if number % 100 == 0:
-                os.mkdir(folder)
-            with open(os.path.join(folder, f"f{number % 100:02}.txt"), "w") as handle:
-                handle.write(f"file {number}\n" * 4)
-        return root
-
-    def command(self, name, command, cwd):
-        return Case(name, lambda: self.start(command, cwd))
-
-    def remove(self, name, cwd):
-        self.start([self.skep, "rm", "--discard", name], cwd)
-
-    def clean(self):
-        """Takes away whatever a group that stopped half-way left running."""
-        folder = os.path.join(self.home, "sandboxes")
-        for name in os.listdir(folder) if os.path.isdir(folder) else []:
-            subprocess.run([self.skep, "rm", "--discard", name], env=self.environment, capture_output=True)
+    for number, case in enumerate(cases):
+        case.run = later(number) if number else first
+    return list(cases)

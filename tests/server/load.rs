@@ -43,7 +43,7 @@ fn life(lab: &Lab, port: u16, number: usize) {
     assert_eq!(status, 204, "{number}: {gone}");
 }
 
-/// A hundred in the long run, forty otherwise; `benches/api.py` has the figures.
+/// A hundred in the long run, forty otherwise; `benches/run.py --only api` has the figures.
 #[test]
 fn heavy_many_lives_at_once() {
     for_both(|lab| {
@@ -100,7 +100,7 @@ fn heavy_many_idle_sandboxes_are_small() {
         let (number, sum) = sizes.fold((0, 0), |(number, sum), size| (number + 1, sum + size));
         println!("{number} processes, {} KiB for each sandbox", sum / count);
         assert!(number >= 2 * count, "{number}");
-        // The debug build is larger in text alone; the figure of a release is in `benches/api.py`.
+        // The debug build is larger in text alone; the figure of a release is that of `benches/run.py --only idle`.
         assert!(sum / count < 8 << 10, "{} KiB for each", sum / count);
         let names: Vec<Value> = lab.sandboxes();
         assert_eq!(names.len() as u64, count);

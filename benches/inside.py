@@ -1,0 +1,89 @@
+"""The group about work inside a sandbox against the same work outside."""
+
+import os
+import shutil
+
+import peers
+from measure import Case, Group, Ratio
+
+STATUS_TIMES = 5
+# Each leaves 20,000 files behind.
+FRESH_ROUNDS = 5
+
+
+def source_tree(bench, name):
+    """One C file of 1,500 functions."""
+    project = bench.folder(name)
+    functions = "".join(f"int f{n}(int a) {{ return a * {n} + (a >> {n % 7}); }}\n" for n in range(1_500))
+    with open(os.path.join(project, "unit.c"), "w") as handle:
+        handle.write(functions)
+    return project
+
+
+def repository(bench, name):
+    """Ten thousand files under git."""
+    project = bench.tree(name, 10_000)
+    peers.repository(bench, project)
+    return project
+
+
+class Work:
+    """One kind of work: a tree and a script for it, and a copy of the tree for the other side. `fresh`: each round has a
+    sandbox of its own, because the work leaves many changes behind."""
+
+    def __init__(self, bench, name, aim, tree, script, fresh=False):
+        self.bench, self.name, self.aim, self.script, self.fresh = bench, name, aim, script, fresh
+        self.outside = tree
+        self.project = shutil.copytree(tree, f"{tree}-inside", symlinks=True)
+        self.sandbox = bench.unique()
+        bench.start([bench.skep, "create", self.sandbox, "--net", "none"], self.project)
+
+    def ready(self):
+        if self.fresh:
+            # The last one stays until the group has ended: removing it would slow down the next.
+            self.sandbox = self.bench.unique()
+            self.bench.start([self.bench.skep, "create", self.sandbox, "--net", "none"], self.project)
+            self.bench.put_aside(os.path.join(self.outside, "out"))
+        self.bench.settle()
+
+    def inside(self, script):
+        self.bench.start([self.bench.skep, "exec", self.sandbox, "--", "sh", "-c", script], self.project)
+
+    def cases(self):
+        """Outside and inside, and an exec of nothing beside them in the same sandbox."""
+        outside = lambda: self.bench.start(["sh", "-c", self.script], self.outside)
+        nothing = lambda: self.bench.start(["sh", "-c", ":"], self.outside)
+        rounds = {"most": FRESH_ROUNDS if self.fresh else 0}
+        return [
+            Case(f"{self.name}, outside", outside, self.ready, **rounds),
+            Case(f"`sh -c :`, outside, beside {self.name}", nothing, **rounds),
+            Case(f"`sh -c :`, inside, beside {self.name}", lambda: self.inside(":"), self.bench.settle, **rounds),
+            Case(f"{self.name}, inside", lambda: self.inside(self.script), self.bench.settle, **rounds),
+        ]
+
+    def ratios(self):
+        whole, start, entered, inside = (case.name for case in self.cases())
+
+        def ratio(m):
+            return (m[inside] - m[entered]) / (m[whole] - m[start])
+
+        return [Ratio(f"{self.name}: inside ÷ outside", ratio, self.aim)]
+
+
+def inside_group(bench):
+    """A compile, `git status` of 10,000 files (five times) and an untar of 10,000 files, inside against outside. Each has a
+    tree and a sandbox of its own (the untar a new one each round), and a copy of the tree outside; data is synced before
+    each. The ratio is of the work alone: from either side the start of a shell that does nothing is taken off, which
+    inside is an exec."""
+    bench.program("gcc", "gcc")
+    files = bench.tree("untar-source", 10_000)
+    untar = bench.folder("untar")
+    bench.start(["tar", "-C", files, "-cf", os.path.join(untar, "files.tar"), "."], untar)
+    works = [
+        Work(bench, "compile", 1.03, source_tree(bench, "compile"), "gcc -O2 -c unit.c -o unit.o"),
+        Work(bench, f"{STATUS_TIMES} × `git status`", 1.15, repository(bench, "status"),
+             f"for i in $(seq {STATUS_TIMES}); do git status --porcelain; done"),
+        Work(bench, "untar", 1.15, untar, "mkdir out && tar -C out -xf files.tar", fresh=True),
+    ]
+    cases = [case for work in works for case in work.cases()]
+    return Group(cases, [ratio for work in works for ratio in work.ratios()], max(5, bench.rounds // 4), chart=True)
