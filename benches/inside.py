@@ -4,7 +4,7 @@ import os
 import shutil
 
 import peers
-from measure import Case, Group, Ratio
+from measure import Case, Group, Missing, Ratio
 
 STATUS_TIMES = 5
 # Each leaves 20,000 files behind.
@@ -40,10 +40,11 @@ class Work:
 
     def ready(self):
         if self.fresh:
-            # The last one stays until the group has ended: removing it would slow down the next.
+            # Both sides begin in a directory of their own, spread over the disk (see `put_aside`). The last ones stay until the
+            # group has ended: removing them would slow down the next.
             self.sandbox = self.bench.unique()
             self.bench.start([self.bench.skep, "create", self.sandbox, "--net", "none"], self.project)
-            self.bench.put_aside(os.path.join(self.outside, "out"))
+            self.outside = shutil.copytree(self.project, os.path.join(self.bench.scratch, f"{self.sandbox}-outside"))
         self.bench.settle()
 
     def inside(self, script):
@@ -70,11 +71,48 @@ class Work:
         return [Ratio(f"{self.name}: inside ÷ outside", ratio, self.aim)]
 
 
+class Overlay:
+    """The same work on a bare overlay of the kernel, without a sandbox: what no copy-on-write view is faster than."""
+
+    def __init__(self, work):
+        self.bench, self.work = work.bench, work
+        self.folder = self.bench.folder(f"{os.path.basename(work.outside)}-overlay")
+        for name in ("upper", "work", "view"):
+            os.mkdir(os.path.join(self.folder, name))
+
+    def run(self, script):
+        if os.geteuid() != 0:
+            raise Missing("a bare overlay is mounted by root only")
+        options = f"lowerdir={self.work.outside},upperdir=upper,workdir=work,volatile"
+        whole = f"mount -t overlay overlay -o {options} view && cd view && {script}"
+        self.bench.start(["unshare", "--mount", "sh", "-c", whole], self.folder)
+
+    def ready(self):
+        # The kernel leaves a mark in the work directory of a volatile overlay.
+        shutil.rmtree(os.path.join(self.folder, "work", "work"), ignore_errors=True)
+        self.bench.settle()
+
+    def cases(self):
+        return [
+            Case(f"{self.work.name}, bare overlay", lambda: self.run(self.work.script), self.ready),
+            Case(f"`:`, bare overlay, beside {self.work.name}", lambda: self.run(":"), self.ready),
+        ]
+
+    def ratios(self):
+        whole, start = (case.name for case in self.cases())
+        outside, shell, *_ = (case.name for case in self.work.cases())
+
+        def ratio(m):
+            return (m[whole] - m[start]) / (m[outside] - m[shell])
+
+        return [Ratio(f"{self.work.name}: bare overlay ÷ outside", ratio)]
+
+
 def inside_group(bench):
     """A compile, `git status` of 10,000 files (five times) and an untar of 10,000 files, inside against outside. Each has a
     tree and a sandbox of its own (the untar a new one each round), and a copy of the tree outside; data is synced before
     each. The ratio is of the work alone: from either side the start of a shell that does nothing is taken off, which
-    inside is an exec."""
+    inside is an exec. `git status` also on a bare overlay of the kernel: what no such view is faster than."""
     bench.program("gcc", "gcc")
     files = bench.tree("untar-source", 10_000)
     untar = bench.folder("untar")
@@ -85,5 +123,6 @@ def inside_group(bench):
              f"for i in $(seq {STATUS_TIMES}); do git status --porcelain; done"),
         Work(bench, "untar", 1.15, untar, "mkdir out && tar -C out -xf files.tar", fresh=True),
     ]
+    works.append(Overlay(works[1]))
     cases = [case for work in works for case in work.cases()]
     return Group(cases, [ratio for work in works for ratio in work.ratios()], max(5, bench.rounds // 4), chart=True)
