@@ -17,7 +17,7 @@ class Bench:
 
     def __init__(self, skep, scratch, options):
         self.scratch, self.rounds = scratch, max(1, options.rounds)
-        self.huge, self.width, self.idle = not options.no_huge, options.burst, options.idle
+        self.huge, self.width, self.idle = options.huge, options.burst, options.idle
         # A program of its own, so that other sandboxes of this host are not weighed.
         self.skep = os.path.join(scratch, "skep")
         shutil.copy(skep, self.skep)

@@ -8,7 +8,8 @@ LEFT, WIDTH, ROW = 400, 520, 26
 
 def chart(cases, title):
     """The whisker is 10 % to 90 %. Only what is counted in milliseconds is drawn."""
-    shown = sorted((case for case in cases if case.samples and case.unit == "ms"), key=lambda case: case.median())
+    shown = [case for case in cases if case.samples and case.drawn and case.unit == "ms"]
+    shown.sort(key=lambda case: case.median())
     if not shown:
         return ""
     least = min(case.spread()[0] for case in shown)

@@ -27,6 +27,8 @@ class Case:
     more: bool = False
     # At most this many rounds, the first of them not thrown away: for what takes seconds.
     most: int = 0
+    # Whether a chart shows it.
+    drawn: bool = True
     samples: list = field(default_factory=list)
     worked: list = field(default_factory=list)
     problem: str = ""

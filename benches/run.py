@@ -54,7 +54,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP",
                         help=f"some of: {', '.join(GROUPS)}")
-    parser.add_argument("--no-huge", action="store_true")
+    parser.add_argument("--huge", action=argparse.BooleanOptionalAction, default=True, help="a project of 300,000 files too")
     parser.add_argument("--idle", type=int, default=1000, help="how many idle sandboxes are weighed")
     parser.add_argument("--burst", type=int, default=100, help="how many start at once")
     # Not /tmp: it is often in memory, where fsync costs nothing.
