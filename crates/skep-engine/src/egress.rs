@@ -13,7 +13,7 @@ use skep_types::{
 use std::io::{Read, Seek, SeekFrom};
 
 /// The log's name in a sandbox's directory.
-const LOG: &str = "egress.jsonl";
+pub(crate) const LOG: &str = "egress.jsonl";
 /// At most this much of the log's end is read.
 const LARGEST_LOG: u64 = 32 << 20;
 

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// From the row of an exec to the keeper it is a matter of milliseconds.
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
+/// The live end of an exec, where somebody is attached to it.
+pub type LiveEnd = Option<Box<dyn skep_provider::ExecStream>>;
+
 impl Engine {
     pub(crate) fn start_exec(
         &self,
@@ -26,6 +29,16 @@ impl Engine {
         spec: &ExecSpec,
         attach: bool,
     ) -> Result<StartedExec, Problem> {
+        self.begin_exec(id, spec, attach).map(|(exec, stream)| StartedExec { id: exec.id, stream })
+    }
+
+    /// Starts a command; returns it as it is remembered, with its live end where one was asked for.
+    pub fn begin_exec(
+        &self,
+        id: &SandboxId,
+        spec: &ExecSpec,
+        attach: bool,
+    ) -> Result<(Exec, LiveEnd), Problem> {
         check_spec(spec)?;
         let mut sandbox = self.load(id)?;
         refuse_frozen(&sandbox)?;
@@ -40,6 +53,7 @@ impl Engine {
             })?;
         }
         self.wait_for_a_look(&sandbox, &exec)?;
+        let remembered = exec.clone();
         let started =
             self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
         // It may have waited for an approval that had the sandbox paused.
@@ -47,7 +61,14 @@ impl Engine {
         if self.store.sandbox(&sandbox.id).is_ok_and(|row| decided.contains(&row.state)) {
             self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)?;
         }
-        Ok(started)
+        Ok((remembered, started.stream))
+    }
+
+    /// What whoever stayed with an exec saw: its end is written down.
+    pub fn end_exec(&self, mut exec: Exec, end: ExecEnd) -> Result<Exec, Problem> {
+        self.record_end(&exec, &end)?;
+        exec.finish(end);
+        Ok(exec)
     }
 
     /// Nothing begins while somebody looks at a sandbox. It goes on when their lock is free; or they

@@ -9,7 +9,7 @@ use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::{KeyClaim, SandboxFilter};
-use skep_types::{ByteSize, Code, ContentHash, Problem, Sandbox, SandboxState};
+use skep_types::{ByteSize, Code, ContentHash, Problem, Sandbox, SandboxId, SandboxState};
 use std::time::Duration;
 
 /// What all sandboxes together were promised.
@@ -69,6 +69,11 @@ impl Engine {
         // A server that has nothing to write is alive all the same.
         self.store.renew().or_problem()?;
         self.reconcile()
+    }
+
+    /// Leaves nothing of a sandbox that was deleted in the store: for what was only a trial.
+    pub fn forget(&self, id: &SandboxId) -> Result<(), Problem> {
+        self.store.forget_sandbox(id).map(drop).or_problem()
     }
 
     /// How much of `gc.total_size` all sandboxes take, for `skep doctor`; none where it cannot be told.

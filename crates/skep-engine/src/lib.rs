@@ -70,10 +70,12 @@ mod taking_in;
 mod trash;
 mod undone;
 mod usage;
+mod verdicts;
 mod views;
 mod ways;
 
 pub use desk::Desk;
+pub use execs::LiveEnd;
 pub use files::{Noticed, ToWatch, Watch};
 pub use hidden::unsearched;
 pub use hosting::{Repeated, Tally};
@@ -81,9 +83,11 @@ pub use layout::{Layout, existing_part};
 pub use patch::{Patch, TimeToLive};
 pub use pool::{Filled, PoolFigures, PoolOwner};
 pub use receipt::verify_receipt;
-pub use settings::asked_layers;
+pub use settings::{asked_layers, is_of_owner};
 pub use shut::shut;
 pub use stats::Stats;
+pub use verdicts::Verdicts;
+pub use views::{Page, PageEnd};
 pub use ways::{Way, Wish};
 
 use problems::{OrProblem, io_problem};

@@ -175,7 +175,13 @@ impl Api for Engine {
 
     fn doctor(&self) -> Answer<Vec<Finding>> {
         let found = self.providers.iter().flat_map(|provider| provider.findings());
-        Ok(self.provider_findings().into_iter().chain(found).chain(self.room()).collect())
+        let own = [self.settings_finding()];
+        Ok(own
+            .into_iter()
+            .chain(self.provider_findings())
+            .chain(found)
+            .chain(self.room())
+            .collect())
     }
     fn providers(&self) -> Answer<Vec<ProviderView>> {
         Ok(self.list_providers())

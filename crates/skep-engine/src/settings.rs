@@ -1,7 +1,7 @@
 //! The settings in force: built-in, profile, user's file, project's file, what was typed.
 
 use crate::Desk;
-use crate::api::CreateRequest;
+use crate::api::{CreateRequest, Finding};
 use crate::problems::{OrProblem, io_problem};
 use skep_policy::{ConfigDocument, HostFacts, Origins, Settings, Sources};
 use skep_types::{Code, Layer, Limits, Mount, NetworkMode, Problem, RelPath};
@@ -25,13 +25,14 @@ impl Desk {
                 .map_err(|error| Problem::from_error(Code::Usage, &error))
         };
         let file = |config: &Option<(Vec<u8>, String)>| {
-            config.as_ref().map(|(text, name)| parse(text, name)).transpose()
+            let document = config.as_ref().map(|(text, name)| parse(text, name)).transpose();
+            document.map_err(of_owner)
         };
         let (system, user) = (file(&self.config.system_config)?, file(&self.config.user_config)?);
         let variables =
             self.config.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let environment = ConfigDocument::from_variables(variables)
-            .map_err(|error| Problem::from_error(Code::Usage, &error))?;
+            .map_err(|error| of_owner(Problem::from_error(Code::Usage, &error)))?;
         let project = match project {
             Some(project) => project_file(project)?,
             None => None,
@@ -48,6 +49,22 @@ impl Desk {
         Settings::resolve(&sources).or_problem()
     }
 
+    /// Whether the settings can be read, for `skep doctor`.
+    pub(crate) fn settings_finding(&self) -> Finding {
+        let problem = self.settings(None, None).err();
+        Finding {
+            name: "settings".into(),
+            ok: problem.is_none(),
+            tried: true,
+            how: "the system's file, the user's file and `SKEP_…` variables were read".into(),
+            remedy: problem.as_ref().map(|problem| match &problem.hint {
+                Some(hint) => hint.clone(),
+                None => "mend it: until then nothing is created".into(),
+            }),
+            reason: problem.map(|problem| problem.message),
+        }
+    }
+
     fn host_facts(&self) -> HostFacts {
         let memory = rustix::system::sysinfo();
         let unit = u64::from(memory.mem_unit.max(1));
@@ -60,6 +77,16 @@ impl Desk {
                 .map(skep_types::Limits::most_open_files),
         }
     }
+}
+
+/// What is wrong with settings that are the owner's of this state directory, not those of who asks.
+fn of_owner(problem: Problem) -> Problem {
+    problem.details(serde_json::json!({ "settings": "owner" }))
+}
+
+/// Whether a problem is about settings that only the owner of the state directory can mend.
+pub fn is_of_owner(problem: &Problem) -> bool {
+    problem.details["settings"] == "owner"
 }
 
 /// The project's own file. It belongs to the project, so it is read with care: no link is

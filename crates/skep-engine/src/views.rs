@@ -3,8 +3,9 @@
 use crate::api::{ListFilter, SandboxView};
 use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, usage};
+use serde::{Deserialize, Serialize};
 use skep_store::SandboxFilter;
-use skep_types::{ByteSize, ByteString, Problem, Sandbox, StraysEnded};
+use skep_types::{ByteSize, ByteString, Problem, Sandbox, SandboxId, StraysEnded};
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
@@ -68,6 +69,30 @@ impl Engine {
     }
 
     pub(crate) fn list_views(&self, filter: &ListFilter) -> Result<Vec<SandboxView>, Problem> {
+        self.listed(filter)?.into_iter().map(|sandbox| self.view(sandbox)).collect()
+    }
+
+    /// A part of the list, newest first: only what is in it is looked at.
+    pub fn list_page(
+        &self,
+        filter: &ListFilter,
+        page: &Page,
+    ) -> Result<(Vec<SandboxView>, Option<PageEnd>), Problem> {
+        let mut sandboxes = self.listed(filter)?;
+        if let Some(label) = &page.label {
+            sandboxes.retain(|sandbox| has_label(sandbox, label));
+        }
+        if let Some(end) = &page.after {
+            end.cut(&mut sandboxes);
+        }
+        let more = sandboxes.len() > page.limit;
+        sandboxes.truncate(page.limit);
+        let end = more.then(|| PageEnd::behind(&sandboxes, page.after.as_ref())).flatten();
+        let views: Result<_, _> = sandboxes.into_iter().map(|one| self.view(one)).collect();
+        Ok((views?, end))
+    }
+
+    fn listed(&self, filter: &ListFilter) -> Result<Vec<Sandbox>, Problem> {
         let project = filter.project.as_ref().map(|path| {
             ByteString::from(std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
         });
@@ -79,6 +104,63 @@ impl Engine {
         let mut sandboxes = self.store.list_sandboxes(&filter).or_problem()?;
         sandboxes.retain(|sandbox| !crate::pool::is_nobodys(sandbox));
         sandboxes.reverse();
-        sandboxes.into_iter().map(|sandbox| self.view(sandbox)).collect()
+        Ok(sandboxes)
+    }
+}
+
+/// Which part of a list is wanted.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Page {
+    /// Only those with this label: `key=value`, or `key`.
+    pub label: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+    /// Behind the end of the page before.
+    pub after: Option<PageEnd>,
+}
+
+/// Where a page ends: when its last sandbox was made, and which of that moment were shown. So it stays good
+/// when all of those are deleted meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageEnd {
+    /// When the last one was made (RFC 3339).
+    pub at: String,
+    /// Those made then, on this page and the ones before; the last one first.
+    pub shown: Vec<SandboxId>,
+}
+
+impl PageEnd {
+    fn behind(page: &[Sandbox], before: Option<&Self>) -> Option<Self> {
+        let at = page.last()?.created_at.clone();
+        let same = page.iter().rev().filter(|one| one.created_at == at);
+        let mut shown: Vec<_> = same.map(|one| one.id.clone()).collect();
+        if let Some(before) = before.filter(|before| before.at == at) {
+            shown.extend_from_slice(&before.shown);
+        }
+        Some(Self { at, shown })
+    }
+
+    /// Leaves what comes behind.
+    fn cut(&self, sandboxes: &mut Vec<Sandbox>) {
+        let last = sandboxes.iter().position(|one| Some(&one.id) == self.shown.first());
+        match last {
+            Some(last) => drop(sandboxes.drain(..=last)),
+            None => sandboxes.retain(|sandbox| self.is_before(sandbox)),
+        }
+    }
+
+    fn is_before(&self, sandbox: &Sandbox) -> bool {
+        let time = |text: &str| text.parse::<jiff::Timestamp>().ok();
+        match (time(&sandbox.created_at), time(&self.at)) {
+            (Some(made), Some(at)) => made < at || made == at && !self.shown.contains(&sandbox.id),
+            _ => false,
+        }
+    }
+}
+
+fn has_label(sandbox: &Sandbox, wanted: &str) -> bool {
+    match wanted.split_once('=') {
+        Some((key, value)) => sandbox.labels.get(key).is_some_and(|has| has == value),
+        None => sandbox.labels.contains_key(wanted),
     }
 }

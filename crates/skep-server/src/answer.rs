@@ -1,12 +1,13 @@
 //! A worker's answers: the names in a question are resolved, the engine is asked, the answer
 //! becomes a document.
 
-use crate::calls::{Call, Order};
+use crate::calls::{Call, Company, Order};
 use crate::documents::{self, Document};
+use crate::staying::{Stayed, stay};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use skep_engine::api::{Api, Look, is_called};
-use skep_engine::{Engine, ToWatch};
+use skep_engine::{Engine, PageEnd, ToWatch};
 use skep_provider::ExecStream;
 use skep_types::{
     Approval, ByteString, Code, Exec, ExecSpec, Problem, RelPath, Sandbox, SandboxId,
@@ -34,8 +35,8 @@ impl Given {
 
 /// What goes along with an answer, as a descriptor.
 pub(crate) enum Live {
-    /// An exec that was started attached.
-    Exec(Box<dyn ExecStream>),
+    /// An exec that somebody is attached to, and what it said already, as frames of a relay.
+    Exec(Box<dyn ExecStream>, Vec<u8>),
     /// A workspace that is watched.
     Watch(Box<ToWatch>),
     /// A file.
@@ -47,7 +48,7 @@ impl Live {
     /// to answer.
     pub(crate) fn descriptor(self) -> io::Result<OwnedFd> {
         match self {
-            Self::Exec(stream) => crate::relay::start(stream),
+            Self::Exec(stream, said) => crate::relay::start(stream, said),
             Self::Watch(watch) => crate::watching::start(&watch),
             Self::File(file) => Ok(file.into()),
         }
@@ -57,20 +58,8 @@ impl Live {
 /// Answers one question.
 pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Result<Given, Problem> {
     let asked = Asked { engine, order };
-    if let Call::Exec { sandbox, spec, attach, clocked } = &order.call {
-        let sandbox = asked.sandbox(sandbox)?;
-        check_fence(&sandbox, order.unfenced)?;
-        if order.bound.is_some() {
-            check_start(&sandbox)?;
-            check_limits(&sandbox, spec)?;
-        }
-        let mut spec = spec.clone();
-        if *clocked && spec.limits.timeout.is_none() {
-            spec.limits.timeout = engine.unattended_timeout(&sandbox)?;
-        }
-        let started = engine.exec(&sandbox.id, &spec, *attach)?;
-        let value = documents::exec(&engine.find_exec(started.id.as_str())?)?;
-        return Ok(Given::live(value, started.stream.map(Live::Exec)));
+    if let Call::Exec { sandbox, spec, company, clocked } = &order.call {
+        return asked.exec_in(sandbox, spec, *company, *clocked);
     }
     if let Call::Create { request } = &order.call {
         let (made, replayed) = engine.create_repeated(request)?;
@@ -180,6 +169,42 @@ impl Asked<'_> {
         }
     }
 
+    fn exec_in(
+        &self,
+        sandbox: &str,
+        spec: &ExecSpec,
+        company: Company,
+        clocked: bool,
+    ) -> Result<Given, Problem> {
+        let engine = self.engine;
+        let sandbox = self.sandbox(sandbox)?;
+        check_fence(&sandbox, self.order.unfenced)?;
+        if self.order.bound.is_some() {
+            check_start(&sandbox)?;
+            check_limits(&sandbox, spec)?;
+        }
+        let mut spec = spec.clone();
+        if clocked && spec.limits.timeout.is_none() {
+            spec.limits.timeout = engine.unattended_timeout(&sandbox)?;
+        }
+        let (exec, stream) = engine.begin_exec(&sandbox.id, &spec, company != Company::Nobody)?;
+        let document = documents::exec(&exec);
+        // Under a key the answer is kept, and the output is not what it is known by.
+        let stays = company == Company::Waiting && self.order.key.is_none();
+        Ok(match stream {
+            None => Given::plain(document?),
+            Some(stream) if stays => match stay(stream) {
+                Stayed::Ended(end, shown) => {
+                    Given::plain(shown.with(documents::exec(&engine.end_exec(exec, *end)?)?))
+                }
+                Stayed::GoesOn(stream, said) => {
+                    Given::live(document?, Some(Live::Exec(stream, said)))
+                }
+            },
+            Some(stream) => Given::live(document?, Some(Live::Exec(stream, Vec::new()))),
+        })
+    }
+
     fn approval(&self, id: &str) -> Result<Approval, Problem> {
         self.engine.find_approval(id)
     }
@@ -208,6 +233,13 @@ impl Asked<'_> {
             Call::List { filter } => engine.list(filter).and_then(|views| {
                 views.iter().map(documents::view).collect::<Result<Vec<_>, _>>().map(Value::Array)
             }),
+            Call::Page { filter, page } => {
+                engine.list_page(filter, page).and_then(|(views, end)| {
+                    let items: Result<Vec<_>, _> = views.iter().map(documents::view).collect();
+                    Ok(json!({ "items": items?, "next_cursor": end.map(|end| cursor(&end)) }))
+                })
+            }
+            Call::Forget { sandbox } => engine.forget(sandbox).map(|()| Value::Null),
             Call::Patch { sandbox, patch } => self
                 .whole_id(sandbox)
                 .and_then(|id| engine.patch(&id, self.order.version, patch))
@@ -328,11 +360,15 @@ impl Asked<'_> {
             Call::Watch { sandbox, path } => parse_path(path)
                 .and_then(|path| engine.to_watch(&self.id(sandbox)?, &path))
                 .map(|watch| Given::live(Value::Null, Some(Live::Watch(Box::new(watch))))),
+            Call::ReadFile { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.read_out(&self.id(sandbox)?, &path))
+                .map(|file| Given::live(Value::Null, Some(Live::File(file)))),
+            Call::WriteFile { sandbox, path } => parse_path(path)
+                .and_then(|path| engine.write_in(&self.id(sandbox)?, &path, expected(file)?))
+                .and_then(|report| documents::plain(&report))
+                .map(Given::plain),
             Call::Unpack { sandbox, path } => parse_path(path)
-                .and_then(|path| {
-                    let missing = || Problem::new(Code::Internal, "an archive was expected");
-                    engine.unpack_in(&self.id(sandbox)?, &path, file.ok_or_else(missing)?)
-                })
+                .and_then(|path| engine.unpack_in(&self.id(sandbox)?, &path, expected(file)?))
                 .and_then(|report| documents::plain(&report))
                 .map(Given::plain),
             _ => return None,
@@ -369,15 +405,6 @@ impl Asked<'_> {
                     found.iter().map(|(path, state)| documents::entry(path, state)).collect();
                 all.map(Value::Array)
             }),
-            Call::ReadFile { sandbox, path } => parse_path(path)
-                .and_then(|path| engine.read_out(&self.id(sandbox)?, &path))
-                .map(|bytes| Value::String(skep_client::wire::base64(&bytes))),
-            Call::WriteFile { sandbox, path, b64 } => {
-                let bytes = skep_client::wire::from_base64(b64).unwrap_or_default();
-                parse_path(path)
-                    .and_then(|path| engine.write_in(&self.id(sandbox)?, &path, &bytes))
-                    .and_then(|report| documents::plain(&report))
-            }
             _ => return None,
         })
     }
@@ -478,6 +505,17 @@ fn parse_path(path: &ByteString) -> Result<RelPath, Problem> {
         return Err(Problem::new(Code::Usage, "the path is longer than a path can be"));
     }
     RelPath::parse(path.as_bytes()).map_err(|error| Problem::from_error(Code::Usage, &error))
+}
+
+fn expected(file: Option<File>) -> Result<File, Problem> {
+    file.ok_or_else(|| Problem::new(Code::Internal, "a file was expected with the question"))
+}
+
+/// The end of a page as callers hand it back.
+fn cursor(end: &PageEnd) -> String {
+    let ids = end.shown.iter().map(SandboxId::as_str);
+    let lines: Vec<&str> = std::iter::once(end.at.as_str()).chain(ids).collect();
+    skep_client::wire::base64(lines.join("\n").as_bytes())
 }
 
 fn no_sandbox(name: &str) -> Problem {

@@ -5,6 +5,7 @@ use crate::calls::{Call, Order};
 use crate::failure::Failure;
 use crate::guard::{Principal, Proof, guard};
 use crate::measure::{self, Metrics};
+use crate::places::Share;
 use crate::pool::{Pool, Reply};
 use crate::roles::Role;
 use crate::routes;
@@ -15,19 +16,17 @@ use crate::traces::Traces;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse as _;
+use skep_engine::{Layout, Verdicts};
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
-
-/// Streams (SSE, WebSocket, waiting execs) at a time; more are told to come back.
-pub(crate) const STREAMS: usize = 512;
 
 /// What handlers share.
 pub(crate) struct App {
@@ -49,7 +48,14 @@ pub(crate) struct App {
     pub(crate) clock: fn() -> String,
     /// True once the server is about to stop.
     pub(crate) stopping: watch::Receiver<bool>,
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: Arc<Share>,
+    /// For bodies that arrive.
+    pub(crate) memory: Arc<Share>,
+    pub(crate) disk: Arc<Share>,
+    pub(crate) feed: crate::following::Feed,
+    pub(crate) layout: Layout,
+    /// How far the logs of ways out were counted.
+    pub(crate) verdicts: Mutex<Verdicts>,
     pub(crate) inputs: crate::inputs::Inputs,
     pub(crate) canary: crate::canary::Canary,
 }
@@ -107,16 +113,19 @@ impl App {
     }
 
     /// Asks a worker, and notes how long that took.
-    pub(crate) async fn ask(&self, order: Order) -> Result<Reply, Problem> {
+    pub(crate) async fn ask(self: &Arc<Self>, order: Order) -> Result<Reply, Problem> {
         self.ask_with(order, None).await
     }
 
     /// The same with a file that goes along.
     pub(crate) async fn ask_with(
-        &self,
+        self: &Arc<Self>,
         order: Order,
         file: Option<Arc<File>>,
     ) -> Result<Reply, Problem> {
+        if let Call::Remove { sandbox, .. } = &order.call {
+            self.count_last_verdicts(sandbox).await;
+        }
         let name = measure::name_of(&order.call);
         let began = Instant::now();
         let span = self.traces.as_ref().and_then(|traces| traces.begin_call(&order.call));
@@ -133,8 +142,29 @@ impl App {
         reply
     }
 
+    /// Counts what went out of sandboxes, and what did not, since this was last done.
+    pub(crate) async fn count_verdicts(self: &Arc<Self>) {
+        let app = Arc::clone(self);
+        let _ = tokio::task::spawn_blocking(move || {
+            app.metrics.verdicts(&app.verdicts().look(&app.layout));
+        })
+        .await;
+    }
+
+    /// The same of one that is about to go, with its log.
+    async fn count_last_verdicts(self: &Arc<Self>, sandbox: &str) {
+        match sandbox.parse() {
+            Ok(id) => self.metrics.verdicts(&self.verdicts().look_at(&self.layout, &id)),
+            Err(_) => self.count_verdicts().await,
+        }
+    }
+
+    fn verdicts(&self) -> std::sync::MutexGuard<'_, Verdicts> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asks on the server's own behalf.
-    pub(crate) async fn ask_own(&self, call: Call) -> Result<Reply, Problem> {
+    pub(crate) async fn ask_own(self: &Arc<Self>, call: Call) -> Result<Reply, Problem> {
         self.ask(Order::own(call)).await
     }
 }

@@ -1,9 +1,11 @@
 //! How handlers ask: who, under which conditions, and the answer as a response.
 
-use crate::app::{App, Shared};
+use crate::app::Shared;
 use crate::calls::{Call, Key, Order};
 use crate::failure::{Failure, Outcome};
 use crate::guard::{Principal, Trail};
+use crate::incoming::whole;
+use crate::places::Held;
 use crate::pool::Reply;
 use crate::roles::Role;
 use axum::body::Body;
@@ -11,22 +13,17 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use http_body_util::{BodyExt as _, Limited};
-use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Code, Problem};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::path::Path;
+use std::io::{self, Read as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A JSON body is not larger.
 const BODY: usize = 4 << 20;
-/// A body that takes longer to arrive is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// A file travels in pieces of this size.
 const FILE_PIECE: u64 = 256 << 10;
 /// How long a request with a key waits for an equal one that is under way.
@@ -236,62 +233,6 @@ pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Outcome
     Ok(respond(status, Reply { value: value.into(), replayed: false, stream: None }))
 }
 
-/// Reads a body whole.
-pub(crate) async fn whole(request: Request, limit: usize) -> Result<bytes::Bytes, Failure> {
-    let body = Limited::new(request.into_body(), limit);
-    match tokio::time::timeout(PATIENCE, body.collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Failure::new(Code::TooLarge, format!("the body is larger than {limit} bytes")))
-        }
-        Ok(Err(error)) => Err(Failure::new(Code::Usage, format!("the body broke off: {error}"))),
-        Err(_) => Err(Failure::new(Code::Usage, "the body did not arrive in time")),
-    }
-}
-
-/// Writes a body into a file without a name; also returns how it is known again.
-pub(crate) async fn into_file(
-    request: Request,
-    directory: &Path,
-    limit: u64,
-) -> Result<(Arc<File>, String), Failure> {
-    let failed = |error: io::Error| Failure::new(Code::Io, format!("cannot keep a body: {error}"));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
-    let file = Arc::new(File::from(file.map_err(|errno| failed(errno.into()))?));
-    let mut hasher = blake3::Hasher::new();
-    let mut left = limit;
-    let mut body = request.into_body();
-    loop {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await;
-        let frame = match frame {
-            Err(_) => return Err(Failure::new(Code::Usage, "the body did not arrive in time")),
-            Ok(None) => break,
-            Ok(Some(Err(error))) => {
-                return Err(Failure::new(Code::Usage, format!("the body broke off: {error}")));
-            }
-            Ok(Some(Ok(frame))) => frame,
-        };
-        let Ok(bytes) = frame.into_data() else { continue };
-        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            Failure::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
-        })?;
-        hasher.update(&bytes);
-        let to = Arc::clone(&file);
-        let written = tokio::task::spawn_blocking(move || (&*to).write_all(&bytes)).await;
-        written.map_err(|error| failed(io::Error::other(error)))?.map_err(|error| {
-            match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    Failure::new(Code::NoSpace, "there is no room for the body")
-                }
-                _ => failed(error),
-            }
-        })?;
-    }
-    (&*file).rewind().map_err(failed)?;
-    Ok((file, hasher.finalize().to_hex().to_string()))
-}
-
 /// A file as a body, read piece by piece.
 pub(crate) fn from_file(file: File) -> Body {
     from_files(vec![file])
@@ -322,8 +263,8 @@ pub(crate) struct Json<T>(pub(crate) T, pub(crate) String);
 
 impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Failure;
-    async fn from_request(request: Request, _: &Shared) -> Result<Self, Failure> {
-        let bytes = whole(request, BODY).await?;
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Failure> {
+        let bytes = whole(app, request, BODY).await?;
         // No body says nothing, which is enough where nothing must be said.
         let text = if bytes.is_empty() { "{}" } else { text_of(&bytes)? };
         Ok(Self(parse(text)?, text.to_owned()))
@@ -379,12 +320,7 @@ impl FromRequestParts<Shared> for Name {
     }
 }
 
-/// A place among the streams, if there is one.
-pub(crate) fn stream_place(app: &App) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
-    Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
-        Failure(
-            Problem::new(Code::OverQuota, "too many streams are open on this server")
-                .hint("close some, or ask again in a while"),
-        )
-    })
+/// A place among the streams, if there is one for this caller.
+pub(crate) fn stream_place(ask: &Ask) -> Result<Held, Failure> {
+    Ok(ask.app.streams.take(&ask.who, 1)?)
 }

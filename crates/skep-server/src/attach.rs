@@ -2,7 +2,8 @@
 
 use crate::asking::{Ask, parse};
 use crate::bodies::ExecBody;
-use crate::calls::Call;
+use crate::calls::{Call, Company};
+use crate::places::Held;
 use crate::relay::Kind;
 use crate::streaming::{self, Input, Output};
 use axum::extract::ws::{Message, WebSocket};
@@ -12,7 +13,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use skep_types::{Code, Problem, TerminalSize};
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// For the first message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,12 +31,7 @@ enum Control {
 }
 
 /// Serves one socket to its end. The exec goes on when the client goes away.
-pub(crate) async fn serve(
-    mut socket: WebSocket,
-    ask: Ask,
-    sandbox: String,
-    _place: OwnedSemaphorePermit,
-) {
+pub(crate) async fn serve(mut socket: WebSocket, ask: Ask, sandbox: String, _place: Held) {
     match begin(&mut socket, &ask, sandbox).await {
         Ok(Some((exec, output, input))) => {
             // The head of the answer said nothing of what was asked: the act is here.
@@ -73,7 +68,7 @@ async fn begin(
     let body: ExecBody = parse(&asked)?;
     // Whoever is attached ends it; there is no wall clock unless it was asked for.
     let spec = Box::new(body.resolve()?);
-    let call = Call::Exec { sandbox, spec, attach: true, clocked: false };
+    let call = Call::Exec { sandbox, spec, company: Company::Attached, clocked: false };
     let mut reply = ask.ask(call, &asked).await?;
     let stream = reply.stream.take();
     let stream = stream.ok_or_else(|| Problem::new(Code::Internal, "an exec without its end"))?;

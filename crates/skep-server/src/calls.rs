@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use skep_engine::api::{ApproveRequest, CreateRequest, EgressChange, GcRequest, ListFilter};
-use skep_engine::{Patch, PoolOwner};
+use skep_engine::{Page, Patch, PoolOwner};
 use skep_types::{ChangeSetDigest, ExecSpec, Problem, SandboxId, SandboxName, Selection};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +27,14 @@ pub(crate) enum Call {
     List {
         filter: ListFilter,
     },
+    Page {
+        filter: ListFilter,
+        page: Page,
+    },
+    /// Leaves nothing of a deleted sandbox in the store.
+    Forget {
+        sandbox: SandboxId,
+    },
     Patch {
         sandbox: String,
         patch: Box<Patch>,
@@ -50,7 +58,7 @@ pub(crate) enum Call {
     Exec {
         sandbox: String,
         spec: Box<ExecSpec>,
-        attach: bool,
+        company: Company,
         /// Whether nobody is attached who would end it: without a wall clock of its own it gets the one
         /// that the settings say.
         clocked: bool,
@@ -132,14 +140,15 @@ pub(crate) enum Call {
         sandbox: String,
         path: skep_types::ByteString,
     },
+    /// The answer carries the file.
     ReadFile {
         sandbox: String,
         path: skep_types::ByteString,
     },
+    /// The question carries the file.
     WriteFile {
         sandbox: String,
         path: skep_types::ByteString,
-        b64: String,
     },
     MakeDirectory {
         sandbox: String,
@@ -239,6 +248,18 @@ pub(crate) enum Call {
     DrainPools,
 }
 
+/// Who is with an exec while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Company {
+    /// Nobody: it is looked at later.
+    Nobody,
+    /// Somebody who gives input, or wants the output as it comes.
+    Attached,
+    /// Somebody who wants nothing but its end, with what it said until then.
+    Waiting,
+}
+
 /// A question with who asks it, and under which conditions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Order {
@@ -292,6 +313,7 @@ impl Call {
             | Self::Egress { .. } => Duration::from_secs(60),
             Self::Show { .. }
             | Self::List { .. }
+            | Self::Page { .. }
             | Self::Diff { .. }
             | Self::Conflicts { .. }
             | Self::Compare { .. }

@@ -4,8 +4,8 @@
 //! to keep the host busy. For the same reason a trial is nobody's request: it goes on to its end, which
 //! takes the sandbox away, whatever becomes of those who asked.
 
-use crate::app::{App, Shared};
-use crate::calls::Call;
+use crate::app::Shared;
+use crate::calls::{Call, Company};
 use skep_engine::api::{CreateRequest, ListFilter};
 use skep_types::{Code, ExecSpec, Problem, SandboxName};
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ impl Canary {
         Err(told)
     }
 
-    async fn try_it(&self, app: &App) -> Result<(), Problem> {
+    async fn try_it(&self, app: &Shared) -> Result<(), Problem> {
         self.sweep(app).await?;
         let name = format!("canary-{}", crate::tokens::random_hex(4).unwrap_or_default());
         let request = CreateRequest {
@@ -87,26 +87,26 @@ impl Canary {
         let made = app.ask_own(Call::Create { request: Box::new(request) }).await?.json()?;
         let sandbox = made["id"].as_str().unwrap_or_default().to_owned();
         let ran = tokio::time::timeout(COMMAND, self.run(app, sandbox.clone())).await;
-        let removed = app.ask_own(Call::Remove { sandbox, discard: true }).await;
+        let removed = take_away(app, sandbox).await;
         ran.unwrap_or_else(|_| Err(Problem::new(Code::Internal, "`true` does not end")))
-            .and(removed.map(drop))
+            .and(removed)
     }
 
     /// Takes away what earlier trials left: of a server that was killed, or whose store was away. The
     /// project is this server's alone, and no other trial is under way.
-    async fn sweep(&self, app: &App) -> Result<(), Problem> {
+    async fn sweep(&self, app: &Shared) -> Result<(), Problem> {
         let filter = ListFilter { project: Some(self.project.clone()), state: None };
         let left = app.ask_own(Call::List { filter }).await?.json()?;
         for sandbox in left.as_array().into_iter().flatten() {
             let sandbox = sandbox["id"].as_str().unwrap_or_default().to_owned();
-            app.ask_own(Call::Remove { sandbox, discard: true }).await?;
+            take_away(app, sandbox).await?;
         }
         Ok(())
     }
 
-    async fn run(&self, app: &App, sandbox: String) -> Result<(), Problem> {
+    async fn run(&self, app: &Shared, sandbox: String) -> Result<(), Problem> {
         let spec = Box::new(ExecSpec { argv: vec!["true".into()], ..ExecSpec::default() });
-        let call = Call::Exec { sandbox, spec, attach: true, clocked: false };
+        let call = Call::Exec { sandbox, spec, company: Company::Attached, clocked: false };
         let mut reply = app.ask_own(call).await?;
         let failed = |why: &str| Problem::new(Code::Internal, why);
         let stream = reply.stream.take().ok_or_else(|| failed("no live end"))?;
@@ -119,5 +119,15 @@ impl Canary {
             }
         }
         Err(failed("the exec was lost"))
+    }
+}
+
+/// Removes a trial, and forgets it: one every ten seconds would be most of what the store holds.
+async fn take_away(app: &Shared, sandbox: String) -> Result<(), Problem> {
+    let id = sandbox.parse();
+    app.ask_own(Call::Remove { sandbox, discard: true }).await?;
+    match id {
+        Ok(sandbox) => app.ask_own(Call::Forget { sandbox }).await.map(drop),
+        Err(_) => Ok(()),
     }
 }

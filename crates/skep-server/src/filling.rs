@@ -1,6 +1,6 @@
 //! Sandboxes made ahead: kept at the number that the settings say while the server runs.
 
-use crate::app::{App, Shared};
+use crate::app::Shared;
 use crate::calls::Call;
 use crate::serve::told;
 use skep_engine::{Filled, PoolOwner};
@@ -46,7 +46,7 @@ pub(crate) async fn fill(app: Shared) {
 }
 
 /// Lets go those that wait, once no more are made.
-pub(crate) async fn drain(app: &App, filling: JoinHandle<()>) {
+pub(crate) async fn drain(app: &Shared, filling: JoinHandle<()>) {
     let drained = async {
         let _ = filling.await;
         app.ask_own(Call::DrainPools).await
@@ -62,14 +62,14 @@ pub(crate) async fn drain(app: &App, filling: JoinHandle<()>) {
     }
 }
 
-async fn look(app: &App, owner: &PoolOwner) -> Result<Filled, Problem> {
+async fn look(app: &Shared, owner: &PoolOwner) -> Result<Filled, Problem> {
     let value = app.ask_own(Call::FillPools { owner: owner.clone() }).await?.json()?;
     serde_json::from_value(value)
         .map_err(|error| Problem::new(skep_types::Code::Internal, error.to_string()))
 }
 
 /// They are this process's: should it be killed, whoever comes next takes them away.
-fn owner(app: &App) -> io::Result<PoolOwner> {
+fn owner(app: &Shared) -> io::Result<PoolOwner> {
     let pid = std::process::id();
     Ok(PoolOwner {
         maker: KeeperIdentity {

@@ -1,9 +1,11 @@
 //! Server-sent events: what is kept is read again and again, a little less often while nothing
 //! comes. So a stream can start anywhere, and go on where another one broke off.
 
+use crate::app::Shared;
 use crate::asking::Ask;
 use crate::calls::Call;
 use crate::failure::Failure;
+use crate::places::Held;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
@@ -12,7 +14,7 @@ use skep_types::{Code, ExecId, Problem};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::watch;
 
 /// Between two looks: at first, and at most.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -22,6 +24,54 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Read in one go.
 const PIECE: usize = 256 << 10;
 const EVENTS: usize = 500;
+
+/// Who follows the events is told when there are more: one looks for all of them.
+pub(crate) struct Feed {
+    /// The number of the newest event that is known of.
+    newest: watch::Sender<u64>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { newest: watch::Sender::new(0) }
+    }
+}
+
+impl Feed {
+    /// There are events up to this number.
+    fn reaches(&self, number: u64) {
+        self.newest.send_if_modified(|newest| {
+            let more = number > *newest;
+            *newest = number.max(*newest);
+            more
+        });
+    }
+
+    /// Looks for new events while anybody follows them.
+    pub(crate) async fn watch(app: Shared) {
+        let feed = &app.feed.newest;
+        let mut pause = SHORTEST;
+        loop {
+            tokio::time::sleep(if feed.is_closed() { LONGEST } else { pause }).await;
+            // Nobody follows: the number is brought up to date by the next one who does.
+            if feed.is_closed() {
+                continue;
+            }
+            let after = *feed.borrow();
+            let call = Call::Events { after, limit: EVENTS };
+            // Whoever follows meets the same trouble when it asks, and tells it.
+            let found = app.ask_own(call).await.and_then(|reply| reply.json());
+            let last = found.ok().and_then(|found| found.as_array()?.last()?["sequence"].as_u64());
+            match last {
+                Some(last) => {
+                    app.feed.reaches(last);
+                    pause = SHORTEST;
+                }
+                None => pause = (pause * 2).min(LONGEST),
+            }
+        }
+    }
+}
 
 /// Where a client that comes back goes on.
 pub(crate) fn resume_at(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
@@ -102,13 +152,15 @@ struct Place {
     ready: VecDeque<Event>,
     over: bool,
     pause: Duration,
+    /// Whether all events that were there have been told.
+    caught_up: bool,
     /// When it was last looked at whether who follows may still do so.
     looked: Instant,
-    _permit: OwnedSemaphorePermit,
+    _permit: Held,
 }
 
 /// Output of an exec from an offset on, until its end.
-pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: OwnedSemaphorePermit) -> Events {
+pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: Held) -> Events {
     let place = Place {
         ask,
         exec,
@@ -116,6 +168,7 @@ pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: OwnedSemaphorePe
         ready: VecDeque::new(),
         over: false,
         pause: SHORTEST,
+        caught_up: false,
         looked: Instant::now(),
         _permit: permit,
     };
@@ -123,7 +176,7 @@ pub(crate) fn output(ask: Ask, exec: String, from: u64, permit: OwnedSemaphorePe
 }
 
 /// What happened, from a number on, until the server stops.
-pub(crate) fn events(ask: Ask, after: u64, permit: OwnedSemaphorePermit) -> Events {
+pub(crate) fn events(ask: Ask, after: u64, permit: Held) -> Events {
     let place = Place {
         ask,
         exec: String::new(),
@@ -131,6 +184,7 @@ pub(crate) fn events(ask: Ask, after: u64, permit: OwnedSemaphorePermit) -> Even
         ready: VecDeque::new(),
         over: false,
         pause: SHORTEST,
+        caught_up: false,
         looked: Instant::now(),
         _permit: permit,
     };
@@ -201,11 +255,26 @@ async fn more_output(place: &mut Place) -> Result<(), Problem> {
     Ok(())
 }
 
+/// All there are are read first; then the feed tells when there are more.
 async fn more_events(place: &mut Place) -> Result<(), Problem> {
+    let mut newest = place.ask.app.feed.newest.subscribe();
+    if place.caught_up && *newest.borrow_and_update() <= place.next {
+        let mut stopping = place.ask.app.stopping.clone();
+        tokio::select! {
+            _ = newest.wait_for(|newest| *newest > place.next) => {}
+            () = crate::serve::told(&mut stopping) => return Ok(()),
+            // Whether who follows may still do so is looked at by the caller.
+            () = tokio::time::sleep(AGAIN) => return Ok(()),
+        }
+    }
     let found = look(&place.ask, Call::Events { after: place.next, limit: EVENTS }).await?;
     for event in found.as_array().into_iter().flatten() {
         place.next = event["sequence"].as_u64().unwrap_or(place.next);
         place.ready.push_back(named("event", event).id(place.next.to_string()));
+    }
+    place.caught_up = place.ready.is_empty();
+    if place.caught_up {
+        place.ask.app.feed.reaches(place.next);
     }
     Ok(())
 }

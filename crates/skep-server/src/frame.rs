@@ -3,9 +3,20 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use skep_sys::message::{receive_with, send_with};
 use std::io;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 
 /// No answer is larger; a change set of this size could not be shown anyway.
 const LIMIT: usize = 1 << 30;
+
+/// A frame to be sent: its length, and what is in it.
+fn framed(payload: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+    let mut frame = Vec::with_capacity(payload.len() + 4);
+    frame.extend_from_slice(&length.to_le_bytes());
+    frame.extend_from_slice(payload);
+    Ok(frame)
+}
 
 /// Sends one frame.
 pub(crate) fn send(
@@ -13,52 +24,94 @@ pub(crate) fn send(
     payload: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
-    let mut frame = Vec::with_capacity(payload.len() + 4);
-    frame.extend_from_slice(&length.to_le_bytes());
-    frame.extend_from_slice(payload);
-    let descriptors: Vec<_> = descriptor.into_iter().collect();
-    let mut sent = send_with(&socket, &frame, &descriptors)?;
+    let frame = framed(payload)?;
+    let mut sent = send_with(&socket, &frame, descriptor.as_slice())?;
     while sent < frame.len() {
         sent += send_with(&socket, &frame[sent..], &[])?;
     }
     Ok(())
 }
 
-/// Waits for one frame; `None` when the other side has gone.
-pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
-    let mut head = [0; 4];
-    let mut descriptor = None;
-    match fill(&socket, &mut head, &mut descriptor) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error),
+/// The same where nobody may be kept waiting.
+pub(crate) async fn ask(
+    socket: &UnixStream,
+    payload: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let frame = framed(payload)?;
+    let mut sent = 0;
+    while sent < frame.len() {
+        // It goes with the first byte.
+        let along = if sent == 0 { descriptor } else { None };
+        let send = || send_with(socket, &frame[sent..], along.as_slice());
+        sent += socket.async_io(Interest::WRITABLE, send).await?;
     }
-    let length = u32::from_le_bytes(head) as usize;
-    if length > LIMIT {
-        return Err(io::Error::other(format!("a frame of {length} bytes is too large")));
-    }
-    let mut payload = vec![0; length];
-    fill(&socket, &mut payload, &mut descriptor)?;
-    Ok(Some((payload, descriptor)))
+    Ok(())
 }
 
-fn fill(
-    socket: impl AsFd,
-    mut buffer: &mut [u8],
-    descriptor: &mut Option<OwnedFd>,
-) -> io::Result<()> {
-    while !buffer.is_empty() {
-        let (length, descriptors) = receive_with(&socket, buffer)?;
+/// Waits for one frame; `None` when the other side has gone.
+pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+    let mut arriving = Arriving::default();
+    loop {
+        match arriving.take(&socket) {
+            Ok(true) => return Ok(Some(arriving.whole())),
+            Ok(false) => {}
+            Err(error) if arriving.is_new() && error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The same where nobody may be kept waiting; that the other side has gone is an error.
+pub(crate) async fn answer(socket: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut arriving = Arriving::default();
+    while !socket.async_io(Interest::READABLE, || arriving.take(socket)).await? {}
+    Ok(arriving.whole())
+}
+
+/// A frame as far as it has come.
+#[derive(Default)]
+struct Arriving {
+    head: [u8; 4],
+    payload: Vec<u8>,
+    /// Bytes of both that are there.
+    come: usize,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Arriving {
+    fn is_new(&self) -> bool {
+        self.come == 0
+    }
+
+    /// Takes in what one call gives; true when the frame is whole.
+    fn take(&mut self, socket: impl AsFd) -> io::Result<bool> {
+        let room = match self.come.checked_sub(self.head.len()) {
+            None => &mut self.head[self.come..],
+            Some(come) => &mut self.payload[come..],
+        };
+        let (length, descriptors) = receive_with(&socket, room)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some(received) = descriptors.into_iter().next() {
-            *descriptor = Some(received);
+        self.descriptor = descriptors.into_iter().next().or(self.descriptor.take());
+        self.come += length;
+        let expected = u32::from_le_bytes(self.head) as usize;
+        if self.come == self.head.len() {
+            if expected > LIMIT {
+                let message = format!("a frame of {expected} bytes is too large");
+                return Err(io::Error::other(message));
+            }
+            self.payload = vec![0; expected];
         }
-        buffer = &mut buffer[length..];
+        Ok(self.come == self.head.len() + expected)
     }
-    Ok(())
+
+    fn whole(self) -> (Vec<u8>, Option<OwnedFd>) {
+        (self.payload, self.descriptor)
+    }
 }
 
 #[cfg(test)]

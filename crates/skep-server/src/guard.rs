@@ -5,6 +5,7 @@ use crate::app::{App, Shared};
 use crate::audit::Line;
 use crate::failure::{Failure, finish};
 use crate::measure::known;
+use crate::places::Holder;
 use crate::roles::{self, Needs, Role};
 use crate::sessions;
 use crate::tokens::random_hex;
@@ -118,12 +119,15 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     let span = app.traces.as_ref().map(|traces| {
         traces.begin_request(&method, route.as_deref().unwrap_or("none"), request.headers())
     });
+    // Until the answer is there.
+    let holder = Holder::default();
     let response = match admitted {
         Ok(principal) => {
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
                 let trail = Trail { id: id.clone(), path: path.clone(), from: from.clone() };
                 request.extensions_mut().insert(trail);
+                request.extensions_mut().insert(holder.clone());
             }
             let answer = next.run(request);
             match &span {

@@ -3,14 +3,19 @@
 use crate::calls::Call;
 use axum::http::Method;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use skep_engine::Tally;
+use skep_types::{EgressEntry, EgressVerdict};
 use std::sync::OnceLock;
 
 /// Upper bounds in seconds, from a read out of the store to an approval with a check.
 const BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
+
+/// What went through one allowed connection, in bytes.
+const BYTES: &str = "skep_egress_bytes";
+const SIZES: &[f64] = &[0.0, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
 /// One recorder per process: that is how the library is made.
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -23,7 +28,9 @@ impl Metrics {
     /// Sets the recorder up, once.
     pub(crate) fn start() -> Self {
         HANDLE.get_or_init(|| {
+            let sizes = Matcher::Full(BYTES.to_owned());
             let builder = PrometheusBuilder::new().set_buckets(BUCKETS).ok()?;
+            let builder = builder.set_buckets_for_metric(sizes, SIZES).ok()?;
             let handle = builder.install_recorder().ok()?;
             describe();
             // There from the start, so that a graph of it does not begin with the first replay.
@@ -53,6 +60,23 @@ impl Metrics {
         counter!("skep_idempotency_replays_total").increment(1);
     }
 
+    /// What was let out of sandboxes, and what was not.
+    pub(crate) fn verdicts(self, entries: &[EgressEntry]) {
+        for entry in entries {
+            let verdict = match entry.verdict {
+                EgressVerdict::Allow => "allow",
+                EgressVerdict::Deny => "deny",
+            };
+            let protocol = PROTOCOLS.into_iter().find(|name| *name == entry.proto);
+            let protocol = protocol.unwrap_or("other");
+            counter!(VERDICTS, "verdict" => verdict, "protocol" => protocol).increment(1);
+            if entry.verdict == EgressVerdict::Allow {
+                histogram!(BYTES, "direction" => "in").record(entry.bytes_in as f64);
+                histogram!(BYTES, "direction" => "out").record(entry.bytes_out as f64);
+            }
+        }
+    }
+
     /// What there is.
     pub(crate) fn tally(self, tally: Tally) {
         gauge!("skep_sandboxes").set(tally.sandboxes as f64);
@@ -72,6 +96,10 @@ impl Metrics {
         }
     }
 }
+
+/// Verdicts, by what was spoken; a flood of denials is counted where it is not written.
+const VERDICTS: &str = "skep_egress_verdicts_total";
+const PROTOCOLS: [&str; 5] = ["dns", "tcp", "tls", "http", "unwritten"];
 
 /// A method by its name, if it is one of those that there are: anybody may send any word.
 pub(crate) fn known(method: &Method) -> &'static str {
@@ -100,6 +128,8 @@ fn describe() {
     describe_histogram!("skep_apply_seconds", "Applying an approval");
     describe_histogram!("skep_reconcile_seconds", "Comparing the store with what is there");
     describe_counter!("skep_idempotency_replays_total", "Answers given again for a known key");
+    describe_counter!(VERDICTS, "What sandboxes asked for outside: allowed or denied");
+    describe_histogram!(BYTES, "Bytes through an allowed connection");
     describe_gauge!("skep_sandboxes", "Sandboxes that are not deleted");
     describe_gauge!("skep_sandboxes_running", "Sandboxes held by a keeper");
     describe_gauge!("skep_promised_memory_bytes", "Memory limits of running sandboxes, added up");

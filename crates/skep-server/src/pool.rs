@@ -12,7 +12,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// How a worker is started.
@@ -63,7 +62,7 @@ struct Inner {
 #[derive(Debug)]
 struct Worker {
     child: Child,
-    socket: UnixStream,
+    socket: tokio::net::UnixStream,
 }
 
 impl Pool {
@@ -83,8 +82,8 @@ impl Pool {
         let gone = || Problem::new(Code::Unavailable, "the server is about to stop");
         let permit = Arc::clone(&self.inner.permits).acquire_owned().await.map_err(|_| gone())?;
         let inner = Arc::clone(&self.inner);
-        let asked = tokio::task::spawn_blocking(move || {
-            let result = inner.ask(&order, file.as_deref());
+        let asked = tokio::spawn(async move {
+            let result = inner.ask(&order, file.as_deref()).await;
             drop(permit);
             result
         });
@@ -111,16 +110,23 @@ impl Inner {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, order: &Order, file: Option<&File>) -> Result<Reply, Problem> {
+    async fn ask(self: &Arc<Self>, order: &Order, file: Option<&File>) -> Result<Reply, Problem> {
         let request = serde_json::to_vec(order).map_err(|error| {
             Problem::new(Code::Internal, format!("cannot write a question: {error}"))
         })?;
         let waiting = self.idle().pop();
         let worker = match waiting {
             Some(worker) => worker,
-            None => self.start()?,
+            None => self.another().await?,
         };
-        match worker.ask(&request, file, order.call.patience()) {
+        let answer = worker.ask(&request, file);
+        let Ok(answer) = tokio::time::timeout(order.call.patience(), answer).await else {
+            tracing::error!(call = order.call.word(), "a worker did not answer, and is ended");
+            worker.give_up();
+            return Err(Problem::new(Code::Unavailable, "this took too long, and was given up")
+                .hint("what it needs may not answer: a dead mount, a stopped process"));
+        };
+        match answer {
             Ok((head, value, stream)) => {
                 if head.retires {
                     worker.let_go();
@@ -132,12 +138,6 @@ impl Inner {
                     None => Ok(Reply { value, replayed: head.replayed, stream }),
                 }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                tracing::error!(call = order.call.word(), "a worker did not answer, and is ended");
-                worker.give_up();
-                Err(Problem::new(Code::Unavailable, "this took too long, and was given up")
-                    .hint("what it needs may not answer: a dead mount, a stopped process"))
-            }
             Err(error) => {
                 tracing::error!(%error, "a worker ended while it was asked");
                 worker.give_up();
@@ -146,11 +146,20 @@ impl Inner {
         }
     }
 
-    fn start(&self) -> Result<Worker, Problem> {
+    /// A new worker. Starting a process takes a moment, which nobody else is to wait for.
+    async fn another(self: &Arc<Self>) -> Result<Worker, Problem> {
         let failed = |error: std::io::Error| {
             Problem::new(Code::Unavailable, format!("cannot start a worker: {error}"))
         };
-        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let inner = Arc::clone(self);
+        let started = tokio::task::spawn_blocking(move || inner.start()).await;
+        let (child, socket) = started.map_err(std::io::Error::other).flatten().map_err(failed)?;
+        Ok(Worker { child, socket: tokio::net::UnixStream::from_std(socket).map_err(failed)? })
+    }
+
+    fn start(&self) -> std::io::Result<(Child, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
         let child = Command::new(&self.command.program)
             .arg0_skep()
             .args(&self.command.arguments)
@@ -159,14 +168,13 @@ impl Inner {
             .envs(self.command.environment.iter().cloned())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
+            .spawn()?;
         // What is run inside has the limit of whoever started the server, not the server's own.
         if let Some(limit) = self.open_files {
             let child = rustix::process::Pid::from_child(&child);
             let _ = rustix::process::prlimit(Some(child), Resource::Nofile, limit);
         }
-        Ok(Worker { child, socket: ours })
+        Ok((child, ours))
     }
 }
 
@@ -182,17 +190,13 @@ impl NamedSkep for Command {
 }
 
 impl Worker {
-    fn ask(
+    async fn ask(
         &self,
         request: &[u8],
         file: Option<&File>,
-        patience: Duration,
     ) -> std::io::Result<(Head, Bytes, Option<OwnedFd>)> {
-        self.socket.set_read_timeout(Some(patience))?;
-        self.socket.set_write_timeout(Some(patience))?;
-        frame::send(&self.socket, request, file.map(AsFd::as_fd))?;
-        let (payload, stream) =
-            frame::receive(&self.socket)?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        frame::ask(&self.socket, request, file.map(AsFd::as_fd)).await?;
+        let (payload, stream) = frame::answer(&self.socket).await?;
         let cut = payload.iter().position(|byte| *byte == b'\n');
         let cut = cut.ok_or_else(|| std::io::Error::other("a worker's answer has no head"))?;
         let head = serde_json::from_slice(&payload[..cut])?;

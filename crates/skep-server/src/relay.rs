@@ -78,13 +78,13 @@ pub(crate) fn take(buffer: &mut Vec<u8>) -> io::Result<Option<(Kind, Vec<u8>)>> 
     Ok(Some((kind, payload)))
 }
 
-/// Forks the pump and returns the server's end.
-pub(crate) fn start(stream: Box<dyn ExecStream>) -> io::Result<OwnedFd> {
+/// Forks the pump and returns the server's end. `said` is what was taken from the stream before, as frames.
+pub(crate) fn start(stream: Box<dyn ExecStream>, said: Vec<u8>) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     clone_with(Namespaces::NONE, move || {
         let kept = skep_sys::process::close_all_but(&[stream.as_fd(), theirs.as_fd()]);
-        let (inbox, outbox) = (Vec::new(), Vec::new());
+        let (inbox, outbox) = (Vec::new(), said);
         let mut pump = Pump { stream, more: true, server: theirs, inbox, outbox };
         match kept.and_then(|()| pump.run()) {
             Ok(()) => 0,

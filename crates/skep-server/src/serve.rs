@@ -1,13 +1,15 @@
 //! Starting, serving and stopping.
 
-use crate::app::{App, STREAMS, Shared, router};
+use crate::app::{App, Shared, router};
 use crate::audit::Audit;
 use crate::calls::Call;
 use crate::canary::Canary;
+use crate::following::Feed;
 use crate::guard::Peer;
 use crate::inputs::Inputs;
 use crate::listen::Listener;
 use crate::measure::Metrics;
+use crate::places::Share;
 use crate::pool::{Pool, WorkerCommand};
 use crate::sessions::Sessions;
 use crate::tokens::{Bootstrap, Tokens};
@@ -19,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skep_engine::api::{GcPart, GcRequest};
+use skep_engine::{Layout, Verdicts};
 use skep_sys::from_inside::Origin;
 use skep_types::{ByteString, Code, Problem};
 use std::collections::BTreeMap;
@@ -28,7 +31,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -114,6 +117,7 @@ pub fn serve(config: Config) -> Result<(), Problem> {
     let audit = Audit::open(&config.state_dir).map_err(failed)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let layout = Layout::open(&config.state_dir, || Ok(())).map_err(failed)?;
     let (stop, stopping) = watch::channel(false);
     let size = config.workers.max(2);
     let app = Arc::new(App {
@@ -130,7 +134,12 @@ pub fn serve(config: Config) -> Result<(), Problem> {
         environment: config.environment,
         clock: config.clock,
         stopping,
-        streams: Arc::new(Semaphore::new(STREAMS)),
+        streams: Share::streams(),
+        memory: Share::memory(),
+        disk: Share::disk(),
+        feed: Feed::default(),
+        verdicts: Mutex::new(Verdicts::start(&layout)),
+        layout,
         inputs: Inputs::default(),
         canary: Canary::new(canary.clone()),
     });
@@ -275,6 +284,7 @@ async fn run(
     let settling = tokio::spawn(settle(Arc::clone(&app)));
     let filling = tokio::spawn(crate::filling::fill(Arc::clone(&app)));
     let tidying = tokio::spawn(tidy(Arc::clone(&app)));
+    let feeding = tokio::spawn(Feed::watch(Arc::clone(&app)));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     tokio::select! {
@@ -286,6 +296,7 @@ async fn run(
     let _ = stop.send(true);
     settling.abort();
     tidying.abort();
+    feeding.abort();
     for task in accepting {
         task.abort();
         // Aborted: its listener is closed when this returns.
@@ -318,6 +329,7 @@ async fn settle(app: Shared) {
         if let Err(problem) = app.ask_own(Call::Settle).await {
             tracing::warn!(%problem, "cannot settle");
         }
+        app.count_verdicts().await;
         tokio::time::sleep(SETTLE).await;
     }
 }

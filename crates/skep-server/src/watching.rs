@@ -4,6 +4,7 @@
 
 use crate::asking::Ask;
 use crate::documents;
+use crate::places::Held;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +19,6 @@ use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Between two looks at a workspace that is large, at most.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,14 +69,14 @@ struct Watching {
     ask: Ask,
     lines: Lines<BufReader<tokio::net::UnixStream>>,
     over: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Held,
 }
 
 /// What is noticed, as events, until the workspace goes or the server stops.
 pub(crate) async fn follow(
     ask: Ask,
     stream: tokio::net::UnixStream,
-    place: OwnedSemaphorePermit,
+    place: Held,
 ) -> Result<impl axum::response::IntoResponse, Problem> {
     let mut lines = BufReader::new(stream).lines();
     let begun = lines.next_line().await.ok().flatten();

@@ -109,12 +109,21 @@ fn send(socket: &OwnedFd, given: Result<Given, Problem>, retires: bool) -> io::R
     let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
         Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
-        Err(problem) => (Some(problem), serde_json::Value::Null, None),
+        Err(problem) => (Some(for_caller(problem)), serde_json::Value::Null, None),
     };
     let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;
     payload.push(b'\n');
     serde_json::to_writer(&mut payload, &value)?;
     frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))
+}
+
+/// What is wrong with the server's own settings is not the caller's mistake.
+fn for_caller(problem: Problem) -> Problem {
+    if !skep_engine::is_of_owner(&problem) {
+        return problem;
+    }
+    let message = format!("the server's settings cannot be used: {}", problem.message);
+    Problem::new(Code::Unavailable, message).hint("its owner is told by `skep doctor`, too")
 }
 
 /// Until there is a question. Children that end meanwhile (keepers, relays) are taken note of, so

@@ -206,6 +206,10 @@ pub trait SandboxStore: Send + Sync {
     /// execs and rejections. Approvals and snapshots stay. Returns whom it removed.
     fn purge_deleted(&self, before: &str) -> Result<Vec<SandboxId>>;
 
+    /// Forgets a sandbox that is deleted, with its execs, rejections and events, as if it had never been.
+    /// Returns whether there was one. For what nobody will ask about: the history has a gap there.
+    fn forget_sandbox(&self, id: &SandboxId) -> Result<bool>;
+
     /// Gives up the exclusive locks of a sandbox; succeeds if it holds none.
     fn release_scope(&self, id: &SandboxId) -> Result<()>;
 
@@ -447,8 +451,8 @@ pub trait LedgerStore: Send + Sync {
     /// in the store.
     fn append_events(&self, events: &[NewEvent]) -> Result<u64>;
 
-    /// Events in order of their number. Numbers have no gaps until events are pruned, and are
-    /// never given twice.
+    /// Events in order of their number. Numbers have no gaps until events are pruned or a sandbox is
+    /// forgotten, and are never given twice.
     fn list_events(&self, filter: &EventFilter) -> Result<Vec<Event>>;
 
     /// Removes events older than `before`; returns how many.
@@ -492,6 +496,32 @@ pub struct Upkeep {
     pub folded: bool,
 }
 
+/// Up to when rows of each kind are kept (RFC 3339); `None` keeps all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptSince {
+    /// For [`LedgerStore::prune_events`].
+    pub events: Option<String>,
+    /// For [`SandboxStore::purge_deleted`].
+    pub deleted: Option<String>,
+    /// For [`ApprovalStore::forget_approvals`].
+    pub approvals: Option<String>,
+    /// For [`LedgerStore::prune_keys`].
+    pub keys: Option<String>,
+}
+
+/// How many rows of each kind would go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outdated {
+    /// Events.
+    pub events: u64,
+    /// Sandboxes that were deleted.
+    pub deleted: u64,
+    /// Approvals.
+    pub approvals: u64,
+    /// Idempotency keys.
+    pub keys: u64,
+}
+
 /// Care of the store as a whole.
 pub trait Housekeeping: Send + Sync {
     /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
@@ -507,6 +537,9 @@ pub trait Housekeeping: Send + Sync {
     /// Keeps the store small and quick to open. May wait for the disk: call it where nobody waits,
     /// after the answer was given. Does little or nothing when there is little to do.
     fn upkeep(&self) -> Result<Upkeep>;
+
+    /// Counts what pruning with these bounds would remove; changes nothing.
+    fn outdated(&self, since: &KeptSince) -> Result<Outdated>;
 
     /// Reads everything and returns a sentence per problem; changes nothing. Takes time in
     /// proportion to the database: for `skep doctor` and the start of a server.

@@ -14,9 +14,12 @@ use crate::Engine;
 use crate::api::CopyReport;
 use crate::layout::make_private;
 use crate::problems::{OrProblem, io_problem};
+use packed::unnamed;
 use skep_types::{Code, EntryState, Problem, RelPath, SandboxId};
 use skep_workspace::View;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -34,8 +37,11 @@ impl Engine {
         self.while_standing(&sandbox, || look(&View::open(&self.workspace(&sandbox)).or_problem()?))
     }
 
-    /// The bytes of one file, as the view shows it. A link is not followed: it is no file.
-    pub fn read_out(&self, id: &SandboxId, path: &RelPath) -> Result<Vec<u8>, Problem> {
+    /// One file, as the view shows it now, copied to one without a name. A link is not followed: it is no
+    /// file.
+    pub fn read_out(&self, id: &SandboxId, path: &RelPath) -> Result<File, Problem> {
+        let root = self.layout().root();
+        let mut copy = unnamed(root).map_err(|error| io_problem("copy to", root, &error))?;
         self.look_inside(id, |view| {
             let state = view.state(path).or_problem()?;
             match &state {
@@ -52,7 +58,10 @@ impl Engine {
             }
             let tree = view.holder(path).or_problem()?.ok_or_else(|| nothing_at(path))?;
             let failed = |error| io_problem("read", path.as_path(), &error);
-            tree.read(path, LARGEST_FILE).map_err(failed)
+            let (file, _) = tree.open_file(path).map_err(failed)?;
+            io::copy(&mut file.take(LARGEST_FILE), &mut copy).map_err(failed)?;
+            copy.rewind().map_err(failed)?;
+            Ok(copy)
         })
     }
 
@@ -95,14 +104,15 @@ impl Engine {
         &self,
         id: &SandboxId,
         path: &RelPath,
-        bytes: &[u8],
+        mut from: File,
     ) -> Result<CopyReport, Problem> {
         let name = path.file_name().ok_or_else(|| {
             Problem::new(Code::Usage, "the path of a file is expected, not the project itself")
         })?;
         self.with_scratch(|scratch| {
             let file = scratch.join(OsStr::from_bytes(name));
-            std::fs::write(&file, bytes).map_err(|error| io_problem("write", &file, &error))?;
+            let copied = File::create_new(&file).and_then(|mut to| io::copy(&mut from, &mut to));
+            copied.map_err(|error| io_problem("write", &file, &error))?;
             self.copy_to(id, &file, path)
         })
     }

@@ -70,7 +70,7 @@ impl Engine {
 }
 
 /// A file without a name, which goes with its last descriptor.
-fn unnamed(directory: &Path) -> io::Result<File> {
+pub(super) fn unnamed(directory: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?))
 }

@@ -6,15 +6,13 @@
 //! it was asked for and the work lies in an archive.
 
 mod leftovers;
+mod rows;
 mod sandboxes;
 
 pub(crate) use sandboxes::{EXPIRED, KEPT, TTL, end_of_life};
 
 use crate::Engine;
 use crate::api::{GcDecision, GcPart, GcRequest};
-use crate::problems::OrProblem;
-use skep_policy::Retention;
-use skep_store::SandboxFilter;
 use skep_types::{Code, Problem};
 use std::time::Duration;
 
@@ -78,71 +76,10 @@ impl Engine {
             self.collect_trash(request, &mut decisions);
             self.collect_groups(request, &mut decisions);
         }
-        if wanted(GcPart::Rows) && !request.dry_run {
-            self.prune(&settings.retention, &mut decisions)?;
+        if wanted(GcPart::Rows) {
+            rows::say(self.collect_rows(request, &settings.retention)?, &mut decisions);
         }
         Ok(decisions)
-    }
-
-    fn prune(&self, kept: &Retention, decisions: &mut Vec<GcDecision>) -> Result<(), Problem> {
-        let mut say = |what: &str, count: usize, reason: String| {
-            if count > 0 {
-                let name = count.to_string();
-                decisions.push(decision(what, &name, Action::Remove, reason, 0));
-            }
-        };
-        if let Some(age) = kept.events {
-            let events = self.store.prune_events(&self.earlier(age)?).or_problem()?;
-            let count = usize::try_from(events).unwrap_or(usize::MAX);
-            say("events", count, format!("older than {}", spoken(age)));
-        }
-        let rows = self.store.purge_deleted(&self.earlier(kept.deleted)?).or_problem()?;
-        let reason = format!("deleted more than {} ago", spoken(kept.deleted));
-        say("rows of deleted sandboxes", rows.len(), reason);
-        if let Some(age) = kept.history {
-            let gone = self.store.forget_approvals(&self.earlier(age)?).or_problem()?;
-            let count = usize::try_from(gone).unwrap_or(usize::MAX);
-            say("approvals", count, format!("older than {}, past their undo", spoken(age)));
-        }
-        let execs = self.forget_old_execs(kept)?;
-        say("execs", execs, format!("beyond the newest {} or too old", kept.execs_keep));
-        let keys = self.store.prune_keys(&self.now()).or_problem()?;
-        say("idempotency keys", usize::try_from(keys).unwrap_or(usize::MAX), "expired".into());
-        self.store.upkeep().map(drop).or_problem()
-    }
-
-    /// Ended execs of living sandboxes: the rows first, so that nobody is led to output that is not
-    /// there, then the files.
-    fn forget_old_execs(&self, kept: &Retention) -> Result<usize, Problem> {
-        let mut gone = 0;
-        for sandbox in self.store.list_sandboxes(&SandboxFilter::default()).or_problem()? {
-            let execs = self.store.list_execs(&sandbox.id).or_problem()?;
-            let mut ended: Vec<_> = execs.into_iter().filter(|exec| exec.end.is_some()).collect();
-            ended.reverse();
-            let mut old = Vec::new();
-            for (place, exec) in ended.into_iter().enumerate() {
-                let aged = match kept.execs {
-                    Some(most) => self.age(&exec.started_at)? > most,
-                    None => false,
-                };
-                if aged || place as u64 >= kept.execs_keep {
-                    old.push(exec.id);
-                }
-            }
-            if old.is_empty() {
-                continue;
-            }
-            let forgotten = self.store.forget_execs(&sandbox.id, &old).or_problem()?;
-            gone += usize::try_from(forgotten).unwrap_or(usize::MAX);
-            let directory = self.layout().sandbox(&sandbox.id).join("execs");
-            for id in old {
-                for kind in ["head", "tail0", "tail1", "end", "end.new", "record"] {
-                    // One that is not there any more, or not yet removable, is no reason to stop.
-                    let _ = std::fs::remove_file(directory.join(format!("{id}.{kind}")));
-                }
-            }
-        }
-        Ok(gone)
     }
 
     /// The time that was so long ago.

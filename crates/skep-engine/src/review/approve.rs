@@ -116,7 +116,8 @@ impl Engine {
             self.gate(sandbox, &plan, command)?;
         }
         let approval = self.new_approval(sandbox, &derived, &plan, &request.selection);
-        let note = Note { settlement: plan.settlement, direction: Direction::Settle };
+        let direction = Direction::Settle;
+        let note = Note { settlement: plan.settlement, direction, all: nothing_waits };
         let identity = (sandbox.base.device, sandbox.base.inode);
         let (approval, applied) = self.apply(approval, identity, plan.targets, &note)?;
         report.approval = Some(approval.id);
@@ -129,9 +130,6 @@ impl Engine {
         report.notes.extend(applied.late_writes.iter().map(|path| {
             format!("`{path}`: a program wrote to the old file while it was replaced; the write is in the backup")
         }));
-        if nothing_waits {
-            self.all_reviewed(sandbox, SandboxState::Approved)?;
-        }
         Ok(report)
     }
 

@@ -28,6 +28,9 @@ use std::time::Duration;
 pub(super) struct Note {
     pub settlement: Settlement,
     pub direction: Direction,
+    /// Whether nothing is left to review when it is done.
+    #[serde(default)]
+    pub all: bool,
 }
 
 /// Which way the bases move.
@@ -93,7 +96,9 @@ impl Engine {
         match staged.publish() {
             Ok(applied) => {
                 let touched = skep_workspace::beginning();
-                let approval = self.conclude(&approval.id, note, &applied)?;
+                let approval = self
+                    .conclude(&approval.id, note, &applied, note.all)
+                    .map_err(|problem| not_written_down(&approval.id, problem))?;
                 // What the sandbox makes next in these directories is told from what stood there by
                 // having a later time.
                 if let Ok(touched) = touched {
@@ -139,18 +144,23 @@ impl Engine {
         let _ = self.store.move_approval(id, ApprovalState::Aborted, &[], &mut |_| {});
     }
 
-    /// After the project is changed: bases, then the row.
+    /// After the project is changed: bases, then the sandbox's state if `all` of it is reviewed now, then
+    /// the row, which says that nothing is left to be done.
     fn conclude(
         &self,
         id: &ApprovalId,
         note: &Note,
         applied: &Applied,
+        all: bool,
     ) -> Result<Approval, Problem> {
         let approval = self.store.find_approval(id.as_str()).or_problem()?;
         failpoint::hit("approve.published")
             .map_err(|error| io_problem("settle", Path::new(""), &error))?;
         if let Some(sandbox) = self.load_if_there(&approval.sandbox)? {
             self.move_bases(&sandbox, note)?;
+            if all {
+                self.all_reviewed(&sandbox, SandboxState::Approved)?;
+            }
         }
         failpoint::hit("approve.settled")
             .map_err(|error| io_problem("settle", Path::new(""), &error))?;
@@ -326,6 +336,19 @@ impl Engine {
         self.store.move_approval(&approval.id, state, &[event], &mut |_| {}).map(drop).or_problem()
     }
 
+    /// Whether nothing became of the sandbox since an approval began: a command may have left more to
+    /// review, and somebody may have decided on it.
+    fn nothing_came(&self, approval: &Approval) -> Result<bool, Problem> {
+        let waits =
+            |sandbox: Sandbox| matches!(sandbox.state, SandboxState::Ready | SandboxState::Stopped);
+        if !self.load_if_there(&approval.sandbox)?.is_some_and(waits) {
+            return Ok(false);
+        }
+        let execs = self.store.list_execs(&approval.sandbox).or_problem()?;
+        let time = |text: &str| text.parse::<jiff::Timestamp>().ok();
+        Ok(execs.iter().all(|exec| time(&exec.started_at) < time(&approval.at)))
+    }
+
     /// Brings the row and the bases in line with what a recovery did.
     pub(super) fn record_recovery(
         &self,
@@ -341,7 +364,8 @@ impl Engine {
                         format!("journal of `{}` is damaged: {error}", approval.id),
                     )
                 })?;
-                self.conclude(&approval.id, &note, &applied).map(drop)
+                let all = note.all && self.nothing_came(approval)?;
+                self.conclude(&approval.id, &note, &applied, all).map(drop)
             }
             Recovered::Nothing | Recovered::Aborted { .. } => {
                 // The journal goes last: while the row is open, it alone can say what was done.
@@ -364,6 +388,16 @@ impl Engine {
             }
         }
     }
+}
+
+/// The project is changed, and that could not be written down: asking again would find nothing to do.
+fn not_written_down(id: &ApprovalId, mut problem: Problem) -> Problem {
+    problem.message = format!(
+        "approval `{id}` is in the project, and that could not be written down: {}",
+        problem.message
+    );
+    problem.retryable = false;
+    problem.details(json!({ "approval": id })).hint("the next skep command goes on with it")
 }
 
 /// Why an approval needs a person.

@@ -38,7 +38,8 @@ impl Engine {
         let targets =
             undo_targets(&self.layout().approval(&approval.id)).map_err(|e| apply_problem(&e))?;
         let note = self.note_of(&approval.id)?;
-        let note = Note { settlement: note.settlement, direction: note.direction.reversed() };
+        let direction = note.direction.reversed();
+        let note = Note { settlement: note.settlement, direction, all: false };
         let root = approval.project.as_path();
         let identity = TreeRoot::open(root)
             .and_then(|root| root.identity())

@@ -7,19 +7,22 @@ use toml::{Table, Value};
 /// Names of their own, beside the one that follows from the key.
 const ALIASES: [(&str, &str); 2] =
     [("SKEP_STORE", "store.url"), ("SKEP_MICROVM_EMULATION", "provider.microvm.emulation")];
-/// The first words of keys: a variable that begins so and is none of ours is a mistake.
-const SECTIONS: [&str; 10] = [
-    "SKEP_LIMITS_",
-    "SKEP_SANDBOX_",
-    "SKEP_CHANGES_",
-    "SKEP_EGRESS_",
-    "SKEP_WARN_",
-    "SKEP_UNDO_",
-    "SKEP_GC_",
-    "SKEP_QUOTA_",
-    "SKEP_STORE_",
-    "SKEP_SERVER_",
+/// Variables of ours that are no settings, and words that those of tests, benches and CI begin with. Any other
+/// that begins with `SKEP_` is a mistake: a limit that is mistyped must not become no limit.
+const OTHERS: [&str; 7] = [
+    "SKEP_HOME",
+    "SKEP_HOST",
+    "SKEP_TOKEN",
+    "SKEP_TOKEN_FILE",
+    "SKEP_FAILPOINT",
+    "SKEP_DRIVER",
+    "SKEP_WRITE_OPENAPI",
 ];
+const APART: [&str; 4] = ["SKEP_TEST_", "SKEP_STORE_TEST_", "SKEP_BENCH_", "SKEP_CI_"];
+
+fn is_no_setting(name: &str) -> bool {
+    OTHERS.contains(&name) || APART.iter().any(|word| name.starts_with(word))
+}
 
 /// The variable of a key.
 pub(super) fn variable_of(key: &str) -> String {
@@ -37,7 +40,7 @@ fn setting_of(name: &str) -> Option<(&'static str, Kind)> {
 
 impl ConfigDocument {
     /// Reads settings from variables; `None` where none is set. Lists are separated by commas. A
-    /// name that begins like a setting and is none is an error.
+    /// name that begins with `SKEP_` and means nothing to us is an error.
     pub fn from_variables<'a>(
         variables: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Option<Self>, ConfigError> {
@@ -46,19 +49,15 @@ impl ConfigDocument {
             variables.filter(|(name, text)| name.starts_with("SKEP_") && !text.is_empty())
         {
             let Some((key, kind)) = setting_of(name) else {
-                // What the tests of a store pass to themselves is no setting.
-                if SECTIONS.iter().any(|section| name.starts_with(section))
-                    && !name.contains("_TEST_")
-                {
-                    let guess =
-                        name.trim_start_matches("SKEP_").to_lowercase().replacen('_', ".", 1);
-                    return Err(ConfigError::UnknownKey {
-                        source_name: "the environment".into(),
-                        key: name.to_owned(),
-                        nearest: nearest_key(&guess).map(|key| variable_of(&key)),
-                    });
+                if is_no_setting(name) {
+                    continue;
                 }
-                continue;
+                let guess = name.trim_start_matches("SKEP_").to_lowercase().replacen('_', ".", 1);
+                return Err(ConfigError::UnknownKey {
+                    source_name: "the environment".into(),
+                    key: name.to_owned(),
+                    nearest: nearest_key(&guess).map(|key| variable_of(&key)),
+                });
             };
             let mut alone = Table::new();
             insert(&mut alone, key, value(kind, text));
@@ -153,6 +152,13 @@ mod tests {
             unknown.contains("SKEP_LIMITS_MEMROY") && unknown.contains("SKEP_LIMITS_MEMORY"),
             "{unknown}"
         );
+        // A section that is mistyped is no other program's.
+        let section = said(&[("SKEP_LIMIT_MEMORY", "64M")]);
+        assert!(section.contains("SKEP_LIMITS_MEMORY"), "{section}");
+        assert!(said(&[("SKEP_NONSENSE", "1")]).contains("SKEP_NONSENSE"));
+        for other in ["SKEP_TOKEN", "SKEP_TEST_LONG", "SKEP_STORE_TEST_FILE"] {
+            assert_eq!(read(&[(other, "1")]).unwrap(), None, "{other}");
+        }
         for (name, text) in
             [("SKEP_LIMITS_MEMORY", "x"), ("SKEP_GC_KEEP_EMPTY", "maybe"), ("SKEP_UNDO_KEEP", "0")]
         {

@@ -1,20 +1,22 @@
 //! Execs: started, followed, ended.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query, json, respond, stream_place, whole};
+use crate::asking::{Ask, Json, Name, Query, json, respond, stream_place};
 use crate::attach;
 use crate::bodies::{ExecBody, SignalBody};
-use crate::calls::Call;
+use crate::calls::{Call, Company};
 use crate::failure::{Failure, Outcome};
+use crate::incoming::whole;
 use crate::pool::Reply;
 use crate::relay::Kind;
 use crate::schema::{Error, Exec, Logs};
+use crate::shown::Shown;
 use crate::{following, streaming};
 use axum::extract::{Request, WebSocketUpgrade};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::{Value, json as value};
+use serde_json::Value;
 use skep_types::{Code, ExecId, Problem};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -23,8 +25,6 @@ use utoipa_axum::routes;
 /// Kept output in one answer, unless asked otherwise; and at most.
 const PIECE: usize = 256 << 10;
 const LARGEST_PIECE: usize = 8 << 20;
-/// Output of a waited-for exec in its answer; all of it is in the log.
-const SHOWN: usize = 4 << 20;
 /// Bytes for standard input in one request.
 const INPUT: usize = 8 << 20;
 const SIGTERM: i32 = 15;
@@ -60,15 +60,24 @@ async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
     responses((status = 200, body = Exec), (status = 201, body = Exec), (status = "default", body = Error)))]
 async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) -> Outcome {
     let (wait, stdin) = (body.wait, body.stdin);
-    let place = if wait { Some(stream_place(&ask.app)?) } else { None };
+    let place = if wait { Some(stream_place(&ask)?) } else { None };
     let spec = Box::new(body.resolve()?);
-    let call = Call::Exec { sandbox, spec, attach: wait || stdin, clocked: true };
+    let company = match (wait, stdin) {
+        (true, _) => Company::Waiting,
+        (false, true) => Company::Attached,
+        (false, false) => Company::Nobody,
+    };
+    let call = Call::Exec { sandbox, spec, company, clocked: true };
     let mut reply = ask.ask(call, &said).await?;
     let Some(stream) = reply.stream.take() else {
-        if wait {
-            return waited_for_again(&ask, reply).await;
-        }
-        return Ok(respond(StatusCode::CREATED, reply));
+        return match wait {
+            false => Ok(respond(StatusCode::CREATED, reply)),
+            // It ended while its worker was with it.
+            true if !reply.replayed && reply.json()?["running"] == false => {
+                Ok(respond(StatusCode::OK, reply))
+            }
+            true => waited_for_again(&ask, reply).await,
+        };
     };
     let stream = streaming::adopt(stream)?;
     if wait {
@@ -132,43 +141,6 @@ async fn waited_for_again(ask: &Ask, reply: Reply) -> Outcome {
     Ok(respond(StatusCode::OK, Reply { value: value.into(), ..reply }))
 }
 
-/// Output that goes into an answer.
-#[derive(Default)]
-struct Shown {
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
-    cut: bool,
-}
-
-impl Shown {
-    fn add(&mut self, stream: &str, bytes: &[u8]) {
-        let kept = match stream {
-            "stdout" => &mut self.stdout,
-            "stderr" => &mut self.stderr,
-            _ => return,
-        };
-        let room = SHOWN.saturating_sub(kept.len()).min(bytes.len());
-        self.cut |= room < bytes.len();
-        kept.extend_from_slice(&bytes[..room]);
-    }
-
-    fn with(self, mut exec: Value) -> Value {
-        for (key, bytes) in [("stdout", self.stdout), ("stderr", self.stderr)] {
-            match String::from_utf8(bytes) {
-                Ok(text) => exec[key] = value!(text),
-                Err(error) => {
-                    let text = skep_client::wire::base64(error.as_bytes());
-                    exec[format!("{key}_b64")] = value!(text);
-                }
-            }
-        }
-        if self.cut {
-            exec["truncated"] = value!(true);
-        }
-        exec
-    }
-}
-
 /// Run a command over a WebSocket
 ///
 /// The first message is text: the command, as for `POST …/execs`. The server answers
@@ -184,7 +156,7 @@ async fn attach_to_new(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Outcome {
-    let place = stream_place(&ask.app)?;
+    let place = stream_place(&ask)?;
     let upgrade = upgrade.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     // A browser gives up where the protocol that it named is not confirmed.
     let protocol = crate::sessions::sent_protocol(&headers).map(str::to_owned);
@@ -257,7 +229,7 @@ async fn stdin(
             "input has no `idempotency-key`: the same bytes sent twice are input twice",
         ));
     }
-    let bytes = whole(request, INPUT).await?;
+    let bytes = whole(&ask.app, request, INPUT).await?;
     let found = ask.ask(Call::FindExec { exec }, "").await?.json()?;
     ask.app.inputs.give(exec_id(&found)?.as_str(), &bytes, query.close).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -313,6 +285,6 @@ async fn stream(
     let from = following::resume_at(&headers)?.unwrap_or(query.from);
     let found = ask.ask(Call::FindExec { exec }, "").await?.json()?;
     let id = exec_id(&found)?;
-    let place = stream_place(&ask.app)?;
+    let place = stream_place(&ask)?;
     Ok(following::output(ask, id.to_string(), from, place).into_response())
 }

@@ -4,10 +4,12 @@
 //! leaves the workspace by none. Bytes that travel are kept in files without a name.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query, from_file, into_file, respond, stream_place, whole};
+use crate::asking::{Ask, Json, Name, Query, from_file, respond, stream_place};
 use crate::bodies::{CopyBody, DirectoryBody, MoveBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
+use crate::incoming::into_file;
+use crate::pool::Reply;
 use crate::schema::{CopyReport, Entry, Error};
 use crate::{streaming, watching};
 use axum::extract::Request;
@@ -15,12 +17,13 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use skep_types::Code;
+use std::sync::Arc;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// A file that travels in one request.
-const LARGEST: usize = 64 << 20;
+const LARGEST: u64 = 64 << 20;
 /// An archive that travels in one request.
 const LARGEST_TAR: u64 = 1 << 30;
 
@@ -50,10 +53,15 @@ struct FileQuery {
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = Error)))]
 async fn read(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
     let reply = ask.ask(Call::ReadFile { sandbox, path: query.path.into() }, "").await?;
-    let bytes = reply.json()?.as_str().and_then(skep_client::wire::from_base64);
-    let bytes = bytes.ok_or_else(|| Failure::new(Code::Internal, "a file was expected"))?;
-    let kind = HeaderValue::from_static("application/octet-stream");
-    Ok(([(header::CONTENT_TYPE, kind)], bytes).into_response())
+    carried(reply, "application/octet-stream")
+}
+
+/// The file that came with an answer.
+fn carried(mut reply: Reply, kind: &'static str) -> Outcome {
+    let file = reply.stream.take();
+    let file = file.ok_or_else(|| Failure::new(Code::Internal, "a file was expected"))?;
+    let kind = HeaderValue::from_static(kind);
+    Ok(([(header::CONTENT_TYPE, kind)], from_file(file.into())).into_response())
 }
 
 /// What is in a directory; the project's own is the empty path
@@ -83,9 +91,10 @@ async fn write(
     Query(query): Query<FileQuery>,
     request: Request,
 ) -> Outcome {
-    let bytes = whole(request, LARGEST).await?;
-    let b64 = skep_client::wire::base64(&bytes);
-    ask.answer(Call::WriteFile { sandbox, path: query.path.into(), b64 }).await
+    let kept = into_file(&ask.app, request, LARGEST).await?;
+    let call = Call::WriteFile { sandbox, path: query.path.into() };
+    let reply = ask.ask_with(call, &kept.hash, Some(Arc::clone(&kept.file))).await?;
+    Ok(respond(StatusCode::OK, reply))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -138,11 +147,8 @@ async fn rename(ask: Ask, Name(sandbox): Name, Json(body, said): Json<MoveBody>)
     params(("sandbox" = String, Path), FileQuery),
     responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "default", body = Error)))]
 async fn pack(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
-    let mut reply = ask.ask(Call::Pack { sandbox, path: query.path.into() }, "").await?;
-    let file = reply.stream.take();
-    let file = file.ok_or_else(|| Failure::new(Code::Internal, "a file was expected"))?;
-    let kind = HeaderValue::from_static("application/x-tar");
-    Ok(([(header::CONTENT_TYPE, kind)], from_file(file.into())).into_response())
+    let reply = ask.ask(Call::Pack { sandbox, path: query.path.into() }, "").await?;
+    carried(reply, "application/x-tar")
 }
 
 /// Put what is in a tar below a directory, which is made if it is not there
@@ -159,9 +165,9 @@ async fn unpack(
     Query(query): Query<FileQuery>,
     request: Request,
 ) -> Outcome {
-    let (file, said) = into_file(request, &ask.app.state_dir, LARGEST_TAR).await?;
+    let kept = into_file(&ask.app, request, LARGEST_TAR).await?;
     let call = Call::Unpack { sandbox, path: query.path.into() };
-    let reply = ask.ask_with(call, &said, Some(file)).await?;
+    let reply = ask.ask_with(call, &kept.hash, Some(Arc::clone(&kept.file))).await?;
     Ok(respond(StatusCode::OK, reply))
 }
 
@@ -174,7 +180,7 @@ async fn unpack(
     params(("sandbox" = String, Path), FileQuery),
     responses((status = 200, body = String, content_type = "text/event-stream"), (status = "default", body = Error)))]
 async fn watch(ask: Ask, Name(sandbox): Name, Query(query): Query<FileQuery>) -> Outcome {
-    let place = stream_place(&ask.app)?;
+    let place = stream_place(&ask)?;
     let mut reply = ask.ask(Call::Watch { sandbox, path: query.path.into() }, "").await?;
     let stream = reply.stream.take();
     let stream = stream.ok_or_else(|| Failure::new(Code::Internal, "a watch was expected"))?;

@@ -1,6 +1,6 @@
 //! How the server is. Answered to anybody, so it says next to nothing.
 
-use crate::app::{App, Shared};
+use crate::app::Shared;
 use crate::asking::{Ask, json};
 use crate::canary::Canary;
 use crate::failure::{Failure, Outcome};
@@ -45,13 +45,14 @@ async fn ready(State(app): State<Shared>) -> Outcome {
     responses((status = 200, body = String, content_type = "text/plain"), (status = "default", body = Error)))]
 async fn metrics(State(app): State<Shared>) -> Response {
     update_tally(&app).await;
+    app.count_verdicts().await;
     let mut response = app.metrics.render().into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
-async fn update_tally(app: &App) {
+async fn update_tally(app: &Shared) {
     let tally = app.ask_own(crate::calls::Call::Tally).await;
     if let Some(tally) = tally.ok().and_then(|reply| serde_json::from_slice(&reply.value).ok()) {
         app.metrics.tally(tally);

@@ -73,7 +73,7 @@ async fn event_stream(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let after = following::resume_at(&headers)?.unwrap_or(query.after);
-    let place = stream_place(&ask.app)?;
+    let place = stream_place(&ask)?;
     Ok(following::events(ask, after, place).into_response())
 }
 

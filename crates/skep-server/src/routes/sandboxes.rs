@@ -1,7 +1,7 @@
 //! Sandboxes: made, listed, moved through their states, deleted.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query, json};
+use crate::asking::{Ask, Json, Name, Query};
 use crate::bodies::{CreateBody, PatchBody, ProjectBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
@@ -9,8 +9,8 @@ use crate::roles::Role;
 use crate::schema::{Error, Sandbox, SandboxPage};
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::Value;
 use skep_engine::api::ListFilter;
+use skep_engine::{Page, PageEnd};
 use skep_types::{Code, Problem, SandboxState};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -75,52 +75,21 @@ async fn list(ask: Ask, Query(query): Query<ListQuery>) -> Outcome {
         return Err(Failure::new(Code::Usage, format!("`limit` is from 1 to {LARGEST_PAGE}")));
     }
     let filter = ListFilter { project: query.project.map(Into::into), state: query.state };
-    let reply = ask.ask(Call::List { filter }, "").await?;
-    let Value::Array(mut all) = reply.json()? else {
-        return Err(Failure::new(Code::Internal, "a list was expected"));
-    };
-    if let Some(label) = &query.label {
-        all.retain(|sandbox| has_label(sandbox, label));
-    }
-    if let Some(cursor) = &query.cursor {
-        let at = position(&all, cursor)?;
-        all.drain(..at);
-    }
-    let more = all.len() > limit;
-    all.truncate(limit);
-    let next = all.last().filter(|_| more).map(cursor_behind);
-    json(StatusCode::OK, &serde_json::json!({ "items": all, "next_cursor": next }))
+    let after = query.cursor.as_deref().map(page_end).transpose()?;
+    let page = Page { label: query.label, limit, after };
+    ask.answer(Call::Page { filter, page }).await
 }
 
-fn has_label(sandbox: &Value, wanted: &str) -> bool {
-    match wanted.split_once('=') {
-        Some((key, value)) => sandbox["labels"][key] == value,
-        None => sandbox["labels"].get(wanted).is_some(),
-    }
-}
-
-/// A cursor names the last sandbox of a page by when it was made and its id, so that it stays
-/// good when that one is deleted meanwhile.
-fn cursor_behind(last: &Value) -> String {
-    let text = |key: &str| last[key].as_str().unwrap_or_default().to_owned();
-    skep_client::wire::base64(format!("{}\n{}", text("created_at"), text("id")).as_bytes())
-}
-
-fn position(all: &[Value], cursor: &str) -> Result<usize, Problem> {
+/// What a cursor says: when the last sandbox of a page was made, and which of that moment were shown.
+fn page_end(cursor: &str) -> Result<PageEnd, Problem> {
     let malformed = || Problem::new(Code::Usage, "`cursor` is none that this server gave");
     let bytes = skep_client::wire::from_base64(cursor).ok_or_else(malformed)?;
     let text = String::from_utf8(bytes).map_err(|_| malformed())?;
-    let (at, id) = text.split_once('\n').ok_or_else(malformed)?;
-    let at: jiff::Timestamp = at.parse().map_err(|_| malformed())?;
-    id.parse::<skep_types::SandboxId>().map_err(|_| malformed())?;
-    if let Some(found) = all.iter().position(|sandbox| sandbox["id"] == id) {
-        return Ok(found + 1);
-    }
-    let older = |sandbox: &Value| {
-        let made = sandbox["created_at"].as_str().and_then(|text| text.parse().ok());
-        made.is_some_and(|made: jiff::Timestamp| made < at)
-    };
-    Ok(all.iter().position(older).unwrap_or(all.len()))
+    let mut lines = text.split('\n');
+    let at = lines.next().unwrap_or_default().to_owned();
+    at.parse::<jiff::Timestamp>().map_err(|_| malformed())?;
+    let shown: Result<Vec<_>, _> = lines.map(|id| id.parse().map_err(|_| malformed())).collect();
+    Ok(PageEnd { at, shown: shown? })
 }
 
 /// The newest sandbox of a project, or `null`

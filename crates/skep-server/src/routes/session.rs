@@ -1,8 +1,9 @@
 //! Logging in and out, for browsers.
 
 use crate::app::Shared;
-use crate::asking::{Ask, json, whole};
+use crate::asking::{Ask, json};
 use crate::failure::{Failure, Outcome};
+use crate::incoming::whole;
 use crate::schema::{Error, Session};
 use crate::sessions::no_cookie;
 use axum::extract::{Request, State};
@@ -38,7 +39,7 @@ struct Login {
 #[utoipa::path(post, path = "/v1/session", tag = "session", security(()), request_body = Login,
     responses((status = 200, body = Session), (status = "default", body = Error)))]
 async fn log_in(State(app): State<Shared>, request: Request) -> Outcome {
-    let bytes = whole(request, MOST).await?;
+    let bytes = whole(&app, request, MOST).await?;
     // What was sent may be a token: nothing of it is said back.
     let login: Login = serde_json::from_slice(&bytes)
         .map_err(|_| Failure::new(Code::Usage, "the body is not `{\"token\": \"…\"}`"))?;

@@ -157,12 +157,21 @@ impl SandboxStore for PostgresStore {
                 &[&before, &self.node],
             )?;
             for sandbox in &gone {
-                let id = sandbox.id.as_str();
-                session.execute("DELETE FROM execs WHERE sandbox = $1", &[&id])?;
-                session.execute("DELETE FROM rejections WHERE sandbox = $1", &[&id])?;
-                session.execute("DELETE FROM sandboxes WHERE id = $1", &[&id])?;
+                remove_rows(session, &sandbox.id)?;
             }
             Ok(gone.into_iter().map(|sandbox| sandbox.id).collect())
+        })
+    }
+
+    fn forget_sandbox(&self, id: &SandboxId) -> Result<bool> {
+        self.write("forget a sandbox", |session| {
+            let sql = "SELECT 1 FROM sandboxes WHERE id = $1 AND node = $2 AND state = 'deleted'";
+            let found = session.first(sql, &[&id.as_str(), &self.node])?.is_some();
+            if found {
+                remove_rows(session, id)?;
+                session.execute("DELETE FROM events WHERE sandbox = $1", &[&id.as_str()])?;
+            }
+            Ok(found)
         })
     }
 
@@ -314,5 +323,17 @@ fn refuse_taken_name(session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
 
 fn unlock_scope(session: &mut Session, id: &SandboxId) -> Outcome<()> {
     session.execute("DELETE FROM scope_locks WHERE sandbox = $1", &[&id.as_str()])?;
+    Ok(())
+}
+
+/// The row of a sandbox, with its execs and rejections.
+fn remove_rows(session: &mut Session, id: &SandboxId) -> Outcome<()> {
+    for sql in [
+        "DELETE FROM execs WHERE sandbox = $1",
+        "DELETE FROM rejections WHERE sandbox = $1",
+        "DELETE FROM sandboxes WHERE id = $1",
+    ] {
+        session.execute(sql, &[&id.as_str()])?;
+    }
     Ok(())
 }

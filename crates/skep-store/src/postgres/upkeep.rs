@@ -3,8 +3,8 @@
 use super::PostgresStore;
 use super::fault::Outcome;
 use super::session::Session;
-use crate::value::decode;
-use crate::{Housekeeping, Result, Upkeep};
+use crate::value::{decode, micros};
+use crate::{Housekeeping, KeptSince, Outdated, Result, Upkeep};
 use serde::de::IgnoredAny;
 
 impl Housekeeping for PostgresStore {
@@ -16,6 +16,31 @@ impl Housekeeping for PostgresStore {
     /// The server folds its own log.
     fn upkeep(&self) -> Result<Upkeep> {
         Ok(Upkeep::default())
+    }
+
+    fn outdated(&self, since: &KeptSince) -> Result<Outdated> {
+        self.read("count what is outdated", |session| {
+            let mut count = |table: &str, before: &Option<String>| -> Outcome<u64> {
+                let Some(before) = before else { return Ok(0) };
+                let sql = format!("SELECT COUNT(*) FROM {table}");
+                let row = session.first(&sql, &[&micros(before)?, &self.node])?;
+                Ok(row.map_or(Ok(0), |row| row.try_get::<_, i64>(0))? as u64)
+            };
+            Ok(Outdated {
+                // Everybody's: they are pruned together.
+                events: count("events WHERE at_us < $1 AND $2::text <> ''", &since.events)?,
+                deleted: count(
+                    "sandboxes WHERE node = $2 AND state = 'deleted' AND updated_us < $1",
+                    &since.deleted,
+                )?,
+                approvals: count(
+                    "approvals WHERE node = $2 AND at_us < $1 AND NOT undo_kept
+                     AND state IN ('applied', 'aborted', 'undone')",
+                    &since.approvals,
+                )?,
+                keys: count("idempotency_keys WHERE node = $2 AND expires_us <= $1", &since.keys)?,
+            })
+        })
     }
 
     fn check(&self) -> Result<Vec<String>> {

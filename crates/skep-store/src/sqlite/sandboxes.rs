@@ -172,12 +172,21 @@ impl SandboxStore for SqliteStore {
                 params![before],
             )?;
             for sandbox in &gone {
-                let id = sandbox.id.as_str();
-                tx.execute("DELETE FROM execs WHERE sandbox = ?1", params![id])?;
-                tx.execute("DELETE FROM rejections WHERE sandbox = ?1", params![id])?;
-                tx.execute("DELETE FROM sandboxes WHERE id = ?1", params![id])?;
+                remove_rows(tx, &sandbox.id)?;
             }
             Ok(gone.into_iter().map(|sandbox| sandbox.id).collect())
+        })
+    }
+
+    fn forget_sandbox(&self, id: &SandboxId) -> Result<bool> {
+        self.write("forget a sandbox", Durability::Process, |tx| {
+            let sql = "SELECT COUNT(*) FROM sandboxes WHERE id = ?1 AND state = 'deleted'";
+            let found: i64 = tx.query_row(sql, params![id.as_str()], |row| row.get(0))?;
+            if found > 0 {
+                remove_rows(tx, id)?;
+                tx.execute("DELETE FROM events WHERE sandbox = ?1", params![id.as_str()])?;
+            }
+            Ok(found > 0)
         })
     }
 
@@ -328,4 +337,16 @@ fn held_scopes(tx: &Transaction<'_>, project: &ByteString) -> Outcome<Vec<ScopeC
             Ok(ScopeConflict { sandbox, sandbox_name, scope })
         })
         .collect()
+}
+
+/// The row of a sandbox, with its execs and rejections.
+fn remove_rows(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
+    for sql in [
+        "DELETE FROM execs WHERE sandbox = ?1",
+        "DELETE FROM rejections WHERE sandbox = ?1",
+        "DELETE FROM sandboxes WHERE id = ?1",
+    ] {
+        tx.execute(sql, params![id.as_str()])?;
+    }
+    Ok(())
 }

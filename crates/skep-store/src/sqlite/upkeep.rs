@@ -3,8 +3,8 @@
 use super::fault::Outcome;
 use super::open::{BUSY_TIMEOUT, beside};
 use super::{Access, Durability, SqliteStore, execs, layers, sandboxes};
-use crate::value::{checksum, decode};
-use crate::{Housekeeping, Result, StoreError, Upkeep};
+use crate::value::{checksum, decode, micros};
+use crate::{Housekeeping, KeptSince, Outdated, Result, StoreError, Upkeep};
 use rusqlite::{Connection, Transaction};
 use serde::de::IgnoredAny;
 use std::fs;
@@ -48,6 +48,32 @@ impl Housekeeping for SqliteStore {
             self.restart_log()?;
         }
         Ok(Upkeep { log_bytes, folded })
+    }
+
+    fn outdated(&self, since: &KeptSince) -> Result<Outdated> {
+        self.read("count what is outdated", |tx| {
+            let count = |sql: &str, before: &Option<String>| -> Outcome<u64> {
+                let Some(before) = before else { return Ok(0) };
+                let found: i64 = tx.query_row(sql, [micros(before)?], |row| row.get(0))?;
+                Ok(found as u64)
+            };
+            Ok(Outdated {
+                events: count("SELECT COUNT(*) FROM events WHERE at_us < ?1", &since.events)?,
+                deleted: count(
+                    "SELECT COUNT(*) FROM sandboxes WHERE state = 'deleted' AND updated_us < ?1",
+                    &since.deleted,
+                )?,
+                approvals: count(
+                    "SELECT COUNT(*) FROM approvals WHERE at_us < ?1 AND NOT undo_kept
+                     AND state IN ('applied', 'aborted', 'undone')",
+                    &since.approvals,
+                )?,
+                keys: count(
+                    "SELECT COUNT(*) FROM idempotency_keys WHERE expires_us <= ?1",
+                    &since.keys,
+                )?,
+            })
+        })
     }
 
     fn check(&self) -> Result<Vec<String>> {

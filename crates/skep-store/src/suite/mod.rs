@@ -49,6 +49,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("scope locks", sandboxes::scope_locks),
     ("leases fence", sandboxes::leases),
     ("purge", sandboxes::purge),
+    ("a forgotten sandbox was never there", sandboxes::forget),
+    ("what is outdated is counted", sandboxes::outdated),
     ("no lost update", sandboxes::no_lost_update),
     ("one winner of a name", sandboxes::name_race),
     ("exec life", execs::life),

@@ -1,7 +1,9 @@
 //! Sandboxes.
 
 use super::sample::{event, path, sandbox, time};
-use crate::{DeletedRows, Expect, SandboxFilter, ScopeMode, Store, StoreError};
+use crate::{
+    DeletedRows, Expect, KeptSince, NewEvent, Outdated, SandboxFilter, ScopeMode, Store, StoreError,
+};
 use skep_types::{Sandbox, SandboxId, SandboxState};
 
 fn insert(store: &dyn Store, sandbox: &Sandbox) {
@@ -263,6 +265,47 @@ pub(super) fn purge(store: &dyn Store) {
     assert!(store.list_execs(&row.id).unwrap().is_empty());
     assert_eq!(store.sandbox(&live.id).unwrap(), live);
     assert!(matches!(store.purge_deleted("soon"), Err(StoreError::BadTime { .. })));
+}
+
+pub(super) fn forget(store: &dyn Store) {
+    let (row, other) = (sandbox(1, "a"), sandbox(2, "b"));
+    insert(store, &row);
+    insert(store, &other);
+    store.insert_exec(&super::sample::exec(5, &row.id), &[]).unwrap();
+    let of = |id: &SandboxId| NewEvent { sandbox: Some(id.clone()), ..event("x", 1) };
+    store.append_events(&[of(&row.id), of(&other.id), of(&row.id)]).unwrap();
+    assert!(!store.forget_sandbox(&row.id).unwrap(), "it lives");
+    assert_eq!(store.sandbox(&row.id).unwrap(), row);
+    go(store, &row.id, SandboxState::Deleted);
+    assert!(store.forget_sandbox(&row.id).unwrap());
+    assert!(!store.forget_sandbox(&row.id).unwrap(), "it is gone");
+    assert!(matches!(store.sandbox(&row.id), Err(StoreError::NotFound { .. })));
+    assert!(store.list_execs(&row.id).unwrap().is_empty());
+    let left = store.list_events(&crate::EventFilter::default()).unwrap();
+    assert!(left.iter().all(|event| event.sandbox.as_ref() == Some(&other.id)), "{left:?}");
+    assert_eq!((left.len(), store.sandbox(&other.id).unwrap()), (1, other));
+}
+
+pub(super) fn outdated(store: &dyn Store) {
+    let row = sandbox(1, "a");
+    insert(store, &row);
+    insert(store, &sandbox(2, "b"));
+    store.append_events(&[event("x", 1), event("y", 50)]).unwrap();
+    let body = skep_types::ContentHash::of(b"body");
+    store.claim_key("k", &body, &time(0), &time(100)).unwrap();
+    go(store, &row.id, SandboxState::Deleted);
+    let later = || Some("2027-01-01T00:00:00Z".to_owned());
+    assert_eq!(store.outdated(&KeptSince::default()).unwrap(), Outdated::default());
+    let before = KeptSince { events: Some(time(10)), ..KeptSince::default() };
+    assert_eq!(store.outdated(&before).unwrap(), Outdated { events: 1, ..Outdated::default() });
+    let all = KeptSince { events: later(), deleted: later(), approvals: later(), keys: later() };
+    let told = store.outdated(&all).unwrap();
+    assert_eq!(told, Outdated { events: 2, deleted: 1, approvals: 0, keys: 1 });
+    // What was told is what goes.
+    assert_eq!(store.prune_events(&later().unwrap()).unwrap(), told.events);
+    assert_eq!(store.purge_deleted(&later().unwrap()).unwrap().len() as u64, told.deleted);
+    assert_eq!(store.prune_keys(&later().unwrap()).unwrap(), told.keys);
+    assert_eq!(store.outdated(&all).unwrap(), Outdated::default());
 }
 
 pub(super) fn no_lost_update(store: &dyn Store) {
