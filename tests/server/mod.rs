@@ -16,6 +16,7 @@ mod replace;
 mod session;
 mod store;
 mod strain;
+mod sweep;
 mod through;
 mod traces;
 mod upkeep;

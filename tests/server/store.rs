@@ -56,6 +56,24 @@ fill; "$skep" rm --discard t || exit 97; free
     });
 }
 
+/// What a full disk interrupts under a server, whose workers live on: it can be asked again, and nothing is
+/// left half made. The twin of `store_3_…` with PostgreSQL.
+#[test]
+fn store_1_what_a_full_disk_interrupts_can_be_asked_again_and_leaves_nothing() {
+    for_each([Who::root()], |lab| {
+        let python =
+            ["-m", "--propagation", "private", "python3", "-c", include_str!("full_disk.py")];
+        let state = lab.root.join("small");
+        let call = lab.program("unshare").args(python).arg(&state).arg(&lab.binary);
+        let run = call.arg(&lab.project).within(180).run();
+        let log = std::fs::read_to_string(lab.root.join("small.log")).unwrap_or_default();
+        assert_eq!(run.code(), 0, "{}\n{log}", run.describe());
+        let said = run.text();
+        assert!(!said.contains("met 0 of"), "no request met a full disk: {said}");
+        assert!(said.contains("left 0\nended 0"), "{said}");
+    });
+}
+
 /// The database is taken away, replaced and shut while a server runs: nothing has an effect until it
 /// is back.
 #[test]

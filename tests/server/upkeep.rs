@@ -1,7 +1,7 @@
 //! What a server counts, keeps and forgets.
 
 use crate::egress::origin::Origin;
-use crate::harness::{Server, TOKEN, Who, for_both, for_each, wait_for};
+use crate::harness::{Server, TOKEN, Who, entries, for_both, for_each, wait_for};
 use serde_json::{Value, json};
 
 #[test]
@@ -182,6 +182,32 @@ fn api_15_what_goes_out_is_counted_in_the_metrics() {
         assert!(verdicts(&server, "deny") >= 1.0);
         let metrics = String::from_utf8(server.get("/metrics").is(200).body).unwrap();
         assert!(metrics.contains("# TYPE skep_egress_bytes histogram"), "{metrics}");
+        server.stop();
+    });
+}
+
+#[test]
+fn res_the_output_of_all_execs_together_is_bounded() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        let body = json!({ "name": "s", "project": lab.project, "limits": { "output": "64K" } });
+        server.post("/v1/sandboxes", &body).is(201);
+        let ran: Vec<_> =
+            (0..40).map(|_| server.script("s", "head -c 60000 /dev/zero | tr '\\0' x")).collect();
+        let directory = entries(&lab.state.join("sandboxes"))[0].join("execs");
+        let logs = entries(&directory).into_iter().filter(|path| !path.ends_with("end"));
+        let bytes: u64 = logs.map(|path| path.metadata().unwrap().len()).sum();
+        assert!(bytes < (17 * 64) << 10, "{bytes} bytes of logs");
+        let kept = |exec: &Value| {
+            let path = format!("/v1/execs/{}/logs", exec["id"].as_str().unwrap());
+            server.get(&path).is(200).json()["chunks"].as_array().unwrap().clone()
+        };
+        // Of the first it is said that it is gone; the last one is whole.
+        assert_eq!(kept(&ran[0])[0]["stream"], "dropped");
+        let last = kept(ran.last().unwrap());
+        let bytes: usize = last.iter().map(|chunk| chunk["text"].as_str().unwrap().len()).sum();
+        assert_eq!(bytes, 60_000);
+        assert_eq!(ran[0]["exit_code"], 0);
         server.stop();
     });
 }

@@ -141,8 +141,6 @@ impl Engine {
         if planned.ahead {
             return self.note_waiting(sandbox, driver, &started).map(|sandbox| (sandbox, None));
         }
-        // The first exec must not start before every later edit carries a later time.
-        skep_workspace::wait_past(&sandbox.base.instant);
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &planned.searched);
         note_opened(&mut started.enforcement, &sandbox.policy);
         let upper = self.layout().sandbox(&sandbox.id).join("upper");
@@ -159,10 +157,13 @@ impl Engine {
             row.enforcement = started.enforcement.clone();
             row.updated_at = self.now();
         };
-        self.store
+        let ready = self
+            .store
             .update_with_execs(&sandbox.id, Expect::default(), moves, &events, update)
-            .or_problem()
-            .map(|sandbox| (sandbox, first))
+            .or_problem()?;
+        // Before anybody is told: whatever is edited from then on must carry a later time.
+        skep_workspace::wait_past(&sandbox.base.instant);
+        Ok((ready, first))
     }
 
     /// The best driver first; where the kernel or the filesystem refuses it, what else there is, in

@@ -120,6 +120,9 @@ impl Engine {
     ) -> Result<StartedExec, Problem> {
         let failed = |error| io_problem("start an exec in", self.layout().root(), &error);
         failpoint::hit("exec.row").map_err(failed)?;
+        // No command may start before every later edit carries a later time. Nearly always that is long ago;
+        // whoever finds a sandbox in the very moment in which it becomes ready waits here.
+        skep_workspace::wait_past(&sandbox.base.instant);
         let provider = self.provider(&sandbox.provider)?;
         match provider.exec(&self.run_spec(sandbox), &exec.id, &exec.spec, how) {
             Ok(stream) => {
@@ -289,6 +292,12 @@ impl Engine {
                 skep_provider::log::Stream::Stderr => LogStream::Stderr,
             };
             chunks.push(LogChunk { offset: record.offset, stream, bytes: record.bytes.into() });
+        }
+        // The logs of all execs have a bound: of this one there may be nothing left.
+        let printed = exec.end.map_or(0, |end| end.stats.stdout_bytes + end.stats.stderr_bytes);
+        if chunks.is_empty() && from < printed {
+            let bytes = Vec::new().into();
+            chunks.push(LogChunk { offset: from, stream: LogStream::Dropped, bytes });
         }
         Ok(chunks)
     }

@@ -26,6 +26,7 @@ pub mod capabilities;
 pub mod log;
 pub mod paths;
 pub mod record;
+pub mod shelf;
 mod stillness;
 
 pub use capabilities::{Boundary, Capabilities};

@@ -130,6 +130,8 @@ struct State {
     /// When the kernel is asked next whether it killed somebody for memory.
     starved_look: Option<Instant>,
     strays: strays::Strays,
+    /// The output that is kept of all execs.
+    shelf: skep_provider::shelf::Shelf,
 }
 
 /// Noting which files git had clean, once, while the first exec runs that takes a while.

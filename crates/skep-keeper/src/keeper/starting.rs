@@ -91,6 +91,7 @@ impl Keeper<'_> {
             return Err(Failure::invalid(format!("exec `{exec}` is already running")));
         }
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
+        self.make_room_for_output(&limits);
         let group = self.group_first(exec, &command.limits)?;
         if let Err(failure) = self.refuse_unheld(&command.limits, group.as_ref()) {
             drop(group.map(Group::remove));
@@ -128,6 +129,18 @@ impl Keeper<'_> {
         self.state.idle_since = None;
         self.schedule_capture();
         Ok(())
+    }
+
+    /// The logs of all execs together have a bound: the oldest go. What cannot be removed now keeps nobody
+    /// from starting a command.
+    fn make_room_for_output(&mut self, limits: &Limits) {
+        let (Some(own), Some(next)) = (self.spec.policy.limits.output, limits.output) else {
+            return;
+        };
+        let directory = self.spec.directory.join("execs");
+        let execs = &self.state.execs;
+        let runs = |exec: &str| execs.keys().any(|running| running.as_str() == exec);
+        let _ = self.state.shelf.make_room(&directory, own.0, next.0, runs);
     }
 
     /// The process's ends of its pipes, and the rest. With a terminal, init makes the ends.

@@ -26,7 +26,7 @@ use crate::error::DeriveError;
 use crate::held::Held;
 use crate::tree::Meta;
 use rustix::fs::{FileType, Stat};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 use skep_types::{Instant, RelPath};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -59,13 +59,17 @@ pub fn beginning() -> io::Result<Instant> {
 /// Filesystems stamp with a clock that moves in ticks of some milliseconds. Work that does not
 /// depend on it can be done between [`beginning`] and this; then there is mostly nothing to wait.
 pub fn wait_past(instant: &Instant) {
+    let tick = clock_getres(ClockId::RealtimeCoarse).tv_nsec;
     loop {
         let wall = wall_ns(ClockId::RealtimeCoarse);
         // Far before it: the clock was set back meanwhile, and the proof is void in any case.
         if wall >= instant.wall_ns || instant.wall_ns - wall > 1_000_000_000 {
             return;
         }
-        std::thread::sleep(Duration::from_micros(300));
+        // What it says is when it last moved.
+        let next = wall + i128::from(tick) - wall_ns(ClockId::Realtime);
+        let next = u64::try_from(next).unwrap_or(0).clamp(20_000, 1_000_000);
+        std::thread::sleep(Duration::from_nanos(next));
     }
 }
 
