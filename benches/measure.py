@@ -11,6 +11,11 @@ class Missing(Exception):
     """A program or a command is not there; the text says what to do."""
 
 
+def told(error):
+    """What kept something from being measured."""
+    return str(error) if isinstance(error, Missing) else f"{type(error).__name__}: {error}"
+
+
 @dataclass
 class Case:
     """One thing to measure. `before` and `after` run outside the measurement, each round.
@@ -130,8 +135,8 @@ def measure(group):
                 continue
             try:
                 once(case, number > 0)
-            except Missing as error:
-                case.problem = str(error)
+            except Exception as error:  # one case that fails must not lose the others
+                case.problem = told(error)
                 case.samples.clear()
                 case.worked.clear()
 

@@ -27,7 +27,7 @@ import report
 from bench import Bench
 from chart import chart
 from groups import GROUPS
-from measure import Missing, measure
+from measure import measure, told
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -41,8 +41,8 @@ def run_groups(bench, wanted):
             group = GROUPS[name](bench)
             measure(group)
             done.append((name, " ".join(GROUPS[name].__doc__.split()), group, time.monotonic() - began))
-        except Missing as error:
-            problems.append(f"{name}: {error}")
+        except Exception as error:  # the other groups are still worth having
+            problems.append(f"{name}: {told(error)}")
         finally:
             bench.end_group()
     return done, problems
