@@ -215,6 +215,43 @@ fn res_5_the_hosts_reserve_is_kept_where_the_disk_is_smaller_than_the_limit() {
     });
 }
 
+/// The same of inodes.
+#[test]
+fn res_5_inodes_are_kept_for_the_host_too() {
+    for_each([crate::harness::Who::root()], |lab| {
+        lab.write("a", "a\n");
+        let (skep, state) = (lab.binary.display(), lab.state.display());
+        let maker = "import time\nfor i in range(30000):\n  open(f'f{i}', 'wb').close(); i % 40 or time.sleep(0.002)";
+        lab.write("maker.py", maker);
+        let script = format!(
+            "mkdir -p {state}; mount -t tmpfs -o size=300m,nr_inodes=20000,mode=700 none {state}
+             {skep} create s > /dev/null
+             {skep} exec s --json -- /usr/bin/python3 maker.py; echo
+             echo left $(stat -f -c '%d' {state})
+             {skep} exec s -- true; echo works $?; {skep} rm --discard s > /dev/null 2>&1"
+        );
+        let line = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let ran = lab.program("unshare").args(line).run().ok();
+        let text = ran.text();
+        assert!(text.contains("disk_limit"), "{}", ran.describe());
+        assert!(text.lines().any(|line| line == "works 0"), "{}", ran.describe());
+        let left = text.lines().find_map(|line| line.strip_prefix("left ")).unwrap();
+        assert!(left.parse::<u64>().unwrap() > 300, "{}", ran.describe());
+    });
+}
+
+/// Files that were deleted and are open are files.
+#[test]
+fn res_5_deleted_files_count_as_inodes() {
+    for_both(|lab| {
+        let program = "import os, time\nkept = []\nfor i in range(3000):\n  \
+            kept.append(os.open('f', os.O_CREAT | os.O_RDWR)); os.unlink('f')\ntime.sleep(20)";
+        let call = lab.skep(["run", "--json", "--", "/usr/bin/python3", "-c", program]);
+        let ran = call.env("SKEP_LIMITS_INODES", "1000").run();
+        assert_eq!(ran.json()["reason"], "disk_limit", "{}", ran.describe());
+    });
+}
+
 /// Or that are mapped only: neither a name nor a descriptor leads to them.
 #[test]
 fn res_5_bytes_of_deleted_mapped_files_are_counted() {

@@ -103,11 +103,18 @@ fn res_5_deleted_files_that_cannot_be_seen_are_held_by_the_limit() {
         socket.SCM_RIGHTS, array.array('i', [f]))])\n  os.close(f)\ntime.sleep(20)\n";
     let kept = "for my $i (1 .. 24) { open $f[$i], '>', 'gone'; unlink 'gone'; \
         syswrite $f[$i], 'x' x 10_000_000 } sleep 20";
+    let shut = "import ctypes, os, time\nctypes.CDLL(None).prctl(4, 0)\nkept = []\nfor i in range(24):\n  \
+        f = os.open('gone', os.O_RDWR | os.O_CREAT | os.O_TRUNC); os.unlink('gone'); kept.append(f)\n  \
+        os.write(f, b'x' * 10_000_000)\ntime.sleep(20)\n";
     for_both(|lab| {
         let mount = perls(lab);
-        for command in
-            [["/perls/plain", "-e", kept], ["/perls/shut", "-e", kept], ["python3", "-c", sent]]
-        {
+        let commands = [
+            ["/perls/plain", "-e", kept],
+            ["/perls/shut", "-e", kept],
+            ["python3", "-c", sent],
+            ["python3", "-c", shut],
+        ];
+        for command in commands {
             let words = ["run", "--json", "--disk", "60M", "--mount", &mount, "--"];
             let ran = lab.skep(words).args(command).run();
             assert_eq!(ran.json()["reason"], "disk_limit", "{command:?}: {}", ran.describe());
@@ -284,6 +291,66 @@ fn tasks_of_other_execs_are_not_felt_by_one() {
         let own = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & done; wait";
         let ran = lab.skep(quiet).arg(own).run();
         assert_eq!(hit(&ran), ["pids"], "{}", ran.describe());
+    });
+}
+
+/// The kernel counts an exec's tasks with those of others; when they are gone it may have no more for that.
+#[test]
+fn res_1_the_tasks_of_one_exec_are_held_when_others_have_gone() {
+    for_both(|lab| {
+        lab.create("s");
+        let others = "for i in $(seq 30); do sleep 600 & done; touch there; wait";
+        let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", others]).run().ok().text();
+        lab.exec_script("s", "until [ -e there ]; do sleep 0.02; done").run().ok();
+        let script = "touch begun; until [ -e go ]; do /bin/sleep 0.05; done; \
+                      for i in $(seq 20); do /bin/sleep 30 & done; echo made; wait";
+        let words = ["exec", "s", "--json", "--pids", "6", "--timeout", "25s", "--", "sh", "-c"];
+        let ran = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+                let begun = lab.state.join("sandboxes").join(id).join("upper/begun");
+                wait_for("it to begin", 10, || begun.exists().then_some(()));
+                lab.skep(["kill", exec.trim()]).run().ok();
+                lab.exec_script("s", "touch go").run().ok();
+            });
+            lab.skep(words).arg(script).run()
+        });
+        assert_eq!(hit(&ran), ["pids"], "{}", ran.describe());
+        let reason = if lab.who.is_root() { "exited" } else { "pids_limit" };
+        assert_eq!(ran.json()["reason"], reason, "{}", ran.describe());
+        lab.skep(["stop", "s"]).run().ok();
+    });
+}
+
+/// Signals and codes say nothing by themselves: a limit is felt by who has met it.
+#[test]
+fn res_5_nobody_gives_itself_the_verdict_of_a_limit() {
+    for_both(|lab| {
+        let run = |script: &str| {
+            lab.skep(["run", "--json", "--disk", "16M", "--", "sh", "-c", script]).run()
+        };
+        let ran = run("kill -XFSZ $$");
+        assert_eq!((&ran.json()["reason"], hit(&ran)), (&"signal".into(), vec![]));
+        let message = ran.json()["message"].to_string();
+        assert!(message.contains("at most 16 MiB"), "{message}");
+        let ran = run("exit 153");
+        assert_eq!((&ran.json()["reason"], hit(&ran)), (&"exited".into(), vec![]));
+        // Control: who has met it.
+        let ran = run("exec head -c 40M /dev/zero > f");
+        let felt = (ran.json()["reason"].clone(), hit(&ran));
+        assert_eq!(felt, ("disk_limit".into(), vec!["disk".to_owned()]), "{}", ran.describe());
+    });
+}
+
+/// What was used is used, also by who detached itself.
+#[test]
+fn the_time_of_a_detached_process_is_its_execs() {
+    for_both(|lab| {
+        let burn = "import time\nwhile time.process_time() < 0.6: pass";
+        let script = format!("(setsid python3 -c '{burn}' &); sleep 2.5");
+        let ran = lab.skep(["run", "--json", "--", "sh", "-c", &script]).run().ok();
+        let used = ran.json()["stats"]["cpu_ms"].as_u64().unwrap();
+        assert!((400..2500).contains(&used), "{}", ran.describe());
     });
 }
 

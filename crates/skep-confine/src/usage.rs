@@ -139,6 +139,12 @@ pub fn state_of(pid: Pid) -> Option<(u8, u64)> {
     read_stat(pid).map(|stat| (stat.state, stat.threads))
 }
 
+/// Which namespace of host names a process is in, if it shows that.
+pub fn host_names_of(pid: Pid) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    Some(fs::metadata(format!("/proc/{}/ns/uts", pid.as_raw_nonzero())).ok()?.ino())
+}
+
 fn read_stat(pid: Pid) -> Option<Stat> {
     parse_stat(&read_small(format!("/proc/{}/stat", pid.as_raw_nonzero()))?)
 }

@@ -287,15 +287,15 @@ pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Fa
 }
 
 /// Watches of files are counted for the caller too, whoever makes them: without a limit of its own a
-/// sandbox would take all the caller has, and editors and servers outside would get none. An eighth each:
-/// several sandboxes run at a time.
+/// sandbox would take all the caller has, and editors and servers outside would get none. A sixteenth each:
+/// several sandboxes run at a time, and nobody counts them together; eight at most leave the caller half.
 ///
 /// What is written here holds for the writer's user namespace. A kernel without these files counts
 /// otherwise.
 fn leave_watches_for_the_caller() {
     let shares = [
-        ("max_user_instances", "max_inotify_instances", 8),
-        ("max_user_watches", "max_inotify_watches", 8),
+        ("max_user_instances", "max_inotify_instances", 16),
+        ("max_user_watches", "max_inotify_watches", 16),
     ];
     for (host, own, share) in shares {
         let most = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{host}")).ok();

@@ -5,6 +5,8 @@ use super::guard::{Stand, cpu_exceeded, cpu_next};
 use super::polled::Look;
 use super::running::Running;
 use crate::protocol::{ToInit, Whom, to_json};
+use rustix::process::Pid;
+use skep_confine::usage::{family_of, host_names_of, poll_usage};
 use skep_types::{EndReason, ExecId, IdleStop};
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,22 @@ const OOM_INTERVAL: Duration = Duration::from_millis(250);
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Captures become rarer, up to this.
 const RAREST_CAPTURE: Duration = Duration::from_secs(30);
+
+/// Whether an exec has more tasks than were typed for it. The kernel counts them with those of others, and so
+/// lets it have more when the others have gone: then its own are told by their mark. Who shows none is
+/// counted too.
+fn has_too_many_tasks(running: &Running, sandbox: Option<u64>, init: Pid) -> bool {
+    let own = running.limits.pids.filter(|_| running.limits.pids != sandbox);
+    let (Some(limit), Some(mark), Some(all)) = (own, running.mark, running.tasks_in_all) else {
+        return false;
+    };
+    if all <= limit || running.has_ended() || running.verdict.is_some() {
+        return false;
+    }
+    let family = family_of(init).into_iter().filter(|pid| *pid != init);
+    let theirs = family.filter(|pid| host_names_of(*pid).is_none_or(|worn| worn == mark));
+    poll_usage(&theirs.collect::<Vec<_>>()).threads > limit
+}
 
 /// Tasks that are ours, and not the sandbox's: init, and one that is just being started.
 const SPARE_TASKS: u64 = 16;
@@ -253,15 +271,20 @@ impl Keeper<'_> {
             if running.tasks_in_all.is_some_and(|limit| look.tasks >= limit) {
                 running.feel("pids");
             }
+            if has_too_many_tasks(running, pids, self.init.pid) {
+                running.feel("pids");
+                over.push((exec.clone(), EndReason::PidsLimit));
+                continue;
+            }
             // Which exec a process belongs to cannot be told: each is charged with everything.
             let used = look.cpu.saturating_sub(running.cpu_before);
             if running.verdict.is_none() && running.limits.cpu_time.is_some_and(|l| used >= l) {
                 running.feel("cpu_time");
-                over.push(exec.clone());
+                over.push((exec.clone(), EndReason::CpuLimit));
             }
         }
-        for exec in over {
-            self.kill(&exec, EndReason::CpuLimit);
+        for (exec, reason) in over {
+            self.kill(&exec, reason);
         }
     }
 

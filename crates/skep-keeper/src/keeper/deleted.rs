@@ -93,6 +93,8 @@ pub(super) fn search_held(pids: &[Pid], kind: i64, patience: Duration) -> Found 
 pub(super) struct Found {
     /// Bytes of deleted files.
     pub bytes: u64,
+    /// How many they are.
+    pub inodes: u64,
     /// Whether all that can be seen was looked at in the time given.
     pub all: bool,
     /// Whether somebody may have files that cannot be seen: it runs a program that may not be read, has
@@ -102,18 +104,23 @@ pub(super) struct Found {
 }
 
 impl Found {
-    const LENGTH: usize = 10;
+    const LENGTH: usize = 18;
 
     fn to_bytes(self) -> [u8; Self::LENGTH] {
         let mut bytes = [0; Self::LENGTH];
         bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
-        (bytes[8], bytes[9]) = (self.all.into(), self.hides.into());
+        bytes[8..16].copy_from_slice(&self.inodes.to_le_bytes());
+        (bytes[16], bytes[17]) = (self.all.into(), self.hides.into());
         bytes
     }
 
     fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
-        let [number @ .., all, hides] = bytes;
-        Self { bytes: u64::from_le_bytes(number), all: all != 0, hides: hides != 0 }
+        let number = |at: usize| {
+            let part = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
+            u64::from_le_bytes(part.unwrap_or_default())
+        };
+        let (all, hides) = (bytes[16] != 0, bytes[17] != 0);
+        Self { bytes: number(0), inodes: number(8), all, hides }
     }
 }
 
@@ -127,7 +134,7 @@ pub(super) fn search(pids: &[Pid], kind: i64, patience: Option<Duration>, depth:
         until,
         files: HashSet::new(),
         sockets: Sockets::new(),
-        found: Found { bytes: 0, all: true, hides: false },
+        found: Found { all: true, ..Found::default() },
     };
     for (index, pid) in pids.iter().enumerate() {
         match search.look_at(*pid, index == 0) {
@@ -190,9 +197,14 @@ impl Search {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(table.as_str(), flags, Mode::empty()) {
             Ok(opened) => opened,
+            // What a first thread that has ended shows is nobody's; another one has the table.
+            Err(Errno::ACCESS | Errno::PERM) if matches!(holder, Holder::Process(id) if is_headless(id)) =>
+            {
+                return Ok(false);
+            }
             Err(Errno::ACCESS | Errno::PERM) => {
-                let (Holder::Process(id) | Holder::Thread(id)) = holder;
-                self.found.hides |= !ours && lives(id);
+                let shut = !ours && lives(holder.id()) && !self.look_at_copies(holder)?;
+                self.found.hides |= shut;
                 return Ok(true);
             }
             // Gone meanwhile.
@@ -221,6 +233,40 @@ impl Search {
         Ok(shows_some)
     }
 
+    /// A table that only root may list: who keeps secrets, as an agent for keys does, has it shut
+    /// (`PR_SET_DUMPABLE`). Its descriptors can be copied one by one all the same, by whoever may trace it. Says
+    /// whether they could: a program that may not be read is nobody's to trace.
+    fn look_at_copies(&mut self, holder: Holder) -> Result<bool, TimeIsUp> {
+        if self.depth != Depth::UnderWay {
+            return Ok(false);
+        }
+        let (Ok(handle), Some(size)) = (holder.open(), table_size(holder.id())) else {
+            return Ok(false);
+        };
+        for number in 0..size {
+            if self.until.is_some_and(|until| Instant::now() > until) {
+                return Err(TimeIsUp);
+            }
+            let copy = match under_way::copy_of(&handle, number) {
+                Ok(copy) => copy,
+                Err(Errno::BADF) => continue,
+                Err(_) => return Ok(false),
+            };
+            let Ok(stat) = rustix::fs::fstat(&copy) else { continue };
+            let Self { kind, files, sockets, found, .. } = self;
+            let mut show = |file: &OwnedFd, stat: &Stat| {
+                let on = || rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type);
+                found.add(stat, *kind, files, on);
+            };
+            show(&copy, &stat);
+            let socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+            if socket && !under_way::look_at_own(&copy, sockets, &mut show) {
+                found.hides = true;
+            }
+        }
+        Ok(true)
+    }
+
     fn look_at_socket(&mut self, place: &str, holder: Holder, name: &str) {
         let waiting = under_way::count(place, name);
         if waiting == 0 {
@@ -240,10 +286,11 @@ impl Search {
 }
 
 impl Found {
-    /// Counts a file, if it is a deleted one that was not counted yet. `on` is the kind of its filesystem.
+    /// Counts a file, a directory or a link, if it is a deleted one that was not counted yet. `on` is the kind
+    /// of its filesystem.
     fn add(&mut self, stat: &Stat, kind: i64, files: &mut HashSet<Inode>, on: impl Fn() -> i64) {
-        let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if stat.st_nlink > 0 || !file || stat.st_blocks == 0 {
+        let stored = [FileType::RegularFile, FileType::Directory, FileType::Symlink];
+        if stat.st_nlink > 0 || !stored.contains(&FileType::from_raw_mode(stat.st_mode)) {
             return;
         }
         if !files.insert((stat.st_dev, stat.st_ino)) {
@@ -252,6 +299,7 @@ impl Found {
         let on = on();
         if on == OVERLAY || on == kind {
             self.bytes = self.bytes.saturating_add(stat.st_blocks as u64 * 512);
+            self.inodes += 1;
         }
     }
 }
@@ -267,14 +315,22 @@ fn is_headless(process: Pid) -> bool {
     state_of(process).is_some_and(|(state, threads)| state == b'Z' && threads > 1)
 }
 
-/// The threads of a process, and where each shows itself.
+/// Numbers of descriptors are below this.
+fn table_size(process: Pid) -> Option<i32> {
+    let status = std::fs::read(format!("/proc/{}/status", process.as_raw_nonzero())).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("FDSize:"))?.trim().parse().ok()
+}
+
+/// The other threads of a process, and where each shows itself.
 fn threads_of(process: Pid) -> Vec<(Pid, PathBuf)> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
     let thread = |entry: std::fs::DirEntry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
         Some((Pid::from_raw(number)?, entry.path()))
     };
-    threads.into_iter().flatten().flatten().filter_map(thread).collect()
+    let all = threads.into_iter().flatten().flatten().filter_map(thread);
+    all.filter(|(thread, _)| *thread != process).collect()
 }
 
 /// What a process has mapped and closed, and whether that is all. Root can look at the file behind a

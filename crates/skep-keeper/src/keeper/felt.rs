@@ -6,10 +6,10 @@
 
 use super::Keeper;
 use super::polled::Look;
-use super::running::Running;
+use super::running::{MainEnd, Running};
 use skep_confine::cgroup::{Feature, Group};
 use skep_confine::report::{Fallback, report_limits};
-use skep_confine::usage::family_of;
+use skep_confine::usage::{family_of, poll_usage};
 use skep_types::{EnforcementReport, ExecId, Layer, Limits};
 use std::time::Duration;
 
@@ -30,18 +30,37 @@ impl Keeper<'_> {
     /// Which exec a process belongs to cannot be told: each is charged with everything.
     pub(super) fn note_look(&mut self, look: &Look) {
         for running in self.state.execs.values_mut().filter(|running| !running.has_ended()) {
+            if running.cpu_seen.is_zero() && running.cpu_before.is_zero() {
+                // What init itself has used until now.
+                running.cpu_before = poll_usage(&[self.init.pid]).cpu;
+            }
             running.memory_seen = running.memory_seen.max(look.used);
             running.cpu_seen = running.cpu_seen.max(look.cpu.saturating_sub(running.cpu_before));
         }
     }
 
     /// The main process of an exec has ended by itself.
-    pub(super) fn last_look(&mut self, exec: &ExecId) {
+    pub(super) fn last_look(&mut self, exec: &ExecId, main: &MainEnd) {
         let Some(running) = self.state.execs.get(exec) else { return };
         if running.verdict.is_none() {
+            self.look_at_use(exec);
             self.look_at_tasks(exec);
-            self.look_at_disk(exec);
+            // A shell passes on that its child wrote past the largest file there may be. Anybody can send that
+            // signal; what lies there tells.
+            let said = main.signal == Some(libc::SIGXFSZ) || main.code == Some(128 + libc::SIGXFSZ);
+            self.look_at_disk(exec, said);
         }
+    }
+
+    /// Whoever has run long enough to have been looked at is looked at once more.
+    fn look_at_use(&mut self, exec: &ExecId) {
+        let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let Some(guard) = self.state.polled.as_mut().filter(|_| running.cpu_seen > Duration::ZERO)
+        else {
+            return;
+        };
+        let look = guard.measure(None);
+        running.cpu_seen = running.cpu_seen.max(look.cpu.saturating_sub(running.cpu_before));
     }
 
     /// A fork that a resource limit refuses is counted nowhere; those who were let live show it.
@@ -62,11 +81,11 @@ impl Keeper<'_> {
         }
     }
 
-    fn look_at_disk(&mut self, exec: &ExecId) {
+    fn look_at_disk(&mut self, exec: &ExecId, said: bool) {
         let Some(running) = self.state.execs.get(exec) else { return };
         let (own, had, init) = (self.own_disk(running), running.started.elapsed(), self.init.pid);
         let Some(guard) = &mut self.state.disk else { return };
-        let passed = guard.look_once_more(had, || family_of(init));
+        let passed = guard.look_once_more(had, said, || family_of(init));
         let over = own.is_some_and(|limit| guard.bytes() >= limit);
         if let Some(running) = self.state.execs.get_mut(exec).filter(|_| passed || over) {
             running.feel("disk");
@@ -105,11 +124,12 @@ impl Keeper<'_> {
             (running.tasks_in_all, typed.pids, report.0.get_mut(&Layer::Pids))
             && all > own
         {
-            pids.reason = Some(format!(
-                "the {} tasks of others that ran when it started are counted with its own: when they are \
-                 gone it may have as many more",
+            let how = std::mem::take(&mut pids.how);
+            pids.how = format!(
+                "{how}; the kernel counts the {} of others that ran when it started with them, and what is \
+                 its own is looked at every 50 to 200 ms: above {own} it is ended",
                 all - own
-            ));
+            );
         }
         if let Some(size) = typed.disk {
             let guard = format!("guard on the upper ({size}), one file by RLIMIT_FSIZE");

@@ -12,7 +12,7 @@
 
 use super::Keeper;
 use crate::failure::Failure;
-use crate::vessel::{Tasks, pid_of};
+use crate::vessel::{Tasks, Vessel, pid_of};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Feature, Group, GroupLimits};
@@ -242,7 +242,7 @@ impl Keeper<'_> {
             ("--memory", Feature::Memory, limits.memory.is_some()),
             ("--cpus", Feature::Cpu, limits.cpus.is_some()),
             ("--cpu-time", Feature::CpuTime, limits.cpu_time.is_some()),
-            ("--pids", Feature::Pids, limits.pids.is_some() && !self.counts_by_rlimit()),
+            ("--pids", Feature::Pids, limits.pids.is_some() && !self.can_count_tasks()),
         ];
         for (flag, feature, _) in asked.into_iter().filter(|(_, _, asked)| *asked) {
             let missing = match group {
@@ -258,6 +258,19 @@ impl Keeper<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the tasks of one exec can be held without a cgroup. The kernel counts those of others with
+    /// them, so either there are none, or they can be told apart.
+    fn can_count_tasks(&self) -> bool {
+        let alone = || children_of(self.init.pid).is_empty();
+        self.counts_by_rlimit()
+            && (self.vessel.machine().is_some() || self.tells_execs_apart() || alone())
+    }
+
+    /// Whether the processes of an exec wear its mark: not in a container, where init may give none.
+    pub(super) fn tells_execs_apart(&self) -> bool {
+        matches!(self.vessel, Vessel::Namespaces | Vessel::Bubblewrap { .. })
     }
 
     /// Whether the kernel counts the tasks of the sandbox for each of its processes: in a user

@@ -24,6 +24,8 @@ const FIRST: Duration = Duration::from_millis(50);
 /// What must stay free for the host, our own data base among it: this, or a twentieth of a small
 /// filesystem.
 const RESERVE: u64 = 256 << 20;
+/// The same of inodes.
+const INODE_RESERVE: u64 = 10_000;
 /// How long descriptors are searched for deleted files in passing: a sandbox may hold millions.
 const SEARCH: Duration = Duration::from_millis(100);
 /// How often somebody who searches longer is asked.
@@ -69,7 +71,7 @@ pub struct DiskGuard {
     /// Where there are more descriptors than can be searched in passing.
     searcher: Option<Searcher>,
     /// What it has found last.
-    searched: u64,
+    searched: Found,
     /// Most room that was seen with a count, and what was counted then.
     most: (u64, u64),
     /// Whether what is gone may be others', where somebody hides files.
@@ -95,6 +97,8 @@ struct Room {
     kind: i64,
     total: u64,
     bytes: u64,
+    /// None of a filesystem that makes them as it goes.
+    total_inodes: u64,
     inodes: u64,
 }
 
@@ -116,7 +120,7 @@ impl DiskGuard {
             room: Room::default(),
             left: u64::MAX,
             searcher: None,
-            searched: 0,
+            searched: Found::default(),
             most: (0, 0),
             doubt: Doubt::new(now),
             suspects: false,
@@ -156,6 +160,7 @@ impl DiskGuard {
         self.bytes.is_some_and(|limit| bytes >= limit)
             || self.inodes.is_some_and(|limit| inodes > limit)
             || (self.left < reserve(&self.room) && bytes > reserve(&self.room))
+            || (self.room.inodes < inode_reserve(&self.room) && inodes > inode_reserve(&self.room))
     }
 
     /// Counts while nothing is written yet.
@@ -230,18 +235,24 @@ impl DiskGuard {
     }
 
     /// Counts now, if a limit may have been met in the time that an exec had; says whether one was. A
-    /// count that takes long is left for its own time.
-    pub fn look_once_more(&mut self, had: Duration, pids: impl FnOnce() -> Vec<Pid>) -> bool {
+    /// count that takes long is left for its own time. Where the kernel has `said` so it is made in any case.
+    pub fn look_once_more(
+        &mut self,
+        had: Duration,
+        said: bool,
+        pids: impl FnOnce() -> Vec<Pid>,
+    ) -> bool {
         let seconds = had.as_secs_f64();
         let could = (seconds * FASTEST_WRITER as f64) as u64 >= self.headroom()
-            || (seconds * FASTEST_MAKER as f64) as u64 >= self.inode_headroom();
+            || (seconds * FASTEST_MAKER as f64) as u64 >= self.inode_headroom()
+            || said;
         if self.asked.is_none() && (self.next().is_none() || !could) {
             return false;
         }
         if self.asked.is_none() {
             let room = room(&self.uppers);
             // Room that others make at the same time hides what was written: little of it counts.
-            if self.headroom() > LITTLE && !self.is_near(&room) {
+            if self.headroom() > LITTLE && !self.is_near(&room) && !said {
                 return false;
             }
             self.count(Instant::now(), room);
@@ -273,7 +284,7 @@ impl DiskGuard {
             Stand::Held => self.add_all_deleted(pids, left),
             Stand::Run => {
                 let deleted = self.deleted(pids);
-                self.counted.bytes = self.counted.bytes.saturating_add(deleted);
+                self.add(&deleted);
             }
         }
         if self.room.bytes > self.most.0 {
@@ -303,7 +314,7 @@ impl DiskGuard {
     /// is taken for theirs, unless others are seen to take as much; otherwise it is others'.
     fn add_all_deleted(&mut self, pids: &[Pid], left: u64) {
         let found = deleted::search_held(pids, self.room.kind, WHOLE);
-        self.counted.bytes = self.counted.bytes.saturating_add(found.bytes);
+        self.add(&found);
         if found.hides || !found.all {
             let missing = self.unexplained(left);
             // More than can be looked at in that time is nobody's by accident.
@@ -324,23 +335,32 @@ impl DiskGuard {
         self.held_until = Instant::now() + HOLDS;
     }
 
-    /// Bytes of deleted files. A search that does not come to its end is gone on with beside us: what
+    fn add(&mut self, found: &Found) {
+        self.counted.bytes = self.counted.bytes.saturating_add(found.bytes);
+        self.counted.inodes = self.counted.inodes.saturating_add(found.inodes);
+    }
+
+    /// Deleted files. A search that does not come to its end is gone on with beside us: what
     /// is not seen must not pass for nothing.
-    fn deleted(&mut self, pids: &[Pid]) -> u64 {
+    fn deleted(&mut self, pids: &[Pid]) -> Found {
         let kind = self.room.kind;
-        let Found { bytes: found, all, .. } =
-            deleted::search(pids, kind, Some(SEARCH), Depth::Tables);
-        if all {
-            (self.searcher, self.searched) = (None, 0);
+        let found = deleted::search(pids, kind, Some(SEARCH), Depth::Tables);
+        if found.all {
+            (self.searcher, self.searched) = (None, Found::default());
             return found;
         }
         if let Some(answer) = self.searcher.as_ref().and_then(Searcher::answer) {
-            (self.searcher, self.searched) = (None, answer.bytes);
+            (self.searcher, self.searched) = (None, answer);
         }
         if self.searcher.is_none() {
             self.searcher = Searcher::start(pids, kind, None, Depth::Tables).ok();
         }
-        found.max(self.searched)
+        let more = |one: u64, other: u64| one.max(other);
+        Found {
+            bytes: more(found.bytes, self.searched.bytes),
+            inodes: more(found.inodes, self.searched.inodes),
+            ..found
+        }
     }
 
     fn schedule(&mut self, asked: Instant) {
@@ -359,7 +379,11 @@ impl DiskGuard {
     }
 
     fn inode_headroom(&self) -> u64 {
-        self.inodes.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.inodes))
+        let own = self.inodes.map_or(u64::MAX, |limit| limit.saturating_sub(self.counted.inodes));
+        let kept = inode_reserve(&self.room);
+        // Where others have taken the rest there is nothing to hurry for.
+        let others = kept == 0 || (self.room.inodes < kept && self.counted.inodes <= kept);
+        own.min(if others { u64::MAX } else { self.room.inodes.saturating_sub(kept) })
     }
 
     fn interval(&self) -> Duration {
@@ -384,6 +408,10 @@ impl DiskGuard {
         }
         let left = room(&self.uppers);
         let reserve = reserve(&left);
+        let kept = inode_reserve(&left);
+        if left.inodes < kept && inodes > kept && inodes > self.excused.inodes {
+            return Some(format!("{} inodes are left for the host, {kept} are kept", left.inodes));
+        }
         // Only who takes up much, or may hide it, is ended for a full disk that all share.
         let bytes = bytes.saturating_add(self.doubt.forgiven());
         (left.bytes < reserve && bytes > reserve && bytes > self.excused.bytes)
@@ -399,9 +427,15 @@ fn room(uppers: &[PathBuf]) -> Room {
             kind: stat.f_type,
             total: stat.f_blocks.saturating_mul(block),
             bytes: stat.f_bavail.saturating_mul(block),
+            total_inodes: stat.f_files,
             inodes: stat.f_ffree,
         }
     })
+}
+
+/// Inodes that are kept for the host, likewise.
+fn inode_reserve(room: &Room) -> u64 {
+    INODE_RESERVE.min(room.total_inodes / 20)
 }
 
 /// What is kept free for the host.

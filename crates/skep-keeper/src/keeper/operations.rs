@@ -35,7 +35,7 @@ impl Keeper<'_> {
             return self.forget_if_quiet(exec);
         }
         self.drain(exec);
-        self.last_look(exec);
+        self.last_look(exec, main);
         let (refused, kills) = (self.refused_forks(), self.memory_kills());
         let unreached = if main.code == Some(0) { 0 } else { self.unreached() };
         let Some(running) = self.state.execs.get_mut(exec) else { return };

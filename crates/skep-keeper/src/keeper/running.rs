@@ -93,6 +93,10 @@ pub struct Running {
     pub starved_before: u64,
     /// Processor time the sandbox had used before it started, where it is polled.
     pub cpu_before: Duration,
+    /// Whether nobody else's commands ran meanwhile: then all that was used is its own.
+    pub alone: bool,
+    /// What its processes wear, where it has a limit of tasks that no cgroup holds.
+    pub mark: Option<u64>,
     /// Tasks of the whole sandbox with which the kernel refuses it another one, where no cgroup counts.
     pub tasks_in_all: Option<u64>,
     /// The most memory that a look has found, where there are looks.
@@ -204,10 +208,6 @@ impl Running {
         if self.log.truncated() {
             self.feel("output");
         }
-        // A shell passes on that its child wrote past the largest file there may be.
-        if self.limits.disk.is_some() && main.code == Some(128 + libc::SIGXFSZ) {
-            self.feel("disk");
-        }
         let reason = self.reason(main, oom);
         let exit_code = match (reason, main.code, main.signal) {
             (EndReason::Timeout | EndReason::SilenceTimeout | EndReason::IdleTimeout, ..) => 124,
@@ -220,13 +220,14 @@ impl Running {
         // the main process and the children it waited for, from their start on.
         let group_cpu = self.group.as_ref().and_then(Group::cpu_time).unwrap_or_default();
         let group_peak = self.group.as_ref().and_then(Group::memory_peak).unwrap_or_default();
-        // One that was ended leaves children behind that nobody waited for.
-        let seen = if self.verdict.is_some() { self.cpu_seen } else { Duration::ZERO };
+        // One that was ended, or left something behind, has children that nobody waited for.
+        let own = self.verdict.is_some() || self.alone;
+        let seen = if own { self.cpu_seen } else { Duration::ZERO };
         ExecEnd {
             exit_code,
             signal: main.signal,
             reason,
-            message: None,
+            message: self.unproven(main, reason),
             limits_hit: self.limits_hit.clone(),
             truncated: self.log.truncated(),
             refused: self.refused(),
@@ -251,8 +252,8 @@ impl Running {
                 self.feel("cpu_time");
                 EndReason::CpuLimit
             }
-            Some(libc::SIGXFSZ) => {
-                self.feel("disk");
+            // The same: the last look has seen whether there is as much as may be.
+            Some(libc::SIGXFSZ) if self.limits_hit.iter().any(|limit| limit == "disk") => {
                 EndReason::DiskLimit
             }
             Some(libc::SIGKILL) if oom => EndReason::Oom,
@@ -261,6 +262,13 @@ impl Running {
             None if oom && main.code == Some(128 + libc::SIGKILL) => EndReason::Oom,
             None => EndReason::Exited,
         }
+    }
+
+    /// A file was to become larger than any may be, or somebody has sent the signal that says so.
+    fn unproven(&self, main: &MainEnd, reason: EndReason) -> Option<String> {
+        let signalled = main.signal == Some(libc::SIGXFSZ) && reason == EndReason::Signal;
+        let limit = self.limits.disk.filter(|_| signalled)?;
+        Some(format!("a single file may have at most {limit} (`--disk`)"))
     }
 
     fn refused(&self) -> Vec<RefusedCall> {

@@ -9,7 +9,7 @@ use crate::vessel::Tasks;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
-use skep_confine::usage::{family_of, poll_usage};
+use skep_confine::usage::{self, family_of, poll_usage};
 use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
@@ -123,6 +123,8 @@ impl Keeper<'_> {
         let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
         self.channel.send(&message, &descriptors).step(step)?;
         self.note_beginning(&mut running, &command.limits);
+        running.alone = !self.state.left && self.state.execs.is_empty();
+        self.state.execs.values_mut().for_each(|other| other.alone = false);
         self.state.execs.insert(exec.clone(), running);
         self.state.so_far.one_more(exec);
         self.look_for_starved_later(Instant::now());
@@ -183,6 +185,8 @@ impl Keeper<'_> {
             refused_before: self.refused_forks(),
             starved_before: self.memory_kills(),
             cpu_before: Duration::ZERO,
+            alone: false,
+            mark: None,
             tasks_in_all: None,
             memory_seen: 0,
             cpu_seen: Duration::ZERO,
@@ -300,7 +304,10 @@ impl Keeper<'_> {
         if noted && let Some(listener) = descriptors.next() {
             self.state.refusals.watch(listener, exec.clone());
         }
+        let told_apart = self.tells_execs_apart();
         let Some(running) = self.state.execs.get_mut(exec) else { return };
+        let counts = told_apart && running.tasks_in_all.is_some();
+        running.mark = process.as_ref().filter(|_| counts).and_then(mark_of);
         running.process = process;
         let Some(terminal) = descriptors.next() else { return };
         let _ = rustix::io::ioctl_fionbio(&terminal, true);
@@ -325,6 +332,12 @@ impl Keeper<'_> {
         let message = format!("cannot {}{object}: {error}", stage.operation());
         self.finish(exec, no_process(EndReason::StartFailed, code, message));
     }
+}
+
+/// The mark that a process wears, by which init tells whose it is (`init/marks.rs`).
+fn mark_of(process: &OwnedFd) -> Option<u64> {
+    let pid = crate::vessel::pid_of(process)?;
+    usage::host_names_of(pid)
 }
 
 /// An exec's own limits count where it has them, the sandbox's elsewhere; whole-sandbox limits

@@ -34,6 +34,27 @@ pub(super) fn count(place: &str, descriptor: &str) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
+impl Holder {
+    /// Its number.
+    pub(super) fn id(self) -> Pid {
+        let (Self::Process(id) | Self::Thread(id)) = self;
+        id
+    }
+
+    /// A handle on it, by which copies of its descriptors can be had.
+    pub(super) fn open(self) -> rustix::io::Result<OwnedFd> {
+        match self {
+            Self::Process(pid) => pidfd_open(pid, PidfdFlags::empty()),
+            Self::Thread(thread) => pidfd_open(thread, THREAD),
+        }
+    }
+}
+
+/// A copy of a descriptor of somebody's.
+pub(super) fn copy_of(holder: &OwnedFd, number: i32) -> rustix::io::Result<OwnedFd> {
+    pidfd_getfd(holder, number, PidfdGetfdFlags::empty())
+}
+
 /// Shows each that waits at a socket, and at those that wait there. Says whether that was all: what waits
 /// at a connection that nobody has accepted cannot be seen.
 pub(super) fn look(
@@ -43,14 +64,19 @@ pub(super) fn look(
     known: &mut Sockets,
     show: &mut dyn FnMut(&OwnedFd, &Stat),
 ) -> bool {
-    let copy = descriptor.parse().ok().and_then(|number| {
-        let process = match holder {
-            Holder::Process(pid) => pidfd_open(pid, PidfdFlags::empty()),
-            Holder::Thread(thread) => pidfd_open(thread, THREAD),
-        };
-        pidfd_getfd(process.ok()?, number, PidfdGetfdFlags::empty()).ok()
-    });
+    let number = descriptor.parse().ok();
+    let copy = number.and_then(|number| copy_of(&holder.open().ok()?, number).ok());
     copy.is_some_and(|socket| look_at(&socket, waiting, DEEPEST, known, show))
+}
+
+/// The same of a socket that is this process's.
+pub(super) fn look_at_own(
+    socket: &OwnedFd,
+    known: &mut Sockets,
+    show: &mut dyn FnMut(&OwnedFd, &Stat),
+) -> bool {
+    let waiting = count("/proc/self", &socket.as_raw_fd().to_string());
+    waiting == 0 || look_at(socket, waiting, DEEPEST, known, show)
 }
 
 fn look_at(
