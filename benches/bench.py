@@ -113,11 +113,7 @@ class Bench:
             # Engines bind their storage onto itself.
             subprocess.run(["umount", place], capture_output=True)
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            for folder, folders, files in os.walk(self.scratch):
-                for name in (name for name in folders if not os.path.islink(os.path.join(folder, name))):
-                    # Some engines keep directories that nobody may enter.
-                    with contextlib.suppress(OSError):
-                        os.chmod(os.path.join(folder, name), 0o700)
+            for folder, _, files in os.walk(self.scratch):
                 pool.map(remove_file, [os.path.join(folder, file) for file in files])
         shutil.rmtree(self.scratch, ignore_errors=True)
 

@@ -58,6 +58,8 @@ def podman_run(bench):
     runc = shutil.which("runc")
     own += ["--runtime", runc] if runc else []
     limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+    # Without root its files belong to ids that only podman itself may act for.
+    bench.at_end(lambda: subprocess.run([*own, "rmi", "--all", "--force"], env=bench.environment, capture_output=True))
     bench.start([*own, "import", archive(bench), IMAGE], bench.scratch)
     return [*own, "run", "--rm", "--network", "none", *limits, IMAGE, "/bin/true"], bench.scratch
 
