@@ -75,6 +75,119 @@ fn heavy_the_same_changes_have_the_same_digest_in_a_guest() {
     });
 }
 
+fn facts(lab: &Lab, name: &str) -> Value {
+    lab.skep(["show", name, "--json"]).run().ok().json()["provider_facts"].clone()
+}
+
+/// Two at once. What is told of each is what was seen when it booted, whatever the settings say now.
+#[test]
+fn heavy_show_tells_of_the_machines_that_were_booted() {
+    for_each([Who::user()], |lab| {
+        create(lab, "a");
+        let first = facts(lab, "a");
+        let kernel = first["kernel"].as_str().unwrap().to_owned();
+        let named = ("SKEP_PROVIDER_MICROVM_KERNEL", kernel.as_str());
+        let line = ["create", "--provider", "microvm", "--memory", "900M", "b"];
+        let call = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").env(named.0, named.1);
+        call.within(240).run().ok();
+        let second = facts(lab, "b");
+        let machines = below_keepers(lab, "qemu-system");
+        for facts in [&first, &second] {
+            let pid: i32 = facts["vm_pid"].as_str().unwrap().parse().unwrap();
+            assert!(machines.contains(&pid), "{facts} {machines:?}");
+            assert!(facts["version"].as_str().unwrap().starts_with("QEMU emulator"), "{facts}");
+            assert_eq!(facts["accelerator"], "tcg", "{facts}");
+            assert_eq!(facts["kernel"], kernel.as_str());
+        }
+        assert_ne!(first["vm_pid"], second["vm_pid"]);
+        assert_ne!(first["guest_boot"], second["guest_boot"]);
+        assert_eq!(second["guest_memory"], "900 MiB");
+        for (name, seen) in [("a", &first), ("b", &second)] {
+            let script =
+                "uname -r; cat /proc/sys/kernel/random/boot_id; echo $$ > mine; cat mine > own";
+            let told = lab.exec_script(name, script).within(60).run().ok().text();
+            let said = format!("{}\n{}", seen["guest_kernel"], seen["guest_boot"]).replace('"', "");
+            assert_eq!(told, said, "{name}");
+            assert_eq!(lab.diff(name)["changes"].as_array().unwrap().len(), 2);
+        }
+        lab.skep(["stop", "a"]).run().ok();
+        assert_eq!(facts(lab, "a").as_object().map_or(0, serde_json::Map::len), 0);
+        assert_eq!(lab.exec_script("b", "echo still").within(60).run().ok().text(), "still");
+    });
+}
+
+#[test]
+fn heavy_crash_8_res_10_a_guest_under_a_server_that_is_killed() {
+    for_each([Who::user()], |lab| {
+        create(lab, "s");
+        crate::server::crash::an_exec_outlives_the_server(lab);
+        crate::isolation::limits::what_ignores_signals_is_ended_in_time(lab, "s");
+    });
+}
+
+/// A share that is not this view is none: the guest reads what the host has put there a moment ago.
+#[test]
+fn heavy_clean_8_a_guest_that_sees_another_tree_is_not_taken() {
+    for_each([Who::user()], |lab| {
+        lab.write("file", "one\n");
+        let line = ["create", "--provider", "microvm", "s"];
+        let call = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240);
+        let refused = call.env("SKEP_FAILPOINT", "machine.nonce=eio").run().exits(5);
+        refused.says("another machine answered");
+        assert!(lab.sandboxes().is_empty());
+        lab.audit_leftovers();
+    });
+}
+
+/// Whoever is root in a guest writes to its console without end: the beginning and the end are kept.
+#[test]
+fn heavy_a_console_that_is_flooded_does_not_grow() {
+    for_each([Who::root()], |lab| {
+        let script = "#!/bin/sh\nmkdir -p /tmp/d && mount -t devtmpfs dev /tmp/d\n\
+            i=0; while [ $i -lt 20 ]; do yes \"flood $i\" | head -c 65536; i=$((i+1)); done > /tmp/d/ttyS0\n\
+            echo THE-LAST-WORD > /tmp/d/ttyS0\ntouch /tmp/flooded\n";
+        lab.write("flood.sh", script);
+        create(lab, "s");
+        let directory = lab.state.join("sandboxes").join(lab.sandbox("s")["id"].as_str().unwrap());
+        let size =
+            |name: &str| std::fs::metadata(directory.join(name)).map_or(0, |file| file.len());
+        let project = lab.project.display();
+        let attack = format!(
+            "echo '|/bin/sh {project}/flood.sh' > /proc/sys/kernel/core_pattern; sh -c 'kill -SEGV $$'; \
+             i=0; while [ ! -e /tmp/flooded ] && [ $i -lt 200 ]; do sleep 0.5; i=$((i+1)); done; ls /tmp/flooded"
+        );
+        let ran = lab.exec_script("s", &attack).within(150).run();
+        assert!(
+            ran.text().contains("/tmp/flooded"),
+            "the control: {} {}",
+            ran.text(),
+            ran.errors()
+        );
+        wait_for("the last word", 60, || {
+            let tail = std::fs::read(directory.join("console-tail.log")).unwrap_or_default();
+            let said = String::from_utf8_lossy(&tail).into_owned();
+            said.contains("THE-LAST-WORD").then_some(())
+        });
+        let (head, tail) = (size("console.log"), size("console-tail.log"));
+        assert!(head == 256 << 10 && tail <= 256 << 10 && tail > 64 << 10, "{head} {tail}");
+    });
+}
+
+/// The kernel that is named is taken or refused, with what helps.
+#[test]
+fn a_kernel_that_the_settings_name_wrongly_is_refused() {
+    for_each([Who::user()], |lab| {
+        let file = lab.write("vmlinuz-1", "no kernel");
+        for named in ["/nowhere/vmlinuz-1", "vmlinuz-1", file.to_str().unwrap()] {
+            let line = ["create", "--provider", "microvm", "s"];
+            let call = lab.skep(line).env("SKEP_PROVIDER_MICROVM_KERNEL", named);
+            let refused = call.env("SKEP_MICROVM_EMULATION", "1").run().exits(5);
+            refused.says("provider.microvm.kernel").says("lib/modules");
+        }
+        lab.audit_leftovers();
+    });
+}
+
 /// The root filesystem of an image is the guest's; the project, the home and what skep says are as everywhere.
 #[test]
 fn heavy_a_guest_sees_the_system_of_its_image() {

@@ -160,3 +160,19 @@ fn a_limit_on_processes_counts_only_those_inside() {
         }
     });
 }
+
+#[test]
+fn crash_8_res_10_a_container_under_a_server_that_is_killed() {
+    for_both(|lab, _| {
+        lab.skep(["create", "s", "--provider", "docker"]).run().ok();
+        crate::server::crash::an_exec_outlives_the_server(lab);
+        crate::isolation::limits::what_ignores_signals_is_ended_in_time(lab, "s");
+        let facts = &lab.skep(["show", "s", "--json"]).run().ok().json()["provider_facts"];
+        assert!(facts["container"].as_str().is_some_and(|id| id.len() == 64), "{facts}");
+        assert!(
+            facts["engine"].as_str().is_some_and(|text| text.starts_with("Docker ")),
+            "{facts}"
+        );
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+    });
+}

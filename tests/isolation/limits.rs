@@ -418,6 +418,29 @@ fn res_10_what_ignores_signals_stands_still_or_forks_is_ended_in_time() {
     });
 }
 
+/// In a sandbox that runs, on any provider.
+pub(crate) fn what_ignores_signals_is_ended_in_time(lab: &crate::harness::Lab, name: &str) {
+    let scripts = [
+        "trap '' TERM INT HUP; echo begun; while :; do sleep 1; done",
+        "echo begun; kill -STOP $$; echo never",
+        "echo begun; setsid sh -c 'trap \"\" TERM; sleep 4391' & sleep 4391",
+    ];
+    for script in scripts {
+        let flags = ["exec", "--json", "--timeout", "2s", "--grace", "300ms", name, "--"];
+        let start = Instant::now();
+        let end = lab.skep(flags).args(["sh", "-c", script]).run().exits(124).json();
+        assert_eq!(end["reason"], "timeout", "{script}: {end}");
+        assert_eq!(end["stdout"], "begun\n", "{script}: {end}");
+        assert!(start.elapsed().as_millis() < 10_000, "{script} took {:?}", start.elapsed());
+    }
+    let left =
+        "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done | grep -c '^sleep 4391'";
+    // A guest is told to end them, and is not waited for.
+    crate::harness::wait_for("the end of its daemons", 30, || {
+        (lab.exec_script(name, left).run().text() == "0").then_some(())
+    });
+}
+
 #[test]
 fn res_10_a_millisecond_is_a_timeout_and_the_grace_is_used() {
     for_both(|lab| {

@@ -11,7 +11,7 @@ mod drivers;
 pub(crate) mod escape;
 mod evasion;
 mod hidden;
-mod limits;
+pub(crate) mod limits;
 mod looks;
 pub(crate) mod mounts;
 mod noted;

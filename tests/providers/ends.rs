@@ -230,3 +230,65 @@ fn stop_ends_those_who_fork_and_end_without_a_pause() {
         assert_eq!(outside::processes_of(&lab.root), vec![]);
     });
 }
+
+/// A backup that is put beside names a keeper that lives: it is the original's.
+#[test]
+fn a_copied_state_directory_leaves_the_keepers_of_the_original_alone() {
+    for_these(&["namespace", "oci:runc"], |lab, provider| {
+        lab.skep(["create", "s", "--provider", provider]).run().ok();
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4393"]).run().ok();
+        for (name, way) in [
+            ("copy", "cp -a \"$0\" \"$1\""),
+            ("tape", "mkdir \"$1\"; tar -C \"$0\" -c . | tar -C \"$1\" -x"),
+        ] {
+            let copy = lab.root.join(name);
+            let script = lab.program("sh").args(["-c", way]).arg(&lab.state).arg(&copy);
+            script.run();
+            let keepers = lab.keepers();
+            let in_copy = |words: &[&str]| lab.skep(words).env("SKEP_HOME", copy.to_str().unwrap());
+            let listed = in_copy(&["ls", "--json"]).run().ok().json();
+            assert_eq!(listed[0]["state"], "stopped", "{name}: {listed}");
+            in_copy(&["stop", "s"]).run();
+            in_copy(&["rm", "--discard", "s"]).run().ok();
+            assert_eq!(lab.keepers(), keepers, "{provider} {name}");
+            let alive = lab
+                .exec_script("s", "grep -c 4393 /proc/[0-9]*/cmdline | grep -vc ':0'")
+                .run()
+                .ok();
+            assert_ne!(alive.text(), "0", "{provider} {name}");
+            std::fs::remove_dir_all(&copy).unwrap();
+        }
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        assert!(lab.keepers().is_empty());
+    });
+}
+
+/// A runtime that does not answer is given up on, wherever it is asked.
+#[test]
+fn a_runtime_that_hangs_is_given_up_on() {
+    crate::harness::for_each([crate::harness::Who::user()], |lab| {
+        let hangs = lab.root.join("hangs");
+        std::fs::write(&hangs, "#!/bin/sh\nexec sleep 60\n").unwrap();
+        std::fs::set_permissions(&hangs, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let word = format!("oci:{}", hangs.display());
+        let began = std::time::Instant::now();
+        lab.skep(["create", "--provider", &word]).run().exits(5).says("did not end");
+        assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+        lab.skep(["create", "--provider", "oci:"]).run().exits(5).says("no runtime is named");
+    });
+}
+
+/// What is told of a container is what was started.
+#[test]
+fn show_tells_the_runtime_that_was_started() {
+    for_these(&["oci:runc", "oci:runsc"], |lab, provider| {
+        lab.skep(["create", "s", "--provider", provider]).run().ok();
+        let facts = &lab.skep(["show", "s", "--json"]).run().ok().json()["provider_facts"];
+        let name = provider.trim_start_matches("oci:");
+        assert!(facts["version"].as_str().is_some_and(|text| text.starts_with(name)), "{facts}");
+        assert!(facts["runtime"].as_str().is_some_and(|path| path.ends_with(name)), "{facts}");
+        assert_eq!(facts["container"], lab.sandbox("s")["id"]);
+        assert!(facts.get("runtime_file").is_none(), "{facts}");
+    });
+}

@@ -1,6 +1,6 @@
 //! What survives: the server's end, the keeper's, and both.
 
-use crate::harness::{Who, for_both, for_each, outside, wait_for};
+use crate::harness::{Lab, Who, for_both, for_each, outside, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -66,33 +66,37 @@ pub(super) fn children(of: i32) -> Vec<i32> {
 #[test]
 fn crash_8_execs_outlive_the_server() {
     for_both(|lab| {
-        let server = lab.serve(&[]);
-        server.create("s");
-        let script =
-            "i=0; while [ ! -e stop ]; do echo line $i; i=$((i+1)); sleep 0.02; done; exit 7";
-        let body = json!({ "command": ["sh", "-c", script] });
-        let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
-        let id = exec["id"].as_str().unwrap().to_owned();
-        server.kill();
-        let server = lab.serve(&[]);
-        server.script("s", "touch stop");
-        let end = || server.get(&format!("/v1/execs/{id}")).is(200).json();
-        wait_for("the end", 10, || (end()["running"] == false).then_some(()));
-        assert_eq!((&end()["exit_code"], &end()["reason"]), (&json!(7), &json!("exited")));
-        let mut text = String::new();
-        loop {
-            let from = text.len();
-            let logs = server.get(&format!("/v1/execs/{id}/logs?from={from}")).is(200).json();
-            let chunks = logs["chunks"].as_array().unwrap().clone();
-            if chunks.is_empty() {
-                break;
-            }
-            chunks.iter().for_each(|chunk| text.push_str(chunk["text"].as_str().unwrap()));
-        }
-        let expected: String = (0..text.lines().count()).map(|n| format!("line {n}\n")).collect();
-        assert_eq!(text, expected, "the output has a hole");
-        server.stop();
+        lab.create("s");
+        an_exec_outlives_the_server(lab);
     });
+}
+
+/// In the sandbox `s`, which runs: nothing of an exec's output or end is lost when the server is killed.
+pub(crate) fn an_exec_outlives_the_server(lab: &Lab) {
+    let server = lab.serve(&[]);
+    let script = "i=0; while [ ! -e stop ]; do echo line $i; i=$((i+1)); sleep 0.02; done; exit 7";
+    let body = json!({ "command": ["sh", "-c", script] });
+    let exec = server.post("/v1/sandboxes/s/execs", &body).is(201).json();
+    let id = exec["id"].as_str().unwrap().to_owned();
+    server.kill();
+    let server = lab.serve(&[]);
+    server.script("s", "touch stop");
+    let end = || server.get(&format!("/v1/execs/{id}")).is(200).json();
+    wait_for("the end", 30, || (end()["running"] == false).then_some(()));
+    assert_eq!((&end()["exit_code"], &end()["reason"]), (&json!(7), &json!("exited")));
+    let mut text = String::new();
+    loop {
+        let from = text.len();
+        let logs = server.get(&format!("/v1/execs/{id}/logs?from={from}")).is(200).json();
+        let chunks = logs["chunks"].as_array().unwrap().clone();
+        if chunks.is_empty() {
+            break;
+        }
+        chunks.iter().for_each(|chunk| text.push_str(chunk["text"].as_str().unwrap()));
+    }
+    let expected: String = (0..text.lines().count()).map(|n| format!("line {n}\n")).collect();
+    assert_eq!(text, expected, "the output has a hole");
+    server.stop();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod allowed;
 mod asking;
 mod contract;
-mod crash;
+pub(crate) mod crash;
 mod fenced;
 pub(crate) mod files;
 mod held;

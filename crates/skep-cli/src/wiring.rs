@@ -204,14 +204,18 @@ fn surroundings(
 ) -> Surroundings {
     let parse = |file: &ConfigFile| {
         let (text, name) = file.as_ref()?;
-        ConfigDocument::parse(text, name).ok()?.provider.microvm.emulation
+        Some(ConfigDocument::parse(text, name).ok()?.provider.microvm)
     };
-    let asked = match variables.get("SKEP_MICROVM_EMULATION") {
+    let (user, system) = (parse(&files.1).unwrap_or_default(), parse(&files.0).unwrap_or_default());
+    let named = |short: &str, long: &str| variables.get(short).or_else(|| variables.get(long));
+    let asked = match named("SKEP_MICROVM_EMULATION", "SKEP_PROVIDER_MICROVM_EMULATION") {
         Some(value) => Some(value == "1" || value == "true"),
-        None => parse(&files.1).or_else(|| parse(&files.0)),
+        None => user.emulation.or(system.emulation),
     };
+    let kernel = variables.get("SKEP_PROVIDER_MICROVM_KERNEL").cloned();
+    let kernel = kernel.or(user.kernel).or(system.kernel).map(PathBuf::from);
     let emulation = if asked == Some(true) { Emulation::Allowed } else { Emulation::Refused };
-    Surroundings { emulation, program: this_program() }
+    Surroundings { emulation, program: this_program(), kernel }
 }
 
 /// `SKEP_DRIVER` takes the choice of the copy-on-write driver away, so that tests reach each of them.

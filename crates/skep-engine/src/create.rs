@@ -361,6 +361,7 @@ pub(crate) fn self_identity() -> Result<KeeperIdentity, Problem> {
             pid,
             start_ticks: skep_sys::process::start_ticks(pid as i32)?,
             boot_id: skep_sys::process::boot_id()?,
+            directory: None,
         })
     };
     identity()

@@ -258,7 +258,9 @@ impl Engine {
     fn is_running(&self, sandbox: &Sandbox) -> bool {
         let Some(keeper) = &sandbox.keeper else { return false };
         sandbox.state != SandboxState::Creating
-            && self.provider(&sandbox.provider).is_ok_and(|provider| provider.is_alive(keeper))
+            && self.provider(&sandbox.provider).is_ok_and(|provider| {
+                provider.is_alive(keeper, &self.layout().sandbox(&sandbox.id))
+            })
     }
 
     fn read_file(path: &Path, what: &str) -> Result<Vec<u8>, Problem> {

@@ -10,10 +10,10 @@
 //! hidden files, and must be the same in everything that a keeper is started with. What a keeper can
 //! still be told is left out: the name, the environment and the base.
 
-use crate::Engine;
 use crate::api::CreateRequest;
 use crate::create::{Planned, Start, self_identity};
 use crate::problems::{OrProblem, io_problem};
+use crate::{Desk, Engine};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use skep_policy::PoolSection;
@@ -68,6 +68,8 @@ pub struct PoolFigures {
 #[derive(Serialize)]
 struct Likeness<'a> {
     program: &'static str,
+    /// The kernel, QEMU or runtime.
+    made_from: String,
     project: &'a ByteString,
     root: (u64, u64),
     provider: &'a str,
@@ -77,7 +79,7 @@ struct Likeness<'a> {
 }
 
 /// What a sandbox is like, if one made ahead could stand in for it.
-fn likeness(planned: &Planned) -> Option<ContentHash> {
+fn likeness(desk: &Desk, planned: &Planned) -> Option<ContentHash> {
     let sandbox = &planned.sandbox;
     let egress = &sandbox.policy.egress;
     let own = !egress.secrets.is_empty()
@@ -90,13 +92,17 @@ fn likeness(planned: &Planned) -> Option<ContentHash> {
         || !sandbox.policy.home.is_empty()
         || !sandbox.policy.mounts.is_empty()
         || sandbox.policy.system == SystemView::Cow
+        // A name may mean another image by now.
+        || sandbox.policy.image.is_some()
         || planned.memory.is_some()
         || planned.scope == ScopeMode::Exclusive;
     if own {
         return None;
     }
+    let made_from = desk.provider(&sandbox.provider).ok()?.circumstances(&sandbox.provider);
     let likeness = Likeness {
         program: env!("CARGO_PKG_VERSION"),
+        made_from,
         project: &sandbox.project,
         root: (sandbox.base.device, sandbox.base.inode),
         provider: &sandbox.provider,
@@ -191,7 +197,7 @@ impl Engine {
         if planned.settings.pools.is_empty() {
             return Ok(None);
         }
-        let Some(likeness) = likeness(planned).map(|hash| hash.to_string()) else {
+        let Some(likeness) = likeness(self, planned).map(|hash| hash.to_string()) else {
             return Ok(None);
         };
         for one in self.waiting()? {
@@ -304,7 +310,7 @@ impl Engine {
         pool: &PoolSection,
         owner: &PoolOwner,
     ) -> Result<String, Problem> {
-        self.planned_ahead(pool, owner).and_then(|planned| label_of(name, &planned))
+        self.planned_ahead(pool, owner).and_then(|planned| label_of(self, name, &planned))
     }
 
     fn planned_ahead(&self, pool: &PoolSection, owner: &PoolOwner) -> Result<Planned, Problem> {
@@ -321,7 +327,7 @@ impl Engine {
 
     fn make_ahead(&self, name: &str, pool: &PoolSection, owner: &PoolOwner) -> Result<(), Problem> {
         let mut planned = self.planned_ahead(pool, owner)?;
-        let label = label_of(name, &planned)?;
+        let label = label_of(self, name, &planned)?;
         planned.sandbox.labels.insert(WAITS.into(), label);
         planned.sandbox.keeper = Some(owner.maker.clone());
         planned.ahead = true;
@@ -377,9 +383,9 @@ impl Engine {
     }
 }
 
-fn label_of(name: &str, planned: &Planned) -> Result<String, Problem> {
-    let likeness = likeness(planned).ok_or_else(|| {
-        let message = "a sandbox that shows pieces of the home, mounts or a system to change, or has \
+fn label_of(desk: &Desk, name: &str, planned: &Planned) -> Result<String, Problem> {
+    let likeness = likeness(desk, planned).ok_or_else(|| {
+        let message = "a sandbox that shows an image, pieces of the home, mounts or a system to change, or has \
                        secrets or published ports of its own, cannot be made ahead";
         Problem::new(Code::Usage, message)
     })?;

@@ -33,7 +33,9 @@ impl Engine {
             // A provider this skep does not have: not ours to judge.
             return Ok(());
         };
-        let alive = sandbox.keeper.as_ref().is_some_and(|keeper| provider.is_alive(keeper));
+        let directory = self.layout().sandbox(&sandbox.id);
+        let alive = |keeper| provider.is_alive(keeper, &directory);
+        let alive = sandbox.keeper.as_ref().is_some_and(alive);
         if alive {
             self.egress_death(sandbox)?;
             // A keeper that does not answer is no reason to see no sandbox at all, nor to keep it from
@@ -78,7 +80,8 @@ impl Engine {
             (false, Some(stop)) => stop.reason(),
             (false, None) => "its keeper was gone".to_owned(),
         };
-        provider.stop(&sandbox.id, &self.layout().sandbox(&sandbox.id), None).or_problem()?;
+        // One that lives is that of another directory: this is a copy.
+        provider.stop(&sandbox.id, &directory, sandbox.keeper.as_ref()).or_problem()?;
         if let Err(problem) = self.bury_execs(&sandbox) {
             reason.push_str(&format!("; some of its execs are not known: {}", problem.message));
         }

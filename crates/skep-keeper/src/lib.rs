@@ -48,6 +48,7 @@ mod pause;
 mod probe;
 mod protocol;
 mod relay;
+mod seen;
 mod spawn;
 pub mod vessel;
 mod view;

@@ -10,7 +10,7 @@ use crate::network::inside::{DNS_PORT, Doors};
 use crate::network::{NOWHERE, OWN_ADDRESSES, process, rules};
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, Whom};
 use crate::spawn::{self, Newborn, Spawned, spawn_as};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, Signal};
 use skep_confine::cgroup::GroupLimits;
 use skep_knock::Question;
@@ -23,7 +23,7 @@ use skep_provider::RunSpec;
 use skep_sys::process::{Namespaces, clone_with};
 use skep_sys::stdio::Stdio;
 use skep_types::{ByteSize, EnforcementReport, ExecId, Layer, TerminalSize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -132,6 +132,20 @@ impl InsideMachine {
             limits: inside.run.policy.limits.clone(),
             outcomes: HashMap::new(),
         })
+    }
+
+    /// What the guest said of itself.
+    pub fn facts(&self) -> BTreeMap<String, String> {
+        let ready = &self.machine.ready;
+        BTreeMap::from([
+            ("guest_kernel".to_owned(), ready.kernel.clone()),
+            ("guest_boot".to_owned(), ready.boot_id.clone()),
+        ])
+    }
+
+    /// The process that is the machine.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.machine.handle()
     }
 
     /// Whether the machine cannot be without this process.

@@ -278,8 +278,9 @@ pub enum Whom {
 pub enum FromInit {
     /// An executed init is there. Descriptor: a handle on it, where one can be sent.
     Here,
-    /// The view stands and was probed.
-    Ready(EnforcementReport),
+    /// The view stands and was probed; with what else was seen. Descriptor: a handle on the process that is
+    /// the machine, where there is one.
+    Ready(EnforcementReport, BTreeMap<String, String>),
     /// It does not.
     Failed(Failure),
     /// Have this served by fuse-overlayfs; descriptors: init's user and mount namespace.

@@ -7,6 +7,7 @@
 //! 4. The guest's first words. They hold the configuration it was booted with and a nonce that it
 //!    could only have read through the share; anything else is not our machine.
 
+use crate::console::Console;
 use crate::qemu::Place;
 use crate::switchboard::{self, Announcement, Answer, Instruction};
 use crate::{Accelerator, At, MachineError, MachineSpec, guest, qemu, share, wire};
@@ -20,7 +21,7 @@ use skep_sys::program::Program;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,25 +31,21 @@ use std::time::{Duration, Instant};
 pub struct MachineFiles {
     kernel: File,
     initramfs: File,
-    console: File,
+    console: Console,
 }
 
 impl MachineFiles {
     /// Opens them.
     pub fn open(machine: &MachineSpec) -> Result<Self, MachineError> {
         let read = |path: &Path| readable(path).at(|| format!("read `{}`", path.display()));
-        let console = File::options()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(&machine.console)
-            .at(|| format!("keep the console in `{}`", machine.console.display()))?;
+        let console = Console::open(&machine.console)?;
         Ok(Self { kernel: read(&machine.kernel)?, initramfs: read(&machine.initramfs)?, console })
     }
 
     /// Their descriptors, to be kept open.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.kernel.as_fd(), self.initramfs.as_fd(), self.console.as_fd()]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let files = [self.kernel.as_fd(), self.initramfs.as_fd()];
+        files.into_iter().chain(self.console.descriptors()).collect()
     }
 }
 
@@ -88,6 +85,9 @@ fn patience(accelerator: Accelerator) -> Duration {
     }
 }
 
+/// How long what a machine said last may take to be kept, when it did not come up.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// How long it may take to stand still with everything written back.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,7 +104,9 @@ pub fn boot(
     fence: &dyn Fn() -> io::Result<()>,
 ) -> Result<Machine, MachineError> {
     let nonce_file = Path::new("/").join(guest::NONCE);
-    std::fs::write(&nonce_file, nonce).at(|| "put the nonce into the view".into())?;
+    // A failpoint stands for a share that is not this view: another tree, or an empty one.
+    let written = skep_sys::failpoint::hit("machine.nonce").map_or("another", |()| nonce);
+    std::fs::write(&nonce_file, written).at(|| "put the nonce into the view".into())?;
     let (listener, connection) = share::sockets().at(|| "make the share's socket".into())?;
     let daemon = start_share(machine, files, place, &listener)?;
     drop(listener);
@@ -112,16 +114,19 @@ pub fn boot(
     let qemu = start_qemu(machine, files, place, &theirs, &connection, fence)?;
     drop((theirs, connection));
     let (control, other) = socket_pair(SocketType::SEQPACKET).at(|| "make a channel".into())?;
-    let board = clone_with(Namespaces::NONE, || match fence() {
-        Ok(()) => match skep_sys::process::close_all_but(&[ours.as_fd(), other.as_fd()]) {
-            Ok(()) => switchboard::run(reopen(&ours), reopen(&other)),
+    let board = clone_with(Namespaces::NONE, || {
+        let console = &files.console;
+        let mut kept = vec![ours.as_fd(), other.as_fd()];
+        kept.extend(console.descriptors());
+        let ready = fence().and_then(|()| skep_sys::process::close_all_but(&kept));
+        match ready.and_then(|()| console.keeper()) {
+            Ok(console) => switchboard::run(reopen(&ours), reopen(&other), Some(console)),
             Err(_) => 1,
-        },
-        Err(_) => 1,
+        }
     })
     .at(|| "start the switchboard".into())?;
     let parts = [(&qemu, "QEMU has ended"), (&daemon, "the share daemon has ended")];
-    let ready = first_words(machine, files, &control, parts, nonce);
+    let ready = first_words(machine, files, (&control, &board), parts, nonce);
     let _ = std::fs::remove_file(&nonce_file);
     let machine =
         Machine { control, qemu, parts: vec![daemon, board], number: Cell::new(0), ready: ready? };
@@ -191,6 +196,11 @@ impl Machine {
     pub fn needs(&self, pid: i32) -> bool {
         let all = self.parts.iter().chain([&self.qemu]);
         all.into_iter().any(|child| child.pid.as_raw_pid() == pid)
+    }
+
+    /// QEMU.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.qemu.pidfd.as_fd()
     }
 
     /// The processes it cannot be without, readable when they have ended.
@@ -295,7 +305,7 @@ impl Start<'_> {
         let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp")];
         let program = Program::new(words.map(OsStrExt::as_bytes), environment, b"");
         clone_with(*own, || {
-            let console = files.console.as_fd();
+            let console = files.console.entrance();
             let placed = put(descriptors, null.as_fd(), console);
             match placed.and_then(|()| prepare()) {
                 Ok(()) => program.run(),
@@ -324,11 +334,15 @@ fn put(descriptors: &[&OwnedFd], null: BorrowedFd<'_>, console: BorrowedFd<'_>) 
 fn first_words(
     machine: &MachineSpec,
     files: &MachineFiles,
-    control: &OwnedFd,
+    (control, board): (&OwnedFd, &Child),
     parts: [(&Child, &str); 2],
     nonce: &str,
 ) -> Result<wire::Ready, MachineError> {
-    let not_up = |reason: &str| MachineError::NotUp(format!("{reason}{}", last_lines(files)));
+    let not_up = |reason: &str| {
+        // It keeps what was said last, then it ends, if the machine has.
+        let _ = speaks(board.pidfd.as_fd(), LAST_WORDS);
+        MachineError::NotUp(format!("{reason}{}", last_lines(files)))
+    };
     let deadline = Instant::now() + patience(machine.accelerator);
     let [first, second] = parts.map(|(part, _)| PollFd::new(&part.pidfd, PollFlags::IN));
     let mut watched = [PollFd::new(control, PollFlags::IN), first, second];
@@ -348,10 +362,15 @@ fn first_words(
     if let Some(failure) = &ready.failure {
         return Err(not_up(failure));
     }
-    if ready.configuration != qemu::configuration(machine) || ready.nonce != nonce {
-        return Err(not_up("another machine answered than the one that was asked for"));
+    match is_asked_for(&ready, machine, nonce) {
+        true => Ok(ready),
+        false => Err(not_up("another machine answered than the one that was asked for")),
     }
-    Ok(ready)
+}
+
+/// Whether a guest was booted with this configuration, and sees this view.
+fn is_asked_for(ready: &wire::Ready, machine: &MachineSpec, nonce: &str) -> bool {
+    ready.configuration == qemu::configuration(machine) && ready.nonce == nonce
 }
 
 fn answer_to(control: &OwnedFd, number: u64, deadline: Instant) -> io::Result<Option<Answer>> {
@@ -383,16 +402,11 @@ fn timespec(duration: Duration) -> Timespec {
 
 /// What the console said last, for a message.
 fn last_lines(files: &MachineFiles) -> String {
-    let mut text = Vec::new();
-    let read = files.console.try_clone().and_then(|mut file| {
-        let end = file.seek(SeekFrom::End(0))?;
-        file.seek(SeekFrom::Start(end.saturating_sub(2048)))?;
-        file.read_to_end(&mut text)
-    });
+    let text = files.console.last().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join(" / ");
-    if read.is_ok() && !last.is_empty() {
+    if !last.is_empty() {
         return format!(" (console: {last})");
     }
     String::new()
@@ -406,7 +420,7 @@ mod tests {
     fn board() -> (OwnedFd, OwnedFd) {
         let (serial, guest) = socket_pair(SocketType::STREAM).unwrap();
         let (control, other) = socket_pair(SocketType::SEQPACKET).unwrap();
-        std::thread::spawn(move || switchboard::run(serial, other));
+        std::thread::spawn(move || switchboard::run(serial, other, None));
         (control, guest)
     }
 
@@ -435,6 +449,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn clean_8_only_the_machine_that_was_asked_for_is_taken() {
+        let machine = MachineSpec {
+            qemu: "/qemu".into(),
+            version: "QEMU 7".into(),
+            share_daemon: "/virtiofsd".into(),
+            kernel: "/vmlinuz".into(),
+            initramfs: "/a.cpio".into(),
+            image: None,
+            accelerator: Accelerator::Emulation,
+            memory_mib: 512,
+            processors: 2,
+            console: "/console.log".into(),
+        };
+        let said = |configuration: String, nonce: &str| wire::Ready {
+            configuration,
+            nonce: nonce.into(),
+            boot_id: "b".into(),
+            kernel: "6.1".into(),
+            failure: None,
+        };
+        let own = qemu::configuration(&machine);
+        assert!(is_asked_for(&said(own.clone(), "n"), &machine, "n"));
+        for other in ["", "another"] {
+            assert!(!is_asked_for(&said(own.clone(), other), &machine, "n"));
+            assert!(!is_asked_for(&said(other.into(), "n"), &machine, "n"));
+        }
+        let image = MachineSpec { image: Some("/images/rootfs/x/root".into()), ..machine.clone() };
+        assert!(!is_asked_for(&said(own, "n"), &image, "n"));
     }
 
     #[test]

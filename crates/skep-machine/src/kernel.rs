@@ -2,7 +2,7 @@
 //!
 //! Any Linux kernel with virtio over PCI, FUSE and virtio-fs will do, built in or as modules. It
 //! is looked for where `skep image kernel` unpacks one, in `/var/lib/skep/kernel` for the whole
-//! machine, and in `/boot`.
+//! machine, and in `/boot`; or it is the one that the settings name, and then no other.
 
 use crate::{At, MachineError};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,40 @@ pub fn find(roots: &[PathBuf]) -> Result<Kernel, MachineError> {
         reason: reasons.join("; "),
         remedy: "unpack one with `skep image kernel`".into(),
     })
+}
+
+/// The kernel at a path that was named: an image `vmlinuz-RELEASE` with its modules in `lib/modules/RELEASE`
+/// beside it or beside the directory it lies in, or a directory as [`find`] takes it.
+pub fn named(path: &Path) -> Result<Kernel, MachineError> {
+    let wrong = |reason: String| {
+        MachineError::Missing {
+        what: "the kernel that `provider.microvm.kernel` names",
+        reason,
+        remedy: "name an image (`/boot/vmlinuz-RELEASE`) or a directory with `boot` and `lib/modules`, or take the setting out".into(),
+    }
+    };
+    if !path.is_absolute() {
+        return Err(wrong(format!("`{}` is no absolute path", path.display())));
+    }
+    if path.is_dir() {
+        return in_root(path).map_err(wrong);
+    }
+    let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    let Some(release) = name.strip_prefix("vmlinuz-").filter(|_| path.is_file()) else {
+        let what = if path.is_file() { "is not called `vmlinuz-RELEASE`" } else { "is not there" };
+        return Err(wrong(format!("`{}` {what}", path.display())));
+    };
+    let mut reason = String::new();
+    for root in path.ancestors().skip(1).take(2) {
+        match with_modules(root, release, path) {
+            Ok((modules, network)) => {
+                let (image, release) = (path.to_owned(), release.to_owned());
+                return Ok(Kernel { image, release, modules, network });
+            }
+            Err(error) => reason = skep_types::chain(&error),
+        }
+    }
+    Err(wrong(reason))
 }
 
 /// Unpacks the kernel of a Debian package into `root`, in place of what was there. Nothing of the
@@ -249,6 +283,29 @@ mod tests {
         assert_eq!(kernel.release, "6.1.0");
         let names: Vec<_> = kernel.modules.iter().filter_map(|path| module_name(path)).collect();
         assert_eq!(names, MODULES);
+    }
+
+    #[test]
+    fn the_kernel_that_was_named_is_taken_or_refused() {
+        let root = tempfile::tempdir().unwrap();
+        plant(root.path(), "6.1.0", MODULES);
+        plant(root.path(), "6.2.0", MODULES);
+        plant(root.path(), "6.3.0", &["virtio"]);
+        let image = |release: &str| root.path().join("boot").join(format!("vmlinuz-{release}"));
+        assert_eq!(named(&image("6.1.0")).unwrap().release, "6.1.0");
+        assert_eq!(named(root.path()).unwrap().release, "6.2.0");
+        std::fs::write(root.path().join("boot/bzImage"), "kernel").unwrap();
+        for (wrong, why) in [
+            (image("6.3.0"), "has no "),
+            (image("6.4.0"), "is not there"),
+            (root.path().join("boot/bzImage"), "is not called"),
+            ("vmlinuz-6.1.0".into(), "no absolute path"),
+        ] {
+            let MachineError::Missing { reason, remedy, .. } = named(&wrong).unwrap_err() else {
+                panic!("{wrong:?}")
+            };
+            assert!(reason.contains(why) && remedy.contains("vmlinuz-RELEASE"), "{reason}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@
 //!   descriptors, so that output logs, terminals, limits in time and ends work as they do without
 //!   a machine.
 //!
+//! - [`console`] keeps the beginning and the end of what is said outside of any exec.
+//!
 //! - [`carried`] and [`outlets`] are the way out, where there is one: connections that the guest opens
 //!   travel over the same line and are made by the switchboard, in the sandbox's network namespace.
 //!
@@ -40,6 +42,7 @@
 
 pub mod boot;
 pub mod carried;
+pub mod console;
 pub mod guest;
 pub mod initramfs;
 pub mod kernel;

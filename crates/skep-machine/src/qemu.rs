@@ -137,6 +137,7 @@ mod tests {
     fn machine() -> MachineSpec {
         MachineSpec {
             qemu: "/usr/bin/qemu-system-x86_64".into(),
+            version: "QEMU emulator version 7".into(),
             share_daemon: "/usr/lib/qemu/virtiofsd".into(),
             kernel: "/boot/vmlinuz".into(),
             initramfs: "/state/images/initramfs/a.cpio".into(),

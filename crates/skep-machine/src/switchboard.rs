@@ -5,6 +5,7 @@
 //! lying here is bounded by the window of each line.
 
 use crate::carried::BY_GUEST;
+use crate::console::Keeper;
 use crate::outlets::Outlets;
 use crate::wire::{self, Frame, Inbox, Kind, WINDOW};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -70,6 +71,8 @@ struct Switchboard {
     lines: BTreeMap<u32, Line>,
     next: u32,
     outlets: Outlets,
+    /// What is said outside of any line.
+    console: Option<Keeper>,
     /// The guest has said its first words.
     up: bool,
     /// The question that init waits for an answer to.
@@ -82,11 +85,12 @@ struct Ready {
     control: bool,
     lines: Vec<u32>,
     outlets: Vec<u32>,
+    console: bool,
 }
 
 /// Until init or the guest is gone. Returns the exit code.
-pub fn run(serial: OwnedFd, control: OwnedFd) -> i32 {
-    let board = Switchboard {
+pub fn run(serial: OwnedFd, control: OwnedFd, console: Option<Keeper>) -> i32 {
+    let mut board = Switchboard {
         serial,
         control,
         inbox: Inbox::default(),
@@ -94,17 +98,26 @@ pub fn run(serial: OwnedFd, control: OwnedFd) -> i32 {
         lines: BTreeMap::new(),
         next: 1,
         outlets: Outlets::default(),
+        console,
         up: false,
         asked: None,
     };
-    i32::from(board.serve().is_err())
+    let served = board.serve();
+    // The reason is often what was said last.
+    if let Some(console) = &mut board.console {
+        console.drain();
+    }
+    i32::from(served.is_err())
 }
 
 impl Switchboard {
-    fn serve(mut self) -> io::Result<()> {
+    fn serve(&mut self) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&self.serial, true)?;
         loop {
-            let Ready { serial, control, lines, outlets } = self.wait()?;
+            let Ready { serial, control, lines, outlets, console } = self.wait()?;
+            if let Some(keeper) = self.console.as_mut().filter(|_| console) {
+                keeper.pump();
+            }
             if serial {
                 self.hear_guest()?;
             }
@@ -147,6 +160,9 @@ impl Switchboard {
         for (_, socket, flags) in &outlets {
             watched.push(PollFd::from_borrowed_fd(*socket, *flags));
         }
+        if let Some(console) = &self.console {
+            watched.push(PollFd::from_borrowed_fd(console.pipe(), PollFlags::IN));
+        }
         match poll(&mut watched, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -156,7 +172,9 @@ impl Switchboard {
         let lines = self.lines.keys().zip(&ready[2..]).filter(|(_, ready)| **ready);
         let outlets = outlets.iter().zip(&watched[2 + self.lines.len()..]);
         let outlets = outlets.filter(|(_, watched)| !watched.revents().is_empty());
+        let console = self.console.is_some() && ready.last() == Some(&true);
         Ok(Ready {
+            console,
             serial: ready[0],
             control: ready[1],
             lines: lines.map(|(number, _)| *number).collect(),

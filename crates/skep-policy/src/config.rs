@@ -347,6 +347,8 @@ pub struct ProviderSection {
 pub struct MicrovmSection {
     /// Whether software emulation may stand in for KVM.
     pub emulation: Option<bool>,
+    /// The guest's kernel.
+    pub kernel: Option<String>,
 }
 
 /// A profile: a named set of limits and views.

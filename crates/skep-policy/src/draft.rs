@@ -75,6 +75,8 @@ impl Draft {
         layer.value("provider.name", &mut settings.provider, &provider.name);
         let emulation = &provider.microvm.emulation;
         layer.value("provider.microvm.emulation", &mut settings.microvm_emulation, emulation);
+        let kernel = provider.microvm.kernel.clone().map(Some);
+        layer.value("provider.microvm.kernel", &mut settings.microvm_kernel, &kernel);
     }
 
     /// Lays what a profile may say over what is there.

@@ -24,6 +24,7 @@ impl Settings {
         self.upkeep_rows(&mut rows);
         rows.value("provider.name", &self.provider);
         rows.value("provider.microvm.emulation", self.microvm_emulation);
+        rows.limit("provider.microvm.kernel", self.microvm_kernel.as_ref());
         rows.rows
     }
 

@@ -110,6 +110,8 @@ pub struct Settings {
     pub provider: String,
     /// Whether software emulation may stand in for KVM.
     pub microvm_emulation: bool,
+    /// The kernel of microVMs.
+    pub microvm_kernel: Option<String>,
 }
 
 /// How long things are kept that grow with use. `None` is for ever.
@@ -242,6 +244,7 @@ impl Settings {
             pools: BTreeMap::new(),
             provider: "auto".into(),
             microvm_emulation: false,
+            microvm_kernel: None,
         }
     }
 
@@ -388,6 +391,7 @@ fn not_for_projects(project: &ConfigDocument) -> Option<&'static str> {
         (*gc != GcSection::default(), "gc"),
         (provider.name.is_some(), "provider.name"),
         (provider.microvm.emulation.is_some(), "provider.microvm.emulation"),
+        (provider.microvm.kernel.is_some(), "provider.microvm.kernel"),
         (*quota != QuotaSection::default(), "quota"),
         (*store != StoreSection::default(), "store"),
         (project.server != ServerSection::default(), "server"),

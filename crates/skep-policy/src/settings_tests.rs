@@ -169,6 +169,7 @@ fn a_project_may_not_widen() {
         ("gc.total_size = \"1G\"", "gc"),
         ("provider.name = \"subprocess\"", "provider.name"),
         ("provider.microvm.emulation = true", "provider.microvm.emulation"),
+        ("provider.microvm.kernel = \"/x\"", "provider.microvm.kernel"),
         ("profiles.x.description = \"y\"", "profiles"),
     ] {
         assert_eq!(resolve("", text, "").unwrap_err(), SettingsError::NotForProjects(key.into()));

@@ -397,7 +397,7 @@ impl Kind for Docker {
         }
     }
 
-    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+    fn facts(&self, spec: &RunSpec, _: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let record = instance::of(&self.state_dir)
             .ok()
             .and_then(|instance| Record::read(&spec.directory, &instance));

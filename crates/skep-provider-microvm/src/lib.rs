@@ -21,6 +21,7 @@
 //!     Box::new(|| skep_provider_microvm::Surroundings {
 //!         emulation: skep_provider_microvm::Emulation::Allowed,
 //!         program: "/usr/bin/skep".into(),
+//!         kernel: None,
 //!     }),
 //! );
 //! assert_eq!(Kept::new(microvm).name(), "microvm");
@@ -30,14 +31,13 @@ mod accelerator;
 
 use accelerator::Known;
 use skep_images::Images;
-use skep_keeper::kept::{Kind, find_image, probe_namespaces};
+use skep_keeper::kept::{Kind, file_identity, find_image, probe_namespaces, version_of};
 use skep_keeper::vessel::Vessel;
 use skep_machine::kernel::{self, Kernel};
 use skep_machine::{MachineError, MachineSpec, initramfs};
 use skep_provider::capabilities::{Boundary, Capabilities, SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Look, ProviderError, RunSpec};
 use skep_types::{ExecSpec, Layer, NetworkMode};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Whether the guest's instructions may be run in software.
@@ -56,6 +56,8 @@ pub struct Surroundings {
     pub emulation: Emulation,
     /// This very program, which is the guest's init.
     pub program: PathBuf,
+    /// The kernel that the settings name: an image, or a directory with `boot` and `lib/modules` in it.
+    pub kernel: Option<PathBuf>,
 }
 
 /// Memory of a guest for which none was asked, in MiB: what is not used is not taken, but the
@@ -97,13 +99,22 @@ impl Microvm {
         [self.images.join("kernel"), "/var/lib/skep/kernel".into(), "/".into()]
     }
 
+    /// The one that was named, and no other; else the first that is found.
+    fn find_kernel(&self, around: &Surroundings) -> Result<Kernel, MachineError> {
+        match &around.kernel {
+            Some(named) => kernel::named(named),
+            None => kernel::find(&self.kernel_places()),
+        }
+    }
+
     fn parts(&self) -> Result<Parts, MachineError> {
         let qemu = installed(QEMU, "QEMU", "qemu-system-x86")?;
         let share_daemon =
             installed(SHARE_DAEMON, "the share daemon virtiofsd", "qemu-system-common")?;
-        let kernel = kernel::find(&self.kernel_places())?;
+        let around = (self.surroundings)();
+        let kernel = self.find_kernel(&around)?;
         let directory = self.images.join("initramfs");
-        let Surroundings { emulation, program } = (self.surroundings)();
+        let Surroundings { emulation, program, .. } = around;
         let initramfs = initramfs::prepare(&directory, &kernel, &program)?;
         Ok(Parts { qemu, share_daemon, kernel, initramfs, emulation })
     }
@@ -127,7 +138,15 @@ impl Microvm {
         }
         let available = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let processors = limits.cpus.map_or(available, |rate| rate.ceil().max(1.0) as u32);
+        let version = version_of(&parts.qemu).map_err(|reason| {
+            missing(MachineError::Missing {
+                what: "QEMU",
+                reason,
+                remedy: "install the Debian package qemu-system-x86 anew".into(),
+            })
+        })?;
         Ok(MachineSpec {
+            version,
             qemu: parts.qemu,
             share_daemon: parts.share_daemon,
             kernel: parts.kernel.image,
@@ -215,8 +234,9 @@ impl Kind for Microvm {
         let qemu = installed(QEMU, "QEMU", "qemu-system-x86").map_err(missing)?;
         installed(SHARE_DAEMON, "the share daemon virtiofsd", "qemu-system-common")
             .map_err(missing)?;
-        let kernel = kernel::find(&self.kernel_places()).map_err(missing)?;
-        let emulation = (self.surroundings)().emulation;
+        let around = (self.surroundings)();
+        let kernel = self.find_kernel(&around).map_err(missing)?;
+        let emulation = around.emulation;
         let parts = format!("found QEMU, virtiofsd and a kernel (`{}`)", kernel.image.display());
         let known = accelerator::known(&self.images, &kernel.image, &qemu, emulation);
         Ok(match known.map_err(missing)? {
@@ -233,11 +253,16 @@ impl Kind for Microvm {
         })
     }
 
-    /// Allowing emulation turns a refusal into a machine, at once.
+    /// Allowing emulation turns a refusal into a machine, at once; and another kernel or QEMU makes another
+    /// one.
     fn circumstances(&self, word: &str) -> String {
-        match (self.surroundings)().emulation {
-            Emulation::Allowed => format!("{word} emulation"),
-            Emulation::Refused => word.to_owned(),
+        let around = (self.surroundings)();
+        let kernel = self.find_kernel(&around).map(|kernel| kernel.image).unwrap_or_default();
+        let files = [kernel.as_path(), Path::new(QEMU[0])].map(file_identity).join(" ");
+        let kernel = kernel.display();
+        match around.emulation {
+            Emulation::Allowed => format!("{word} emulation {kernel} {files}"),
+            Emulation::Refused => format!("{word} {kernel} {files}"),
         }
     }
 
@@ -249,17 +274,6 @@ impl Kind for Microvm {
     fn refuse(&self, command: &ExecSpec) -> Result<(), ProviderError> {
         refuse_processor_time(command.limits.cpu_time)
     }
-
-    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
-        let Ok(machine) = self.machine(spec) else { return BTreeMap::new() };
-        BTreeMap::from([
-            ("accelerator".to_owned(), machine.accelerator.as_str().to_owned()),
-            ("kernel".to_owned(), machine.kernel.display().to_string()),
-            ("guest_memory".to_owned(), format!("{} MiB", machine.memory_mib)),
-            ("guest_processors".to_owned(), machine.processors.to_string()),
-            ("console".to_owned(), machine.console.display().to_string()),
-        ])
-    }
 }
 
 #[cfg(test)]
@@ -269,7 +283,8 @@ mod tests {
     #[test]
     fn a_refusal_without_emulation_is_none_with_it() {
         let circumstances = |emulation| {
-            let around = move || Surroundings { emulation, program: "/skep".into() };
+            let program = || "/skep".into();
+            let around = move || Surroundings { emulation, program: program(), kernel: None };
             Microvm::new("/state".into(), Box::new(around)).circumstances("microvm")
         };
         assert_ne!(circumstances(Emulation::Allowed), circumstances(Emulation::Refused));

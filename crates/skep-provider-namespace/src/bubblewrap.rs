@@ -89,7 +89,7 @@ impl Kind for Bubblewrap {
         Ok(Vessel::Bubblewrap { bwrap: program()?.to_owned(), skep: (self.skep)() })
     }
 
-    fn facts(&self, _: &RunSpec) -> BTreeMap<String, String> {
+    fn facts(&self, _: &RunSpec, _: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let version = run(&["--version"]).ok();
         let version =
             version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -27,10 +27,10 @@
 mod bundle;
 mod runtime;
 
-use runtime::{Flavour, Found};
+use runtime::Flavour;
 use skep_images::Images;
-use skep_keeper::kept::{Kind, probe_namespaces};
-use skep_keeper::vessel::{INIT_PROGRAM, Runtime, Tasks, Vessel, brought_program};
+use skep_keeper::kept::{Kind, file_identity, probe_namespaces, version_of};
+use skep_keeper::vessel::{INIT_PROGRAM, RUNTIME_FILE, Runtime, Tasks, Vessel, brought_program};
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_types::{Layer, NetworkMode};
@@ -146,16 +146,28 @@ impl Kind for Oci {
         })))
     }
 
-    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
-        let Ok(found) = runtime::find(&spec.provider) else { return BTreeMap::new() };
-        let Found { program, .. } = &found;
-        let mut facts = BTreeMap::from([
-            ("runtime".to_owned(), program.display().to_string()),
-            ("container".to_owned(), spec.id.to_string()),
-        ]);
-        if let Ok(version) = runtime::version(&found) {
-            facts.insert("version".into(), version);
+    /// An upgrade changes the file, and says nothing about what runs.
+    fn circumstances(&self, word: &str) -> String {
+        match runtime::find(word) {
+            Ok(found) => format!("{word} {}", file_identity(&found.program)),
+            Err(_) => word.to_owned(),
         }
-        facts
+    }
+
+    /// The version is asked of the file that was started, if it is still the same.
+    fn facts(
+        &self,
+        spec: &RunSpec,
+        mut seen: BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let file = seen.remove(RUNTIME_FILE);
+        let program = seen.get("runtime").map(PathBuf::from);
+        if let Some(program) = program.filter(|program| Some(file_identity(program)) == file)
+            && let Ok(version) = version_of(&program)
+        {
+            seen.insert("version".into(), version);
+        }
+        seen.insert("container".to_owned(), spec.id.to_string());
+        seen
     }
 }

@@ -1,11 +1,11 @@
 //! The runtimes: where they are, how they are called, and what is known not to work.
 
+use skep_keeper::kept::version_of;
 use skep_keeper::vessel::{BUNDLE, RUNTIME_STATE};
 use skep_provider::ProviderError;
 use skep_types::{NetworkMode, SandboxId};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// Where a runtime may be: never looked for in `PATH`, never in a project.
 const DIRECTORIES: &[&str] = &[
@@ -56,13 +56,16 @@ pub struct Found {
 
 /// Finds the runtime a word names: `oci` is `oci:runc`.
 pub fn find(word: &str) -> Result<Found, ProviderError> {
-    let name = word.strip_prefix("oci:").filter(|name| !name.is_empty()).unwrap_or("runc");
+    let name = word.strip_prefix("oci:").unwrap_or("runc");
     let missing = |reason: String, remedy: String| ProviderError::Missing {
         what: format!("the provider `{word}`"),
         reason,
         remedy,
     };
-    let program = if name.starts_with('/') {
+    let program = if name.is_empty() {
+        let reason = "no runtime is named after `oci:`".to_owned();
+        return Err(missing(reason, "say `oci:runc`, or an absolute path".into()));
+    } else if name.starts_with('/') {
         let named = Some(PathBuf::from(name)).filter(|path| path.is_file());
         if let Some(why) = named.as_deref().and_then(foreign) {
             return Err(missing(why, "name a runtime of root's or of your own".into()));
@@ -99,10 +102,21 @@ fn foreign(program: &Path) -> Option<String> {
             Some(format!("`{}` is of user {}", path.display(), seen.uid()))
         } else if seen.mode() & 0o002 != 0 && !sticky {
             Some(format!("`{}` can be written by everybody", path.display()))
+        } else if seen.mode() & 0o020 != 0 && !sticky && !is_administrators(&seen, unmapped) {
+            Some(format!("`{}` can be written by group {}", path.display(), seen.gid()))
         } else {
             None
         }
     })
+}
+
+/// Debian's group for whoever may install into `/usr/local`.
+const STAFF: u32 = 50;
+
+/// Whether a group that may write is one of root's own, or one that root gave this directory to.
+fn is_administrators(seen: &std::fs::Metadata, unmapped: Option<u32>) -> bool {
+    let of_root = seen.uid() == 0 || Some(seen.uid()) == unmapped;
+    seen.gid() == 0 || of_root && (seen.gid() == STAFF || Some(seen.gid()) == unmapped)
 }
 
 fn remedy(name: &str) -> String {
@@ -156,14 +170,7 @@ pub fn version(found: &Found) -> Result<String, ProviderError> {
         reason,
         remedy: "install it anew, or name another by its absolute path".into(),
     };
-    let mut command = Command::new(&found.program);
-    command.arg("--version").env_clear().stdin(Stdio::null()).current_dir("/");
-    let output = command.output().map_err(|error| failed(format!("it cannot be run: {error}")))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    match said.lines().next().filter(|_| output.status.success()) {
-        Some(line) => Ok(line.trim().to_owned()),
-        None => Err(failed(format!("`--version` ended with {}", output.status))),
-    }
+    version_of(&found.program).map_err(failed)
 }
 
 /// crun refuses a host that has both versions of cgroups, before it has looked at what it is asked.
@@ -219,6 +226,13 @@ mod tests {
         mode(&program, 0o755);
         mode(place.path(), 0o777);
         assert!(find(&word).unwrap_err().problem().message.contains("written by everybody"));
+        mode(place.path(), 0o755);
+        std::os::unix::fs::chown(&program, None, Some(12345)).unwrap_or_default();
+        mode(&program, 0o775);
+        if program.metadata().unwrap().gid() == 12345 {
+            assert!(find(&word).unwrap_err().problem().message.contains("written by group 12345"));
+        }
+        assert!(find("oci:").unwrap_err().problem().message.contains("no runtime is named"));
     }
 
     #[test]

@@ -486,7 +486,7 @@ pub trait Provider {
     ) -> Result<(), ProviderError>;
 
     /// Whether the process that holds a sandbox is still that process.
-    fn is_alive(&self, keeper: &KeeperIdentity) -> bool;
+    fn is_alive(&self, keeper: &KeeperIdentity, directory: &std::path::Path) -> bool;
 
     /// Ids of sandboxes that have resources on this host (cgroups), of every state directory.
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError>;

@@ -76,6 +76,7 @@ fn owner(app: &Shared) -> io::Result<PoolOwner> {
             pid,
             start_ticks: skep_sys::process::start_ticks(pid as i32)?,
             boot_id: skep_sys::process::boot_id()?,
+            directory: None,
         },
         home: app.home.clone(),
         environment: app.environment.clone(),

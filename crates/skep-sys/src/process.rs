@@ -340,6 +340,15 @@ pub fn start_ticks(pid: i32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::other(format!("cannot read the start time in /proc/{pid}/stat")))
 }
 
+/// The number of a process's parent, if it is there and has one.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    let stat = read_small(&format!("/proc/{pid}/stat")).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = String::from_utf8_lossy(&stat[end..]).into_owned();
+    let parent = rest.split_ascii_whitespace().nth(2)?.parse().ok()?;
+    (parent > 0).then_some(parent)
+}
+
 /// Now, in the unit of [`start_ticks`].
 pub fn ticks_since_boot() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 pub struct MachineSpec {
     /// The QEMU program.
     pub qemu: PathBuf,
+    /// What it says of itself.
+    pub version: String,
     /// The share daemon.
     pub share_daemon: PathBuf,
     /// The guest's kernel.

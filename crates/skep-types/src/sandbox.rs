@@ -65,6 +65,10 @@ pub struct KeeperIdentity {
     pub start_ticks: u64,
     /// Which boot.
     pub boot_id: String,
+    /// Device and inode of the sandbox's directory, where it holds one: in a copy of a state directory the
+    /// same row stands beside another directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<(u64, u64)>,
 }
 
 /// One sandbox.

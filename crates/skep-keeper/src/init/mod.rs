@@ -136,7 +136,11 @@ pub struct Places {
 pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) -> i32 {
     match set_up(spec, files, &channel) {
         Ok((init, report)) => {
-            if channel.send(&FromInit::Ready(report), &[]).is_err() {
+            let (facts, handle) = match &init.machine {
+                Some(machine) => (machine.facts(), vec![machine.handle()]),
+                None => Default::default(),
+            };
+            if channel.send(&FromInit::Ready(report, facts), &handle).is_err() {
                 return 1;
             }
             init.serve(&channel)

@@ -352,7 +352,7 @@ impl<'a> Keeper<'a> {
             }
             // Said once, before the loop.
             FromInit::Here
-            | FromInit::Ready(_)
+            | FromInit::Ready(..)
             | FromInit::Failed(_)
             | FromInit::Serve(_)
             | FromInit::Connect(_) => {}

@@ -6,6 +6,9 @@
 //! differ in is a [`Kind`]: mostly which vessel init is put into.
 
 mod drivers;
+mod made_from;
+
+pub use made_from::{file_identity, find_image, version_of};
 
 use crate::keeper::Adoption;
 use crate::launch::identity_of;
@@ -14,9 +17,8 @@ use crate::{CGROUP_PARENT, Client, Operation, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
-use skep_confine::cgroup::{CgroupHost, ParentName};
+use skep_confine::cgroup::{CgroupHost, Group, ParentName};
 use skep_confine::usage::family_of;
-use skep_images::{ImageError, Images};
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
     Finding, Look, Provider, ProviderError, RunSpec, Started, Status, Stillness, ViewWrite,
@@ -26,13 +28,17 @@ use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How long those inside may take to die after it.
 const DYING: Duration = Duration::from_secs(2);
+/// How many are looked at above a process.
+const MOST_ABOVE: usize = 64;
+/// What a keeper calls itself.
+const KEEPER_TITLE: &[u8] = b"skep: keeper";
 
 /// What one provider of this host does in its own way. See [`Provider`] for the contracts.
 pub trait Kind {
@@ -87,10 +93,10 @@ pub trait Kind {
         let _ = (id, directory);
         Ok(())
     }
-    /// What there is to know of a running sandbox.
-    fn facts(&self, spec: &RunSpec) -> BTreeMap<String, String> {
+    /// What there is to know of a running sandbox. `seen` is what was when it started.
+    fn facts(&self, spec: &RunSpec, seen: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let _ = spec;
-        BTreeMap::new()
+        seen
     }
 }
 
@@ -105,22 +111,6 @@ pub fn probe_namespaces(word: &str) -> Result<(), ProviderError> {
         reason: probe.reason.unwrap_or_else(|| "user namespaces do not work".into()),
         remedy: probe.remedy.unwrap_or_else(|| "see `skep doctor`".into()),
     })
-}
-
-/// Where the files of an image of skep's own are, by what its name means now.
-pub fn find_image(images: &Images, reference: &str) -> Result<PathBuf, ProviderError> {
-    let wrong = |error: ImageError| match error {
-        ImageError::Io { operation, source } => ProviderError::Setup { operation, source },
-        other => ProviderError::Invalid(skep_types::chain(&other)),
-    };
-    match images.find(reference).map_err(wrong)? {
-        Some(image) => Ok(images.root_of(&image)),
-        None => Err(ProviderError::Missing {
-            what: format!("`--image {reference}`"),
-            reason: "skep has no image of this name or id".into(),
-            remedy: "see `skep image ls`; `skep image import FILE REF` takes one from a file or a directory".into(),
-        }),
-    }
 }
 
 /// A provider of some kind whose sandboxes are held by keepers.
@@ -176,7 +166,7 @@ impl<K: Kind> Provider for Kept<K> {
         let Some(pid) = keeper.and_then(|client| client.keeper_pid()) else {
             return BTreeMap::new();
         };
-        let mut facts = self.kind.facts(spec);
+        let mut facts = self.kind.facts(spec, crate::seen::read(&spec.directory, pid));
         facts.insert("keeper_pid".into(), pid.to_string());
         facts
     }
@@ -302,7 +292,8 @@ impl<K: Kind> Provider for Kept<K> {
             base: spec.base.clone(),
         };
         client.ask("adopt", Operation::Adopt(Box::new(adoption)), &[])?;
-        let identity = pid.ok_or(io::ErrorKind::NotFound.into()).and_then(identity_of);
+        let identity = pid.ok_or(io::ErrorKind::NotFound.into());
+        let identity = identity.and_then(|pid| identity_of(pid, &spec.directory));
         identity.map_err(|source| ProviderError::Keeper {
             operation: "adopt",
             id: spec.id.clone(),
@@ -376,7 +367,8 @@ impl<K: Kind> Provider for Kept<K> {
         directory: &Path,
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError> {
-        let (process, client) = (keeper.and_then(open_keeper), Client::connect(id, directory));
+        let process = keeper.and_then(|keeper| open_keeper(keeper, directory));
+        let client = Client::connect(id, directory);
         if let (Some(process), Ok(mut client)) = (process, client)
             && client.tell(Operation::Stop).is_ok()
             && client.wait_for_end_of(&process, STOP_PATIENCE)
@@ -394,7 +386,7 @@ impl<K: Kind> Provider for Kept<K> {
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError> {
         let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
-        let process = keeper.and_then(open_keeper);
+        let process = keeper.and_then(|keeper| open_keeper(keeper, directory));
         if let Ok(mut client) = Client::connect(id, directory) {
             client.tell(Operation::Stop).or_else(if_gone).map_err(failed)?;
             if process.is_none() {
@@ -404,7 +396,12 @@ impl<K: Kind> Provider for Kept<K> {
         if let Some(process) = process {
             end_process(&process).map_err(failed)?;
         }
-        clear_leftovers(id, directory).map_err(failed)?;
+        let of_another = keeper.is_some_and(|keeper| !may_hold(keeper, directory));
+        let cleared = match of_another {
+            true => remove_socket(directory),
+            false => clear_leftovers(id, directory),
+        };
+        cleared.map_err(failed)?;
         self.kind.clear(id, directory)
     }
 
@@ -412,8 +409,8 @@ impl<K: Kind> Provider for Kept<K> {
         self.kind.refuse_removal(id, directory)
     }
 
-    fn is_alive(&self, keeper: &KeeperIdentity) -> bool {
-        open_keeper(keeper).is_some()
+    fn is_alive(&self, keeper: &KeeperIdentity, directory: &Path) -> bool {
+        open_keeper(keeper, directory).is_some()
     }
 
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
@@ -451,8 +448,18 @@ fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply
     Client::connect(&spec.id, &spec.directory)?.ask(what, operation, &[])
 }
 
-/// A handle on the keeper, if that very process still runs.
-fn open_keeper(keeper: &KeeperIdentity) -> Option<OwnedFd> {
+/// Whether it is this directory that a keeper holds, as far as that can be told.
+fn may_hold(keeper: &KeeperIdentity, directory: &Path) -> bool {
+    let here = rustix::fs::stat(directory).ok().map(|here| (here.st_dev, here.st_ino));
+    !keeper.directory.is_some_and(|held| here.is_some_and(|here| here != held))
+}
+
+/// A handle on the keeper, if that very process still runs and it is this directory that it holds. In a
+/// copy of a state directory the row names the keeper of the original.
+fn open_keeper(keeper: &KeeperIdentity, directory: &Path) -> Option<OwnedFd> {
+    if !may_hold(keeper, directory) {
+        return None;
+    }
     if skep_sys::process::boot_id().ok()? != keeper.boot_id {
         return None;
     }
@@ -463,6 +470,7 @@ fn open_keeper(keeper: &KeeperIdentity) -> Option<OwnedFd> {
     (same && !has_ended(&process, Duration::ZERO)).then_some(process)
 }
 
+/// Whether a process has ended, or a pipe has something to say, in time.
 fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
     let mut watched = [PollFd::new(process, PollFlags::IN)];
     let timeout =
@@ -523,24 +531,42 @@ fn cgroups() -> Option<CgroupHost> {
 /// nothing was left. The same order here, or whoever comes after one that died between the two would
 /// find nothing to do.
 fn clear_leftovers(id: &SandboxId, directory: &Path) -> io::Result<()> {
-    let socket = directory.join("keeper.sock");
-    // A keeper that is just ending may remove both while we look.
-    let unless_gone = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    };
-    match std::fs::symlink_metadata(&socket) {
+    match std::fs::symlink_metadata(directory.join("keeper.sock")) {
         Ok(_) => {
             remove_group(id)?;
-            std::fs::remove_file(socket).or_else(unless_gone)
+            remove_socket(directory)
         }
         Err(error) => unless_gone(error),
     }
 }
 
+fn remove_socket(directory: &Path) -> io::Result<()> {
+    std::fs::remove_file(directory.join("keeper.sock")).or_else(unless_gone)
+}
+
+/// A keeper that is just ending may remove both while we look.
+fn unless_gone(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Whether a keeper lives above those in a group. None of this directory does, or this would not be asked:
+/// it is that of a copy, or of the original, which has the same ids.
+fn is_held(group: &Group) -> bool {
+    let is_keeper = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.starts_with(KEEPER_TITLE))
+    };
+    let above = |pid: &i32| skep_sys::process::parent_of(*pid);
+    let chain = |pid: Pid| std::iter::successors(Some(pid.as_raw_nonzero().get()), above);
+    group.pids().into_iter().any(|pid| chain(pid).take(MOST_ABOVE).any(|pid| is_keeper(&pid)))
+}
+
 fn remove_group(id: &SandboxId) -> io::Result<()> {
     let Some(host) = cgroups() else { return Ok(()) };
-    if let Some(group) = host.open(id) {
+    if let Some(group) = host.open(id).filter(|group| !is_held(group)) {
         let _ = group.kill();
         group.remove().map_err(io::Error::other)?;
     }

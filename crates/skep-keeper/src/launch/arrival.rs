@@ -23,6 +23,7 @@ use skep_provider::RunSpec;
 use skep_sys::message::MAX_DESCRIPTORS;
 use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_types::{EnforcementReport, NetworkMode, WorkspaceDriver};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 
@@ -212,6 +213,8 @@ pub struct Arrival<'a> {
 /// What init reports when it is up, and whom it had started on the way.
 pub struct Up {
     pub report: EnforcementReport,
+    /// What else was seen.
+    pub facts: BTreeMap<String, String>,
     pub servers: Vec<Server>,
     pub egress: Option<Egress>,
     pub publisher: Option<Publisher>,
@@ -343,9 +346,13 @@ impl<'a> Arrival<'a> {
                     handle = descriptors.pop();
                     self.is_here(handle.as_ref())?;
                 }
-                FromInit::Ready(report) => {
+                FromInit::Ready(report, mut facts) => {
+                    if let Some(pid) = descriptors.pop().as_ref().and_then(vessel::pid_of) {
+                        facts.insert("vm_pid".into(), pid.as_raw_nonzero().to_string());
+                    }
                     let servers = served.into_iter().map(|served| served.server).collect();
-                    return Ok(Up { report, servers, egress, publisher: self.publisher, handle });
+                    let publisher = self.publisher;
+                    return Ok(Up { report, facts, servers, egress, publisher, handle });
                 }
                 FromInit::Connect(doors) => {
                     let place = self.place.take();
@@ -398,6 +405,12 @@ impl<'a> Arrival<'a> {
     /// say.
     fn unheard(&self, error: &io::Error) -> Failure {
         let said = self.way.said.as_ref().map(vessel::said).unwrap_or_default();
+        if said.is_empty() && error.kind() == io::ErrorKind::TimedOut {
+            return not_started(
+                self.plan,
+                &format!("it said nothing for {START_PATIENCE} seconds"),
+            );
+        }
         if said.is_empty() {
             let reason = match error.kind() {
                 io::ErrorKind::UnexpectedEof => "it ended without a word".to_owned(),

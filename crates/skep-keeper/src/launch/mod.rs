@@ -25,6 +25,7 @@ use crate::machine;
 use crate::network;
 use crate::network::publish::{self, Taken};
 use crate::protocol::{StartReport, to_json};
+use crate::seen;
 use crate::vessel::{Held, Tasks, Vessel};
 use ahead::Ahead;
 use arrival::{Arrival, Up, Way};
@@ -83,7 +84,8 @@ pub fn start(
     let gone = || setup(io::Error::other("the keeper ended without a word"));
     match serde_json::from_slice(&bytes).map_err(|_| gone())? {
         StartReport::Ready(enforcement) => Ok(Started {
-            keeper: identity_of(keeper.pid.as_raw_nonzero().get()).map_err(setup)?,
+            keeper: identity_of(keeper.pid.as_raw_nonzero().get(), &spec.directory)
+                .map_err(setup)?,
             enforcement,
         }),
         StartReport::Failed(failure) => {
@@ -93,9 +95,11 @@ pub fn start(
     }
 }
 
-/// Who a process is, beyond its number.
-pub(crate) fn identity_of(pid: i32) -> io::Result<KeeperIdentity> {
+/// Who a keeper is, beyond its number: the process, and what it holds.
+pub(crate) fn identity_of(pid: i32, directory: &Path) -> io::Result<KeeperIdentity> {
+    let held = rustix::fs::stat(directory)?;
     Ok(KeeperIdentity {
+        directory: Some((held.st_dev, held.st_ino)),
         pid: pid as u32,
         start_ticks: skep_sys::process::start_ticks(pid)?,
         boot_id: skep_sys::process::boot_id()?,
@@ -258,7 +262,7 @@ fn take_over<'a>(
     mut undo: Undo<'_>,
 ) -> Result<Running<'a>, Failure> {
     let Arrived { plan, known: (known, found), channel, up, quota, joined } = arrived;
-    let Up { mut report, servers, mut egress, publisher, handle } = up;
+    let Up { mut report, facts, servers, mut egress, publisher, handle } = up;
     if let (Some(handle), Some(init)) = (handle, &mut undo.init) {
         init.found(handle)?;
     }
@@ -279,6 +283,7 @@ fn take_over<'a>(
         network::serve(egress, &mut report)?;
     }
     limits::refuse_what_is_missing(spec, &report)?;
+    seen::write(spec, vessel.facts().into_iter().chain(facts).collect())?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
     let group = group.map(|group| Membership::new(group, joined));

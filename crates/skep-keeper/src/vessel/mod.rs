@@ -25,6 +25,7 @@ pub(crate) use held::{Held, pid_of};
 pub(crate) use stage::run as run_stage;
 
 use skep_types::MachineSpec;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The hidden command that is init, when somebody else executes it.
@@ -39,6 +40,9 @@ pub const ROOT: &str = "/run/rootfs";
 pub const RUNTIME_STATE: &str = "/run/runtime";
 /// Where the view shows the program that is init.
 pub const INIT_PROGRAM: &str = "/run/.skep-init";
+
+/// The fact that tells which file a runtime was.
+pub const RUNTIME_FILE: &str = "runtime_file";
 
 /// What init is put into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +144,29 @@ impl Vessel {
             Self::Runtime(runtime) => Some(&runtime.skep),
             _ => None,
         }
+    }
+
+    /// What it is made from, for whoever asks later.
+    pub fn facts(&self) -> BTreeMap<String, String> {
+        let text = |path: &Path| path.display().to_string();
+        let image = self.image().and_then(Path::parent).and_then(Path::file_name);
+        let image = image.map(|name| ("image", format!("blake3:{}", name.to_string_lossy())));
+        let facts = match self {
+            Self::Machine(machine) => vec![
+                ("accelerator", machine.accelerator.as_str().to_owned()),
+                ("console", text(&machine.console)),
+                ("guest_memory", format!("{} MiB", machine.memory_mib)),
+                ("guest_processors", machine.processors.to_string()),
+                ("kernel", text(&machine.kernel)),
+                ("version", machine.version.clone()),
+            ],
+            Self::Runtime(runtime) => {
+                let file = crate::kept::file_identity(&runtime.program);
+                vec![("runtime", text(&runtime.program)), (RUNTIME_FILE, file)]
+            }
+            _ => Vec::new(),
+        };
+        facts.into_iter().chain(image).map(|(name, fact)| (name.to_owned(), fact)).collect()
     }
 
     /// What init brings along besides itself: on the host, inside.

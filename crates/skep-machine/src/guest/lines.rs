@@ -38,6 +38,8 @@ struct Line {
     /// Bytes sent that the host has not passed on yet.
     ahead: usize,
     outcome: Option<Outcome>,
+    /// The host has asked it to end: then nothing of it stays.
+    asked_to_end: bool,
 }
 
 struct Output {
@@ -115,6 +117,9 @@ impl Lines {
         let line = self.lines.values_mut().find(|line| line.main.as_raw_pid() == ended.pid);
         let Some(line) = line else { return };
         let group = line.group.as_ref();
+        if let Some(group) = group.filter(|_| line.asked_to_end) {
+            group.kill();
+        }
         line.outcome = Some(Outcome {
             code: ended.code,
             signal: ended.signal,
@@ -172,6 +177,7 @@ impl Line {
                 terminal: order.terminal.is_some(),
                 ahead: 0,
                 outcome: None,
+                asked_to_end: false,
             }),
             Err(failure) => Err((group, failure)),
         }
@@ -203,7 +209,9 @@ impl Line {
         }
     }
 
-    fn signal(&self, number: i32) {
+    fn signal(&mut self, number: i32) {
+        // A command that ends in its grace may leave daemons that did not hear it.
+        self.asked_to_end |= number == libc::SIGTERM;
         if let Some(signal) = Signal::from_named_raw(number) {
             let _ = rustix::process::kill_process_group(self.main, signal);
         }

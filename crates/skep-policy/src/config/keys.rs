@@ -58,6 +58,7 @@ pub const KEYS: &[&str] = &[
     "gc.history_age",
     "provider.name",
     "provider.microvm.emulation",
+    "provider.microvm.kernel",
     "quota.sandboxes",
     "quota.memory",
     "quota.disk",

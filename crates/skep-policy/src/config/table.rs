@@ -135,6 +135,7 @@ pub const TABLE: &[Setting] = &[
     row("gc.history_age", TimeOrNone, "\"730d\"", Never, "Approvals go from the history after this, once they cannot be undone any more."),
     row("provider.name", Text, "\"auto\"", Never, "Where processes run; `auto` is the cheapest that holds what the policy asks for."),
     row("provider.microvm.emulation", Flag, "false", Never, "Whether software emulation may stand in for KVM."),
+    row("provider.microvm.kernel", Text, "", Never, "The kernel of a microVM: an image `vmlinuz-RELEASE` with its modules, or a directory with `boot` and `lib/modules`; without it, the one of `skep image kernel` or of the host."),
     row("quota.sandboxes", CountOrNone, "\"none\"", Never, "Sandboxes at once."),
     row("quota.memory", SizeOrNone, "\"none\"", Never, "Memory limits of the running sandboxes together."),
     row("quota.disk", SizeOrNone, "\"none\"", Never, "Changed files of all sandboxes together."),
