@@ -451,7 +451,7 @@ fn ask(spec: &RunSpec, what: &'static str, operation: Operation) -> Result<Reply
 /// Whether it is this directory that a keeper holds, as far as that can be told.
 fn may_hold(keeper: &KeeperIdentity, directory: &Path) -> bool {
     let here = rustix::fs::stat(directory).ok().map(|here| (here.st_dev, here.st_ino));
-    !keeper.directory.is_some_and(|held| here.is_some_and(|here| here != held))
+    keeper.directory.is_none_or(|held| here.is_none_or(|here| here == held))
 }
 
 /// A handle on the keeper, if that very process still runs and it is this directory that it holds. In a
