@@ -38,14 +38,14 @@ fn numbers_of_upkeep_are_those_of_the_specification() {
     for_both(|lab| {
         let text = lab.skep(["config"]).run().ok().text();
         for line in [
-            "limits.disk = \"10 GiB\"",
+            "limits.disk = \"10G\"",
             "limits.inodes = \"1000000\"",
-            "limits.output = \"64 MiB\"",
-            "limits.idle_timeout = \"4 h 0 min\"",
+            "limits.output = \"64M\"",
+            "limits.idle_timeout = \"4h\"",
             "undo.keep = \"50\"",
-            "undo.age = \"30 d 0 h\"",
-            "gc.approved_age = \"1 d 0 h\"",
-            "gc.rejected_age = \"7 d 0 h\"",
+            "undo.age = \"30d\"",
+            "gc.approved_age = \"1d\"",
+            "gc.rejected_age = \"7d\"",
         ] {
             assert!(text.lines().any(|is| is == line), "no `{line}` in:\n{text}");
         }

@@ -1,9 +1,9 @@
-//! Settings as lines: key, value, origin.
+//! Settings as lines: key, value, origin. Values are written as a settings file takes them.
 
 use crate::draft::ShowItem;
 use crate::origins::{Origin, Origins, SettingRow};
 use crate::settings::Settings;
-use skep_types::{InsideUser, NetworkMode, SystemView, show_duration};
+use skep_types::{ByteSize, InsideUser, NetworkMode, SystemView, written_duration};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ impl Settings {
         rows.value("profile", &self.policy.profile);
         self.limit_rows(&mut rows);
         self.sandbox_rows(&mut rows);
-        rows.value("warn.upper_size", self.warn_upper_size);
+        rows.value("warn.upper_size", self.warn_upper_size.written());
         rows.value("undo.keep", self.undo_keep);
-        rows.value("undo.age", show_duration(self.undo_age));
-        rows.value("gc.approved_age", show_duration(self.approved_age));
-        rows.value("gc.rejected_age", show_duration(self.rejected_age));
-        rows.value("gc.total_size", self.total_size);
+        rows.value("undo.age", written_duration(self.undo_age));
+        rows.value("gc.approved_age", written_duration(self.approved_age));
+        rows.value("gc.rejected_age", written_duration(self.rejected_age));
+        rows.value("gc.total_size", self.total_size.written());
         rows.value("gc.warn_percent", self.total_warn_percent);
         self.upkeep_rows(&mut rows);
         rows.value("provider.name", &self.provider);
@@ -34,17 +34,17 @@ impl Settings {
         rows.value("gc.archive_unreviewed", kept.archive_unreviewed);
         rows.time("gc.archive_age", kept.archives);
         rows.time("gc.events_age", kept.events);
-        rows.value("gc.deleted_age", show_duration(kept.deleted));
+        rows.value("gc.deleted_age", written_duration(kept.deleted));
         rows.time("gc.execs_age", kept.execs);
         rows.value("gc.execs_keep", kept.execs_keep);
         rows.time("gc.history_age", kept.history);
         rows.limit("quota.sandboxes", self.quota.sandboxes);
-        rows.limit("quota.memory", self.quota.memory);
-        rows.limit("quota.disk", self.quota.disk);
-        rows.limit("quota.free_memory", self.quota.free_memory);
+        rows.size("quota.memory", self.quota.memory);
+        rows.size("quota.disk", self.quota.disk);
+        rows.size("quota.free_memory", self.quota.free_memory);
         rows.limit("store.url", self.store.shown_url());
         rows.limit("store.node", self.store.node.as_ref());
-        rows.value("store.lease", show_duration(self.store.lease));
+        rows.value("store.lease", written_duration(self.store.lease));
         rows.limit("server.traces", self.traces.as_ref());
         if !self.pools.is_empty() {
             let names: Vec<String> = self.pools.keys().cloned().collect();
@@ -54,11 +54,11 @@ impl Settings {
 
     fn limit_rows(&self, rows: &mut Rows<'_>) {
         let limits = &self.policy.limits;
-        rows.limit("limits.memory", limits.memory);
+        rows.size("limits.memory", limits.memory);
         rows.limit("limits.cpus", limits.cpus);
         rows.time("limits.cpu_time", limits.cpu_time);
         rows.limit("limits.pids", limits.pids);
-        rows.limit("limits.disk", limits.disk);
+        rows.size("limits.disk", limits.disk);
         rows.limit("limits.inodes", limits.inodes);
         rows.limit("limits.open_files", limits.open_files);
         rows.time("limits.timeout", limits.timeout);
@@ -66,7 +66,7 @@ impl Settings {
         rows.time("limits.grace", limits.grace);
         rows.time("limits.idle_timeout", limits.idle_timeout);
         rows.time("limits.silence_timeout", limits.silence_timeout);
-        rows.limit("limits.output", limits.output);
+        rows.size("limits.output", limits.output);
     }
 
     fn sandbox_rows(&self, rows: &mut Rows<'_>) {
@@ -133,7 +133,11 @@ impl Rows<'_> {
     }
 
     fn time(&mut self, key: &str, limit: Option<Duration>) {
-        self.limit(key, limit.map(show_duration));
+        self.limit(key, limit.map(written_duration));
+    }
+
+    fn size(&mut self, key: &str, limit: Option<ByteSize>) {
+        self.limit(key, limit.map(ByteSize::written));
     }
 
     /// One row per element; an empty list is one row too, so that it can be seen.

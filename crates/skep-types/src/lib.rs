@@ -67,7 +67,7 @@ pub use outward::{EgressDeath, EgressPolicy, PlainSecret, PublishedPort, Secret,
 pub use path::{RelPath, RelPathError};
 pub use policy::{Access, ChangeRules, InsideUser, Limits, Mount, NetworkMode, Policy, SystemView};
 pub use problem::{Code, Problem, chain};
-pub use quantity::{ByteSize, QuantityError, parse_duration, show_duration};
+pub use quantity::{ByteSize, QuantityError, parse_duration, show_duration, written_duration};
 pub use sandbox::{Base, Instant, KeeperIdentity, Sandbox, WorkspaceDriver};
 pub use state::{IllegalTransition, SandboxState, TRANSITIONS};
 pub use strays::StraysEnded;

@@ -129,6 +129,26 @@ pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     }
 }
 
+impl ByteSize {
+    /// As a settings file or an option takes it: `512M`, `2G`; exact.
+    pub fn written(self) -> String {
+        let units = [("T", 1_u64 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+        let fits =
+            units.into_iter().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        let (unit, factor) = fits.unwrap_or(("B", 1));
+        format!("{}{unit}", self.0 / factor)
+    }
+}
+
+/// A duration as a settings file or an option takes it: `500ms`, `90s`, `4h`; exact to the millisecond.
+pub fn written_duration(duration: Duration) -> String {
+    let whole = duration.as_millis();
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let fits = units.into_iter().find(|(_, factor)| whole > 0 && whole.is_multiple_of(*factor));
+    let (unit, factor) = fits.unwrap_or(("ms", 1));
+    format!("{}{unit}", whole / factor)
+}
+
 /// A duration as people read it: `350 ms`, `2.4 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
 pub fn show_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -145,6 +165,16 @@ pub fn show_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for text in ["1B", "1023B", "3K", "512M", "1025M", "2G", "7T"] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().written(), text);
+        }
+        for text in ["1ms", "1500ms", "90s", "7m", "4h", "25h", "14d"] {
+            assert_eq!(written_duration(parse_duration(text).unwrap()), text);
+        }
+    }
 
     #[test]
     fn sizes() {

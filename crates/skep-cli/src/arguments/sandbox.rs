@@ -33,7 +33,7 @@ pub(crate) struct SandboxArguments {
     /// Unreviewed changes may be dropped (by --fresh, and by --rm of `run`)
     #[arg(long)]
     pub(crate) discard: bool,
-    /// Lock the scope: no other sandbox may have it meanwhile
+    /// Lock the scope: no other sandbox with --exclusive may have it meanwhile
     #[arg(long)]
     pub(crate) exclusive: bool,
     /// Who the processes inside look like

@@ -80,7 +80,12 @@ pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate
             Fate::Kept => format!("sandbox {} kept", set.sandbox),
             Fate::Removed => "sandbox removed".to_owned(),
         };
-        let _ = writeln!(text, "{} no changes ({used}); {fate}", style.bold("skep:"));
+        let used = match end.stats.duration_ms {
+            Some(_) => format!(" ({used})"),
+            // It never began.
+            None => String::new(),
+        };
+        let _ = writeln!(text, "{} no changes{used}; {fate}", style.bold("skep:"));
         text.push_str(&unreached(style, end));
         return text;
     }
