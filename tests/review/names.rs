@@ -142,3 +142,25 @@ fn diff_17_documents_and_sides_have_nothing_that_a_terminal_acts_on() {
         }
     });
 }
+
+/// In a sub-directory a word means what stands there, before what stands at the root.
+#[test]
+fn a_word_means_what_stands_where_it_is_typed() {
+    for_both(|lab| {
+        lab.write("README.md", "root\n");
+        lab.write("sub/README.md", "sub\n");
+        lab.worked("s", "echo more >> README.md; echo x > shown");
+        let below = lab.project.join("sub");
+        for verb in ["diff", "approve", "reject"] {
+            let ran = lab.without_effect(lab.skep([verb, "s", "README.md"]).directory(&below));
+            assert_eq!(ran.code(), 3, "{verb}: {}", ran.describe());
+        }
+        // What was shown can be typed where nothing stands in its way; the root has a way of its own.
+        lab.skep(["diff", "s", "shown"]).directory(&below).run().ok();
+        lab.skep(["approve", "s", "/README.md"]).directory(&below).run().ok();
+        assert_eq!(lab.bytes("README.md"), b"root\nmore\n");
+        let outside = lab.without_effect(lab.skep(["approve", "s", "/etc/passwd"]));
+        assert_eq!(outside.code(), 2, "{}", outside.describe());
+        lab.skep(["reject", "s", "../shown"]).directory(&below).run().ok();
+    });
+}

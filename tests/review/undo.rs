@@ -202,3 +202,34 @@ fn a_directory_that_the_user_closed_is_refused_and_what_came_closed_can_be_undon
         assert!(!lab.project.join("closed").exists());
     });
 }
+
+/// Put back by hand, by `git checkout` or an editor: that is what an undo is for, and no conflict.
+#[test]
+fn what_the_user_put_back_is_undone_already() {
+    for_both(|lab| {
+        for name in ["a", "b", "gone"] {
+            lab.write(name, "old\n");
+        }
+        lab.worked("s", "echo new > a; echo new > b; rm gone; echo n > n");
+        let before = lab.tree();
+        let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        lab.write("a", "old\n");
+        lab.write("gone", "old\n");
+        fs::remove_file(lab.project.join("n")).unwrap();
+        lab.skep(["undo", &id]).run().ok();
+        lab.tree().assert_equals(&before, "all is as it was");
+        assert_eq!(super::desk::paths(&lab.diff("s")), ["a", "b", "gone", "n"]);
+        // All of it by hand: the undo has nothing to write, and is made.
+        let id = lab.approve(&["s", "a"])["approval"].as_str().unwrap().to_owned();
+        lab.write("a", "old\n");
+        lab.skep(["undo", &id]).run().ok();
+        assert_eq!(super::desk::paths(&lab.diff("s")), ["a", "b", "gone", "n"]);
+        // Anything else is the user's.
+        let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        lab.write("a", "mine\n");
+        lab.write("b", "old\n");
+        let ran = lab.without_effect(lab.skep(["undo", &id]));
+        assert_eq!(ran.code(), 4, "{}", ran.describe());
+        assert!(ran.errors().contains("`a`"), "{}", ran.describe());
+    });
+}

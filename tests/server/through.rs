@@ -136,7 +136,7 @@ const ALWAYS: &[&str] = &[
     "foundation::lifecycle::illegal_moves_are_typed_and_change_nothing",
     "review::copy::files_and_trees_are_copied_in_and_out_exactly",
     "review::decisions::a_receipt_is_checked_by_another_program",
-    "review::digest::a_look_that_nobody_sees_does_not_count",
+    "review::digest::an_old_digest_takes_no_merge_whoever_looked",
     "review::drift::diff_7_both_sides_of_one_file_are_merged_or_refused",
     "review::hunks::work_goes_on_after_a_partial_approval",
     "review::layers::forks_share_and_do_not_hurt_each_other",

@@ -35,8 +35,8 @@ pub(crate) fn in_project(word: &OsStr, start: &Path, project: &Path) -> Result<R
 }
 
 /// One path among those that are known. Paths are shown from the project's root, and what was shown
-/// can be typed: a word that names nothing known from the current directory is read from the root,
-/// if it names something there.
+/// can be typed: a word that names nothing known from the current directory, and nothing that is there,
+/// is read from the root, if it names something there.
 pub(crate) fn among<'a>(
     word: &OsStr,
     start: &Path,
@@ -48,17 +48,24 @@ pub(crate) fn among<'a>(
     if start == project || names(&here) {
         return Ok(here);
     }
+    // What stands here is what is meant, also when nothing can be done with it.
+    if std::fs::symlink_metadata(project.join(here.as_path())).is_ok() {
+        return Ok(here);
+    }
     let from_root = in_project(word, project, project).ok().filter(names);
     Ok(from_root.unwrap_or(here))
 }
 
 /// Whether some of the words can be read in two ways, so that the known paths are needed.
 pub(crate) fn has_two_readings(words: &[OsString], start: &Path, project: &Path) -> bool {
-    start != project && !words.is_empty()
+    let from_root =
+        |word: &OsString| Path::new(word).is_absolute() && !Path::new(word).starts_with(project);
+    (start != project && !words.is_empty()) || words.iter().any(from_root)
 }
 
 /// A selection for `diff`, `approve` and `reject`: paths and globs are made relative to the project. A
-/// glob is read from where one stands, as a shell would; with `/` before it, from the project's root.
+/// glob is read from where one stands, as a shell would; with `/` before it, from the project's root, and
+/// so is a path that names a change there.
 pub(crate) fn select(
     words: &[OsString],
     start: &Path,
@@ -72,6 +79,12 @@ pub(crate) fn select(
             && is_glob(glob)
         {
             return Ok(ByteString::from(glob));
+        }
+        if let (true, Some(below)) = (whole, word.as_bytes().strip_prefix(b"/"))
+            && let Ok(path) = RelPath::parse(below)
+            && changes.iter().any(|change| change.path.starts_with(&path))
+        {
+            return Ok(ByteString::from(path.as_path_or_dot()));
         }
         let path = among(word, start, project, changes.iter().map(|change| &change.path))?;
         let names = |change: &Change| change.path.starts_with(&path);

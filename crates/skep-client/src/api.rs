@@ -11,7 +11,7 @@ use skep_engine::Stats;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
-    ListFilter, LogChunk, LogStream, Look, ProviderView, PullReport, RebaseReport, RejectReport,
+    ListFilter, LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport,
     SandboxView, SnapshotView, StartedExec,
 };
 use skep_types::{
@@ -124,12 +124,8 @@ impl Api for Client {
         self.request(Method::POST, &path, Some(&json!({ "signal": signal }))).map(drop)
     }
 
-    fn diff(&self, id: &SandboxId, look: Look) -> Answer<ChangeSet> {
-        let shown = match look {
-            Look::Shown => "/changes",
-            Look::Worked => "/changes?shown=false",
-        };
-        self.get(&sandbox(id, shown))
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
+        self.get(&sandbox(id, "/changes"))
     }
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport> {
         self.post(&sandbox(id, "/approve"), &lower::approve(request))

@@ -236,8 +236,8 @@ pub struct ApproveRequest {
     pub selection: Selection,
     /// The reviewed change set; refuse if it is another one now.
     pub digest: Option<ChangeSetDigest>,
-    /// What stood in the project beside it, as the look told that this approval is made from
-    /// ([`ChangeSet::beside`]). Without it a merge is taken only with what was shown before.
+    /// What stood in the project beside it then ([`ChangeSet::beside`]): with a digest, nothing else is
+    /// merged with.
     pub beside: Option<ContentHash>,
     /// Say what would happen, change nothing.
     pub dry_run: bool,
@@ -465,16 +465,6 @@ pub(crate) fn first_spec<'a>(
     }
 }
 
-/// What becomes of a change set that is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// It is shown, in full: an approval of its digest may merge with what the project has now.
-    Shown,
-    /// Nobody sees all of it: it serves another command. What that one shows counts for itself alone
-    /// ([`ApproveRequest::beside`]).
-    Worked,
-}
-
 /// Everything the edges may ask.
 pub trait Api {
     /// Creates a sandbox and starts it.
@@ -513,7 +503,7 @@ pub trait Api {
     fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
         // Stopped first: what is looked at then cannot change any more.
         self.stop(id)?;
-        let changes = self.diff(id, Look::Worked)?;
+        let changes = self.diff(id)?;
         let removal = disposal.goes(&changes).then(|| self.remove(id, disposal.discard));
         Ok(SettledRun { changes, removal })
     }
@@ -530,7 +520,7 @@ pub trait Api {
     fn kill(&self, exec: &ExecId, signal: i32) -> Answer<()>;
 
     /// What a sandbox changed.
-    fn diff(&self, id: &SandboxId, look: Look) -> Answer<ChangeSet>;
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet>;
     /// Takes a selection over.
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport>;
     /// Drops a selection from the sandbox.

@@ -1,7 +1,7 @@
 //! Several sandboxes side by side: who did what to which path, and how their commands ended.
 
 use crate::Engine;
-use crate::api::{CompareRow, Comparison, Look};
+use crate::api::{CompareRow, Comparison};
 use skep_types::{Change, ChangeKind, EntryState, Exec, Problem, RelPath, SandboxId, escape};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl Engine {
         let mut did: BTreeMap<RelPath, BTreeMap<String, Deed>> = BTreeMap::new();
         let mut execs = BTreeMap::new();
         for id in ids {
-            let set = self.change_set(id, Look::Worked)?;
+            let set = self.change_set(id)?;
             let name = set.sandbox.to_string();
             for change in &set.changes {
                 for (path, deed) in deeds(change) {

@@ -86,11 +86,6 @@ impl Layout {
         self.sandbox(id).join("own-writes")
     }
 
-    /// What the project had, where it was shown that an approval would merge.
-    pub fn shown(&self, id: &SandboxId) -> PathBuf {
-        self.sandbox(id).join("shown")
-    }
-
     /// Which sandboxes have records of execs that the store has not seen.
     pub fn news(&self) -> PathBuf {
         skep_provider::record::news_in(&self.root)

@@ -80,6 +80,17 @@ fn stems_from(error: &(dyn std::error::Error + 'static), kinds: &[io::ErrorKind]
         .any(|error| error.downcast_ref::<io::Error>().is_some_and(of_these))
 }
 
+/// The same, with the sandbox's name where a hint has a word for one.
+pub(crate) fn about(sandbox: &skep_types::Sandbox) -> impl Fn(Problem) -> Problem + '_ {
+    |problem| match &problem.hint {
+        Some(hint) => {
+            let hint = hint.replace(" NAME ", &format!(" {} ", sandbox.name));
+            problem.hint(hint)
+        }
+        None => problem,
+    }
+}
+
 fn plan_problem(error: &PlanError) -> Problem {
     match error {
         PlanError::Conflicts(conflicts) => {
@@ -90,8 +101,8 @@ fn plan_problem(error: &PlanError) -> Problem {
             let message = format!("{} conflicting {noun}{first}", conflicts.len());
             Problem::new(Code::Conflict, message)
                 .hint(
-                    "`skep reject NAME PATH` takes the project's version in, to redo the change \
-                     inside; or edit the project's file; `skep conflicts NAME PATH --side \
+                    "`skep reject NAME PATH` drops all that was changed there and takes the project's \
+                     version in, to redo the change inside; or edit the project's file; `skep conflicts NAME PATH --side \
                      base|project|sandbox` prints a side",
                 )
                 .details(serde_json::json!({ "conflicts": conflicts }))

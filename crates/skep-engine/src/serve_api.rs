@@ -3,7 +3,7 @@
 use crate::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest, Disposal,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
-    ListFilter, LogChunk, Look, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
+    ListFilter, LogChunk, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
     SettledRun, SnapshotView, StartedExec, StartedRun,
 };
 use crate::problems::OrProblem;
@@ -74,8 +74,8 @@ impl Api for Engine {
         self.kill_exec(exec, signal)
     }
 
-    fn diff(&self, id: &SandboxId, look: Look) -> Answer<ChangeSet> {
-        self.change_set(id, look)
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
+        self.change_set(id)
     }
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport> {
         self.approve_selection(id, request)

@@ -6,7 +6,7 @@ use crate::documents::{self, Document};
 use crate::staying::{Stayed, stay};
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use skep_engine::api::{Api, Look, is_called};
+use skep_engine::api::{Api, is_called};
 use skep_engine::{Engine, PageEnd, ToWatch};
 use skep_provider::ExecStream;
 use skep_types::{
@@ -286,9 +286,9 @@ impl Asked<'_> {
     fn review(&self) -> Option<Document> {
         let engine = self.engine;
         Some(match &self.order.call {
-            Call::Diff { sandbox, shown } => self
+            Call::Diff { sandbox } => self
                 .id(sandbox)
-                .and_then(|id| engine.diff(&id, if *shown { Look::Shown } else { Look::Worked }))
+                .and_then(|id| engine.diff(&id))
                 .and_then(|set| documents::change_set(&set)),
             Call::Approve { sandbox, request } => self
                 .whole_id(sandbox)

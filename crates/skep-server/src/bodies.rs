@@ -474,8 +474,7 @@ pub(crate) struct ApproveBody {
     /// The change set that was reviewed; refused if it is another one now.
     #[schema(value_type = Option<String>)]
     digest: Option<ChangeSetDigest>,
-    /// `beside` of the change set that was reviewed; without it a merge is taken only with what the
-    /// project had when the same caller was last shown this digest.
+    /// `beside` of the change set that was reviewed: with a digest, nothing else is merged with.
     #[schema(value_type = Option<String>)]
     beside: Option<ContentHash>,
     /// Say what would happen, change nothing.

@@ -80,8 +80,6 @@ pub(crate) enum Call {
     },
     Diff {
         sandbox: String,
-        /// Whether all of it is shown to somebody.
-        shown: bool,
     },
     Approve {
         sandbox: String,

@@ -290,7 +290,49 @@ pub struct ChangeSet {
     pub totals: Totals,
 }
 
+/// What somebody looked at before an approval: the sandbox's work, and what it would be merged with.
+///
+/// As text it is the digest, and where something would be merged `+` and the other side's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reviewed {
+    /// Of the change set.
+    pub digest: ChangeSetDigest,
+    /// See [`ChangeSet::beside`].
+    pub beside: Option<ContentHash>,
+}
+
+impl fmt::Display for Reviewed {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(text, "{}", self.digest)?;
+        self.beside.map_or(Ok(()), |beside| write!(text, "+{beside}"))
+    }
+}
+
+impl FromStr for Reviewed {
+    type Err = <ChangeSetDigest as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.split_once('+') {
+            None => Self { digest: text.parse()?, beside: None },
+            Some((digest, beside)) => {
+                Self { digest: digest.parse()?, beside: Some(beside.parse()?) }
+            }
+        })
+    }
+}
+
+impl Serialize for Reviewed {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl ChangeSet {
+    /// What an approval of it is bound to.
+    pub fn reviewed(&self) -> Reviewed {
+        Reviewed { digest: self.digest, beside: self.beside }
+    }
+
     /// The digest over some changes, and over the directories that come and go with them without
     /// being changes of their own; both must be sorted by path.
     ///

@@ -46,8 +46,8 @@ mod strays;
 pub use approval::{AppliedPath, Approval, ApprovalKind, ApprovalState};
 pub use bytes::ByteString;
 pub use change::{
-    Change, ChangeKind, ChangeSet, Conflict, Drift, Hunk, HunkId, HunkLine, Risk, Selection,
-    Totals, Verdict,
+    Change, ChangeKind, ChangeSet, Conflict, Drift, Hunk, HunkId, HunkLine, Reviewed, Risk,
+    Selection, Totals, Verdict,
 };
 pub use egress::{
     DescriptorError, EGRESS_WORD, EgressConfig, EgressDescriptors, EgressEntry, EgressLimits,

@@ -13,11 +13,11 @@ use crate::render::summary::{self, About};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
-use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest, Look};
+use skep_engine::api::{ApproveReport, ApproveRequest, CommitRequest};
 use skep_policy::GitBooks;
 use skep_types::{
-    Change, ChangeKind, ChangeSet, ChangeSetDigest, Code, HunkId, Problem, RelPath, Sandbox,
-    Selection, escape,
+    Change, ChangeKind, ChangeSet, Code, HunkId, Problem, RelPath, Reviewed, Sandbox, Selection,
+    escape,
 };
 use std::ffi::OsString;
 
@@ -29,7 +29,7 @@ pub(crate) struct Approve {
     /// Only this hunk, as `skep diff` shows its id (may be repeated)
     #[arg(long, value_name = "ID")]
     hunk: Vec<HunkId>,
-    /// Refuse if the change set is another one than this
+    /// Refuse if the change set, or what it would be merged with, is another one than this
     #[arg(long, value_name = "D")]
     digest: Option<String>,
     /// Say what would be applied, change nothing
@@ -94,22 +94,20 @@ impl Approve {
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
         let named = [typed, &self.allow_risky].concat();
-        // With a digest this look is for the summary and for words with two readings, and makes nothing
-        // reviewed that was not. Without one it is the review, of this approval and of no other: what
-        // is shown of it is only what was asked for.
+        // With a digest this look is for the summary and for words with two readings; without one it is
+        // the review.
         let set = match reviewed.is_none()
             || !self.json.json
             || paths::has_two_readings(&named, start, project)
         {
-            true => Some(context.api()?.diff(&sandbox.id, Look::Worked)?),
+            true => Some(context.api()?.diff(&sandbox.id)?),
             false => None,
         };
-        let beside = set.as_ref().and_then(|set| set.beside).filter(|_| reviewed.is_none());
         let words = paths::select(typed, start, project, set.as_ref())?;
         let mut request = ApproveRequest {
             selection: Selection { paths: words, hunks: self.hunk.clone(), ignored: self.ignored },
-            digest: reviewed,
-            beside,
+            digest: reviewed.map(|reviewed| reviewed.digest),
+            beside: reviewed.and_then(|reviewed| reviewed.beside),
             dry_run: self.dry_run,
             allow_risky: paths::select(&self.allow_risky, start, project, set.as_ref())?,
             commit: self
@@ -119,8 +117,11 @@ impl Approve {
             check: self.check.clone(),
         };
         // With another digest than the typed one there is nothing to show: it will be refused.
-        if let Some(set) = set.as_ref().filter(|set| reviewed.is_none_or(|d| d == set.digest)) {
-            request.digest = Some(set.digest);
+        let fits = |set: &&ChangeSet| reviewed.is_none_or(|one| one.digest == set.digest);
+        if let Some(set) = set.as_ref().filter(fits) {
+            if reviewed.is_none() {
+                (request.digest, request.beside) = (Some(set.digest), set.beside);
+            }
             self.look(context, sandbox, set, typed, &request)?;
         }
         Ok((request, set))
@@ -247,7 +248,7 @@ fn taken_over<'a>(set: &'a ChangeSet, report: &ApproveReport) -> Vec<&'a Change>
 
 /// A digest that is none cannot be that of the change set: the answer is the one for another
 /// digest, not for a mistake in the command line.
-fn parse_digest(text: &str, sandbox: &Sandbox) -> Result<ChangeSetDigest, Problem> {
+fn parse_digest(text: &str, sandbox: &Sandbox) -> Result<Reviewed, Problem> {
     text.parse().map_err(|_| {
         let message = format!(
             "the change set of sandbox `{}` is not `{}`",

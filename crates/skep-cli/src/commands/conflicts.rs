@@ -111,7 +111,7 @@ fn print_side(context: &Context, sandbox: &Sandbox, typed: &[OsString], side: Si
     let project = sandbox.project.as_path();
     let start = naming::start(context, sandbox);
     let path = if paths::has_two_readings(typed, start, project) {
-        let set = context.api()?.diff(&sandbox.id, skep_engine::api::Look::Worked)?;
+        let set = context.api()?.diff(&sandbox.id)?;
         paths::among(word, start, project, set.changes.iter().map(|change| &change.path))?
     } else {
         paths::in_project(word, start, project)?

@@ -11,7 +11,6 @@ use crate::render::diff::{self, Folded};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
-use skep_engine::api::Look;
 use skep_types::{Change, ChangeSet};
 
 /// What can be typed.
@@ -35,10 +34,7 @@ pub(crate) struct Diff {
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
         let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
-        // Only who sees all of it has seen where the project moved.
-        let whole = typed.is_empty() && !self.name_only;
-        let look = if whole { Look::Shown } else { Look::Worked };
-        let set = context.api()?.diff(&sandbox.id, look)?;
+        let set = context.api()?.diff(&sandbox.id)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let words = paths::select(&typed, start, project, Some(&set))?;
         // A program gets everything, each with its `ignored` key; a person the number of them.

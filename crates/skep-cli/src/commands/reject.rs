@@ -35,7 +35,7 @@ impl Run for Reject {
         let everything = typed.is_empty() && self.hunk.is_empty();
         let asks = everything && !self.json.json && asking::somebody(context);
         let set = if asks || paths::has_two_readings(&typed, start, project) {
-            Some(context.api()?.diff(&sandbox.id, skep_engine::api::Look::Worked)?)
+            Some(context.api()?.diff(&sandbox.id)?)
         } else {
             None
         };

@@ -54,9 +54,9 @@ impl Run for Rm {
             let running = execs.iter().filter(|exec| exec.end.is_none()).count() as u64;
             // What was set apart in the review goes too, and not without a word.
             let apart = match sandbox.state {
-                SandboxState::Approved if !self.discard => api
-                    .diff(&sandbox.id, skep_engine::api::Look::Worked)
-                    .map_or(0, |set| set.changes.len() as u64),
+                SandboxState::Approved if !self.discard => {
+                    api.diff(&sandbox.id).map_or(0, |set| set.changes.len() as u64)
+                }
                 _ => 0,
             };
             api.remove(&sandbox.id, self.discard)?;

@@ -6,7 +6,7 @@ use skep_engine::Stats;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CopyReport,
     CreateRequest, EgressChange, EgressChanged, Finding, GcDecision, GcRequest, ListFilter,
-    LogChunk, LogStream, Look, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
+    LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
     SnapshotView, StartedExec,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection as Chosen};
@@ -219,7 +219,7 @@ impl Api for FakeApi {
         self.asked.note(format!("kill {signal}"));
         Ok(())
     }
-    fn diff(&self, id: &SandboxId, _: Look) -> Answer<ChangeSet> {
+    fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
         self.asked.note(format!("diff {}", self.by_id(id).name));
         Ok(self.changes.clone())
     }

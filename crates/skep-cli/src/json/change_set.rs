@@ -3,8 +3,8 @@
 use super::{base64, text_and_bytes};
 use serde::Serialize;
 use skep_types::{
-    Change, ChangeKind, ChangeSet, ChangeSetDigest, Conflict, Drift, EntryState, Hunk, HunkLine,
-    RelPath, Risk,
+    Change, ChangeKind, ChangeSet, Conflict, Drift, EntryState, Hunk, HunkLine, RelPath, Reviewed,
+    Risk,
 };
 
 /// The document.
@@ -12,7 +12,7 @@ use skep_types::{
 pub(crate) struct ChangeSetDocument<'a> {
     sandbox: &'a str,
     base: &'a str,
-    digest: ChangeSetDigest,
+    digest: Reviewed,
     changes: Changes<'a>,
     conflicts: Vec<ConflictView<'a>>,
     drift: Vec<DriftView<'a>>,
@@ -120,7 +120,7 @@ impl<'a> ChangeSetDocument<'a> {
         Self {
             sandbox: set.sandbox.as_str(),
             base: &set.base,
-            digest: set.digest,
+            digest: set.reviewed(),
             changes: Changes(shown.to_vec()),
             conflicts: set.conflicts.iter().map(ConflictView::new).collect(),
             drift: set.drift.iter().map(DriftView::new).collect(),

@@ -64,7 +64,7 @@ pub(crate) fn heading(style: Style, set: &ChangeSet, shown: &Folded<'_>) -> Stri
     let mut text = String::new();
     let title = format!("sandbox {}  base {}", set.sandbox, visible(set.base.as_bytes()));
     let _ = writeln!(text, "{}", style.bold(&title));
-    let _ = writeln!(text, "digest {}", set.digest);
+    let _ = writeln!(text, "digest {}", set.reviewed());
     text.push_str(&shown.line(style, set));
     text.push_str(&risks(style, &shown.rest));
     for conflict in shown.conflicts(set) {

@@ -201,7 +201,7 @@ pub(crate) fn before_approval(
     }
     let count = diff::counted(taken.len() as u64, "change", "changes");
     let _ = writeln!(text, "{} {count} to apply, +{added} -{removed}", style.bold("skep:"));
-    let _ = writeln!(text, "digest {}", set.digest);
+    let _ = writeln!(text, "digest {}", set.reviewed());
     text
 }
 

@@ -1,15 +1,16 @@
 //! Taking a selection over.
 
+use super::beside::{beside, check_beside};
 use super::journal::{Direction, Note};
 use super::left::{Commits, Left};
 use crate::Engine;
 use crate::api::{ApproveReport, ApproveRequest, CommitRequest};
-use crate::problems::OrProblem;
+use crate::problems::{OrProblem, about};
 use serde_json::json;
 use skep_policy::{GitBooks, PathSelector, is_wild};
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, Change, ChangeSetDigest, Code,
-    EntryState, Problem, RelPath, Risk, Sandbox, SandboxId, SandboxState, Selection,
+    EntryState, Problem, RelPath, Reviewed, Risk, Sandbox, SandboxId, SandboxState, Selection,
 };
 use skep_workspace::{Derived, Plan};
 use std::collections::BTreeSet;
@@ -71,9 +72,10 @@ impl Engine {
             &request.selection,
             &apart,
         )
-        .or_problem()?;
+        .or_problem()
+        .map_err(about(sandbox))?;
         if request.digest.is_some() || request.beside.is_some() {
-            self.check_shown(sandbox, &derived, &plan, request.beside)?;
+            check_beside(request.beside, sandbox, &derived, &plan)?;
         }
         let taken = taken(&derived.changes, &plan);
         let covered = |change: &Change| match change.risk {
@@ -203,10 +205,11 @@ pub(super) fn check_digest(
                 "the change set is not the one that was reviewed ({reviewed}): it is {now} now, \
                  with {count} {changes}"
             );
+            let shown = Reviewed { digest: now, beside: beside(derived) };
             let paths: Vec<_> = derived.changes.iter().take(SHOWN).map(|c| &c.path).collect();
             Err(Problem::new(Code::DigestMismatch, message)
                 .hint(format!(
-                    "nothing was changed; `skep diff {name}` shows it, `--digest {now}` approves \
+                    "nothing was changed; `skep diff {name}` shows it, `--digest {shown}` approves \
                      that one; `skep freeze {name}` holds what goes on writing inside"
                 ))
                 .details(json!({ "reviewed": reviewed, "now": now, "paths": paths })))

@@ -1,6 +1,7 @@
 //! The review: what changed, what is taken over, what is dropped, what is taken back.
 
 mod approve;
+mod beside;
 mod journal;
 mod judge;
 mod left;
@@ -8,7 +9,6 @@ mod own_writes;
 mod reject;
 mod settings;
 mod settling;
-mod shown;
 mod siblings;
 mod undo;
 
@@ -16,7 +16,6 @@ pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::{Bytes, write_all};
 pub(crate) use settling::Shut;
 
-use crate::api::Look;
 use crate::layout::may_be_there;
 use crate::problems::OrProblem;
 use crate::{Engine, lock};
@@ -204,17 +203,14 @@ impl Engine {
         Ok(Left::of(sandbox, &derived.changes))
     }
 
-    pub(crate) fn change_set(&self, id: &SandboxId, look: Look) -> Result<ChangeSet, Problem> {
+    pub(crate) fn change_set(&self, id: &SandboxId) -> Result<ChangeSet, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let derived = self.while_still(&sandbox, || self.derive(&sandbox))?;
-        if look == Look::Shown {
-            self.note_shown(&sandbox, &derived);
-        }
         self.judged(&sandbox, derived)
     }
 
     pub(crate) fn judged(&self, sandbox: &Sandbox, derived: Derived) -> Result<ChangeSet, Problem> {
-        let beside = shown::beside(&derived);
+        let beside = beside::beside(&derived);
         let Derived { mut changes, kept, .. } = derived;
         let unknown = self.judge(sandbox, &mut changes, &kept)?;
         drop(kept);

@@ -9,9 +9,10 @@ use skep_types::{
     RelPath, Selection,
 };
 use skep_workspace::apply::{
-    Recovered, Resolution, kept_backups, left_behind, resolve, undo_targets,
+    Recovered, Resolution, Target, kept_backups, left_behind, resolve, undo_targets,
 };
 use skep_workspace::tree::TreeRoot;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 impl Engine {
@@ -35,15 +36,16 @@ impl Engine {
             Err(problem) if problem.code == Code::NotFound => None,
             other => Some(other?),
         };
-        let targets =
+        let mut targets =
             undo_targets(&self.layout().approval(&approval.id)).map_err(|e| apply_problem(&e))?;
         let note = self.note_of(&approval.id)?;
         let direction = note.direction.reversed();
         let note = Note { settlement: note.settlement, direction, all: false };
         let root = approval.project.as_path();
-        let identity = TreeRoot::open(root)
-            .and_then(|root| root.identity())
-            .map_err(|error| crate::problems::io_problem("open project", root, &error))?;
+        let opened = |error| crate::problems::io_problem("open project", root, &error);
+        let tree = TreeRoot::open(root).map_err(opened)?;
+        let identity = tree.identity().map_err(opened)?;
+        leave_put_back(&mut targets, &tree);
         let undo = Approval {
             id: ApprovalId::from_random((self.config.random)()),
             kind: ApprovalKind::Undo { of: approval.id.clone() },
@@ -181,6 +183,19 @@ fn settled(approval: &Approval, applied: Vec<RelPath>, notes: Vec<String>) -> Ap
         commit: None,
         notes,
     }
+}
+
+/// What the user put back is undone. What came by a rename and is gone may have been moved on: that is
+/// for the user to say.
+fn leave_put_back(targets: &mut Vec<Target>, tree: &TreeRoot) {
+    let restored: BTreeSet<String> =
+        targets.iter().map(|target| format!("{:?}", target.after)).collect();
+    targets.retain(|target| {
+        let back = tree.state(&target.path).is_ok_and(|state| state == target.after);
+        let renamed =
+            target.after.is_absent() && restored.contains(&format!("{:?}", target.before));
+        !back || renamed
+    });
 }
 
 fn check_undoable(approval: &Approval) -> Result<(), Problem> {

@@ -35,21 +35,12 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(pull))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct LookQuery {
-    /// `false` if nobody is shown all of it: then an approval of its digest does not merge with what
-    /// the project has now.
-    shown: Option<bool>,
-}
-
 /// What a sandbox changed
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/changes", tag = "review",
-    params(("sandbox" = String, Path), LookQuery),
+    params(("sandbox" = String, Path)),
     responses((status = 200, body = ChangeSet), (status = "default", body = Error)))]
-async fn changes(ask: Ask, Name(sandbox): Name, Query(query): Query<LookQuery>) -> Outcome {
-    ask.answer(Call::Diff { sandbox, shown: query.shown.unwrap_or(true) }).await
+async fn changes(ask: Ask, Name(sandbox): Name) -> Outcome {
+    ask.answer(Call::Diff { sandbox }).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -65,7 +56,7 @@ struct PathQuery {
     params(("sandbox" = String, Path), PathQuery),
     responses((status = 200, body = Change), (status = "default", body = Error)))]
 async fn file(ask: Ask, Name(sandbox): Name, Query(query): Query<PathQuery>) -> Outcome {
-    let set = ask.ask(Call::Diff { sandbox, shown: false }, "").await?.json()?;
+    let set = ask.ask(Call::Diff { sandbox }, "").await?.json()?;
     let mut changes = set["changes"].as_array().into_iter().flatten();
     match changes.find(|change| change["path"] == query.path.as_str()) {
         Some(change) => json(StatusCode::OK, change),
