@@ -102,6 +102,13 @@ impl Postgres {
         self.end("immediate");
     }
 
+    /// Somebody has killed it. (`pg_ctl` would wait a minute for a process that nobody has taken note of.)
+    pub(crate) fn killed(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.wait();
+        }
+    }
+
     fn end(&mut self, mode: &str) {
         let Some(mut server) = self.server.take() else { return };
         let mut stop = self.command("pg_ctl");

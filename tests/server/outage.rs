@@ -14,10 +14,19 @@ const ENOUGH: usize = 5;
 /// Ends every process of it at once, and starts it again.
 fn strike(database: &mut Postgres) {
     let postmaster = database.pid() as i32;
-    for pid in std::iter::once(postmaster).chain(super::crash::children(postmaster)) {
-        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    let children = super::crash::children(postmaster);
+    for pid in std::iter::once(&postmaster).chain(&children) {
+        let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);
     }
-    database.crash();
+    database.killed();
+    // The next one does not start while one of these holds the memory that they share.
+    wait_for("all of the database to be gone", 10, || {
+        let lives = |pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        (!children.iter().any(lives)).then_some(())
+    });
     database.resume();
 }
 
