@@ -11,7 +11,7 @@ const DEATHS: [u64; 8] = [20, 40, 60, 80, 30, 50, 70, 100];
 /// Requests that met an outage, for there to be enough of them.
 const ENOUGH: usize = 5;
 
-/// Ends every process of it at once, and starts it again.
+/// Ends every process of it at once.
 fn strike(database: &mut Postgres) {
     let postmaster = database.pid() as i32;
     let children = super::crash::children(postmaster);
@@ -27,7 +27,6 @@ fn strike(database: &mut Postgres) {
         };
         (!children.iter().any(lives)).then_some(())
     });
-    database.resume();
 }
 
 fn keyed(server: &Server<'_>, (path, body, key): &(String, Value, String)) -> Reply {
@@ -82,8 +81,10 @@ fn store_3_what_an_outage_interrupts_can_be_asked_again_and_leaves_nothing() {
                     .collect();
                 std::thread::sleep(Duration::from_millis(pause));
                 strike(&mut database);
+                // A short outage is waited for; this one lasts until the requests were given up.
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
+            database.resume();
             failed += answers.iter().filter(|status| **status != 201).count();
             asked.extend(wanted);
         }
