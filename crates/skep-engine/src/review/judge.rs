@@ -27,6 +27,9 @@ const HEAD: u64 = 8000;
 const LATE: i128 = 1_000;
 /// What is cut off when an end is told in whole milliseconds.
 const PART: i128 = 1;
+/// By how much an end may be noted too early, in milliseconds: it is counted from the moment in which
+/// the keeper heard of the exec.
+const EARLY: i128 = 250;
 
 impl Engine {
     /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it. Gives the
@@ -274,9 +277,16 @@ fn is_utf8(bytes: &[u8]) -> bool {
     }
 }
 
+/// When one exec ran, in milliseconds.
+struct Ran {
+    start: i128,
+    end: Option<i128>,
+    exec: ExecId,
+}
+
 /// When execs ran, in milliseconds, in the order in which they were started; and when skep wrote.
 struct Times {
-    execs: Vec<(i128, Option<i128>, ExecId)>,
+    execs: Vec<Ran>,
     own: Vec<(i128, i128)>,
     /// By how much the clock of files may be behind.
     tick: i128,
@@ -294,7 +304,7 @@ impl Times {
             let start = milliseconds(&exec.started_at)?;
             let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
             let end = took.map(|took| start + i128::from(took));
-            Some((start, end, exec.id.clone()))
+            Some(Ran { start, end, exec: exec.id.clone() })
         });
         Self { execs: times.collect(), own, tick: tick() }
     }
@@ -307,6 +317,10 @@ impl Times {
         }
         let Some((seconds, nanoseconds)) = levels.changed(path) else { return Vec::new() };
         let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
+        self.at(written)
+    }
+
+    fn at(&self, written: i128) -> Vec<ExecId> {
         // A rebase, a rejected hunk: who wrote what it was made from is not told by its time.
         if self
             .own
@@ -317,19 +331,53 @@ impl Times {
         }
         // The clock of files is behind by up to a tick, so that a first write may lie before the
         // start; an end is cut to a millisecond. Else one whose end was noted early.
-        let found = self.during(written, PART);
-        if found.is_empty() { self.during(written, LATE) } else { found }
+        let mut found = self.during(written, PART);
+        if found.is_empty() {
+            found = self.during(written, LATE);
+            // Of several that had ended by then, one that was over well before the last began did not
+            // write after it.
+            let last = found.iter().map(|ran| ran.start).max().unwrap_or_default();
+            found.retain(|ran| ran.end.is_none_or(|end| end + EARLY >= last));
+        }
+        found.into_iter().map(|ran| ran.exec.clone()).collect()
     }
 
-    fn during(&self, written: i128, late: i128) -> Vec<ExecId> {
-        let fits = |(start, end, _): &&(i128, Option<i128>, ExecId)| {
-            written + self.tick >= *start && end.is_none_or(|end| written <= end + late)
+    fn during(&self, written: i128, late: i128) -> Vec<&Ran> {
+        let fits = |ran: &&Ran| {
+            written + self.tick >= ran.start && ran.end.is_none_or(|end| written <= end + late)
         };
-        self.execs.iter().filter(fits).map(|(_, _, exec)| exec.clone()).collect()
+        self.execs.iter().filter(fits).collect()
     }
 }
 
 pub(super) fn milliseconds(time: &str) -> Option<i128> {
     let time: jiff::Timestamp = time.parse().ok()?;
     Some(i128::from(time.as_millisecond()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is named for something written at `written`, by commands with these starts and ends.
+    fn named(written: i128, ran: &[(i128, i128)]) -> usize {
+        let ran = ran.iter().zip(0_u8..).map(|((start, end), number)| Ran {
+            start: *start,
+            end: Some(*end),
+            exec: ExecId::from_random([number; 10]),
+        });
+        let times = Times { execs: ran.collect(), own: Vec::new(), tick: 4 };
+        times.at(written).len()
+    }
+
+    /// An end is noted some milliseconds early: what was written then is the last command's all the
+    /// same, unless another may still have run.
+    #[test]
+    fn commands_in_a_row_are_told_apart() {
+        assert_eq!(named(1_006, &[(0, 5), (500, 506), (1_000, 1_004)]), 1);
+        assert_eq!(named(1_003, &[(0, 5), (500, 506), (1_000, 1_004)]), 1);
+        assert_eq!(named(1_006, &[(800, 850), (1_000, 1_004)]), 2);
+        assert_eq!(named(1_003, &[(800, 2_000), (1_000, 1_004)]), 2);
+        assert_eq!(named(9_000, &[(800, 850), (1_000, 1_004)]), 0);
+    }
 }

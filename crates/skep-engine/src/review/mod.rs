@@ -43,7 +43,9 @@ fn unknown_writer(paths: &[RelPath]) -> Option<String> {
         1 => String::new(),
         many => format!(" and {} more", many - 1),
     };
-    Some(format!("`{first}`{more}: several commands ran then, and which one wrote is not known"))
+    Some(format!(
+        "`{first}`{more}: several commands ran about then, and which one wrote is not known"
+    ))
 }
 
 impl Engine {
