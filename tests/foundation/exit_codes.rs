@@ -88,7 +88,8 @@ fn arguments_reach_the_program_as_they_were_typed() {
 fn a_command_that_is_not_found_is_named() {
     for_both(|lab| {
         let ran = lab.skep(["run", "--", "no-such-program"]).run().exits(127);
-        ran.says("the command `no-such-program` could not be started").says("home is empty inside");
+        ran.says("the command `no-such-program` could not be started")
+            .says("it is not on your PATH either");
         let ran = lab.skep(["run", "--", "echo a | cat"]).run().exits(127);
         ran.says("the command `echo a | cat` could not be started").says("sh -c");
     });

@@ -419,7 +419,7 @@ fn a_command_that_is_not_found_is_named_with_what_may_be_the_matter() {
     let text = said("skep run -- nosuch x");
     let named = "skep: the command `nosuch` could not be started: cannot run it: No such file\n";
     assert!(text.contains(named), "{text}");
-    assert!(text.contains("hint: the home is empty inside"), "{text}");
+    assert!(text.contains("hint: it is not on your PATH either"), "{text}");
     let text = said("skep exec bar1 -- a|b");
     assert!(text.contains("the command `a|b` could not") && text.contains("sh -c"), "{text}");
 }

@@ -59,7 +59,10 @@ pub fn report(
                 Layer::Disk,
                 match quota {
                     Ok(_) => format!("project quota on {counted} ({size}), and a {guard}"),
-                    Err(reason) => format!("{guard}; no project quota: {reason}"),
+                    // The guard knows the ways to hold what was deleted that were found so far.
+                    Err(reason) => format!(
+                        "{guard}; a program that means to may hold more of what it deleted for a while; no project quota: {reason}"
+                    ),
                 },
             );
         }
