@@ -1,9 +1,11 @@
 //! Archives: what was given, as one stream of bytes.
 
+mod directory;
+
 use crate::{At, ImageError};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// The archive, or one made of a directory: as it stands, links included, the same every time.
@@ -14,25 +16,7 @@ pub fn of(source: &Path) -> Result<File, ImageError> {
     }
     let file = nameless().at(|| "make room for an archive".into())?;
     let mut builder = tar::Builder::new(io::BufWriter::new(file));
-    builder.follow_symlinks(false);
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(directory) = waiting.pop() {
-        let listed = std::fs::read_dir(source.join(&directory)).at(step)?;
-        let mut names: Vec<_> =
-            listed.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>().at(step)?;
-        names.sort();
-        for name in names {
-            let (inside, path) = (directory.join(&name), source.join(&directory).join(&name));
-            let kind = path.symlink_metadata().at(step)?.file_type();
-            // Sockets and pipes are of processes that do not come along.
-            if kind.is_file() || kind.is_symlink() || kind.is_dir() {
-                builder.append_path_with_name(&path, &inside).at(step)?;
-            }
-            if kind.is_dir() {
-                waiting.push(inside);
-            }
-        }
-    }
+    directory::append(&mut builder, source).at(step)?;
     let mut file = builder
         .into_inner()
         .and_then(|writer| writer.into_inner().map_err(io::IntoInnerError::into_error))

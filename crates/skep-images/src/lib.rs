@@ -28,7 +28,7 @@ mod unpack;
 
 pub use archive::{holds_images, of as archive_of};
 pub use reference::{check, whole};
-pub use store::{Image, Images, hold};
+pub use store::{Draft, Image, Images, hold};
 
 use skep_types::{Code, Problem};
 use std::io;

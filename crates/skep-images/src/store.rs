@@ -42,6 +42,38 @@ pub struct Image {
     pub left_out: u64,
 }
 
+/// One that has neither place nor name yet.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    images: &'a Images,
+    place: Place,
+    image: Image,
+    name: String,
+}
+
+/// A directory of a draft; removed with it.
+#[derive(Debug)]
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Draft<'_> {
+    /// What it will be.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Gives it its place and its name.
+    pub fn keep(self) -> Result<Image, ImageError> {
+        self.images.settle(&self.place.0, &self.image)?;
+        self.images.give_name(&self.name, &self.image)
+    }
+}
+
 /// All of a state directory.
 #[derive(Debug, Clone)]
 pub struct Images {
@@ -103,6 +135,11 @@ impl Images {
     /// Makes an image from a root filesystem: a directory, or an archive of one. It has its name only
     /// when all of it is there.
     pub fn import(&self, source: &Path, wanted: &str) -> Result<Image, ImageError> {
+        self.draft(source, wanted)?.keep()
+    }
+
+    /// The same, but for its place and name: it has them when it is kept.
+    pub fn draft(&self, source: &Path, wanted: &str) -> Result<Draft<'_>, ImageError> {
         let (name, tag) = reference::whole(wanted)?;
         let file = archive::of(source)?;
         if archive::holds_images(&file).at(|| format!("read `{}`", source.display()))? {
@@ -112,22 +149,26 @@ impl Images {
             )));
         }
         self.forget_drafts();
-        let draft = self.place.join(format!("draft-{}", std::process::id()));
-        let made = self.make(file, &draft).and_then(|image| {
-            self.settle(&draft, &image)?;
-            self.give_name(&format!("{name}:{tag}"), &image)
-        });
-        let _ = std::fs::remove_dir_all(&draft);
-        made
+        let place = Place(self.place.join(format!("draft-{}", std::process::id())));
+        let image = self.make(file, &place.0)?;
+        Ok(Draft { images: self, place, image, name: format!("{name}:{tag}") })
     }
 
     /// Removes a name, and the image with its last one; by its id, the image with all of them. Whether it
     /// was here.
     pub fn remove(&self, wanted: &str) -> Result<bool, ImageError> {
-        let Some(image) = self.find(wanted)? else { return Ok(false) };
+        if !self.place.is_dir() {
+            reference::check(wanted)?;
+            return Ok(false);
+        }
         let _lock = self.lock()?;
         let mut names = self.names()?;
         let named = reference::whole(wanted).ok().map(|(name, tag)| format!("{name}:{tag}"));
+        let Some(image) = self.find(wanted)? else {
+            // A name of nothing, left by somebody who could not write names any more.
+            let dangling = named.is_some_and(|name| names.remove(&name).is_some());
+            return if dangling { self.write_names(&names).map(|()| true) } else { Ok(false) };
+        };
         let one = named.filter(|name| names.get(name) == Some(&image.id));
         let last = image.tags.len() <= 1 || one.is_none();
         if !last {
@@ -138,9 +179,10 @@ impl Images {
         let Some(gone) = self.take_away(&image.id)? else {
             return Err(ImageError::InUse(wanted.to_owned()));
         };
+        // First: on a full disk there is room for the names only afterwards.
+        std::fs::remove_dir_all(&gone).at(|| format!("remove `{}`", gone.display()))?;
         names.retain(|_, id| *id != image.id);
         self.write_names(&names)?;
-        std::fs::remove_dir_all(&gone).at(|| format!("remove `{}`", gone.display()))?;
         Ok(true)
     }
 
@@ -240,7 +282,9 @@ impl Images {
         let mut names = self.names()?;
         let before = names.insert(name.to_owned(), image.id.clone());
         self.write_names(&names)?;
-        let unnamed = before.filter(|before| !names.values().any(|id| id == before));
+        let unnamed = before
+            .filter(|before| !names.values().any(|id| id == before))
+            .filter(|before| self.place_of(before).is_dir());
         if let Some(gone) = unnamed.map(|id| self.take_away(&id)).transpose()?.flatten() {
             std::fs::remove_dir_all(&gone).at(|| format!("remove `{}`", gone.display()))?;
         }
@@ -355,6 +399,31 @@ mod tests {
         assert!(!images.root_of(&second).exists());
         assert!(images.remove(&first.id).unwrap());
         assert_eq!(images.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_name_of_nothing_can_be_removed_and_given_anew() {
+        let place = tempfile::tempdir().unwrap();
+        let images = Images::new(place.path());
+        for _ in 0..2 {
+            let image = images.import(&tree(place.path(), "one"), "small:1").unwrap();
+            std::fs::remove_dir_all(images.place_of(&image.id)).unwrap();
+            assert_eq!(images.find("small:1").unwrap(), None);
+            assert!(images.import(&tree(place.path(), "two"), "small:1").is_ok());
+            let image = images.find("small:1").unwrap().unwrap();
+            std::fs::remove_dir_all(images.place_of(&image.id)).unwrap();
+            assert!(images.remove("small:1").unwrap() && !images.remove("small:1").unwrap());
+        }
+    }
+
+    #[test]
+    fn a_draft_that_is_not_kept_changes_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let images = Images::new(place.path());
+        let first = images.import(&tree(place.path(), "one"), "small:1").unwrap();
+        drop(images.draft(&tree(place.path(), "two"), "small:1").unwrap());
+        assert_eq!(images.find("small:1").unwrap().unwrap().id, first.id);
+        assert_eq!(std::fs::read_dir(&images.place).unwrap().count(), 3);
     }
 
     #[test]

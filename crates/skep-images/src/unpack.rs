@@ -184,9 +184,11 @@ impl Target {
         if came != wanted {
             return Err(io::Error::other("the archive is cut short"));
         }
-        let changed =
-            SystemTime::UNIX_EPOCH + Duration::from_secs(entry.header().mtime().unwrap_or(0));
-        file.set_modified(changed)?;
+        let seconds = Duration::from_secs(entry.header().mtime().unwrap_or(0));
+        // A date that no clock has is left out.
+        if let Some(changed) = SystemTime::UNIX_EPOCH.checked_add(seconds) {
+            file.set_modified(changed)?;
+        }
         // Its owner is the caller, who must be able to read what is to be shown.
         file.set_permissions(Permissions::from_mode(mode | 0o400))?;
         self.done.size += came;

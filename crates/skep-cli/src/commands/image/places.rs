@@ -170,26 +170,22 @@ pub(super) fn keep(
         None => engine_if_any(context)?,
     };
     let own = own(context)?;
-    let mut kept = None;
+    let mut draft = None;
     if place != Some(Place::Docker) {
-        let image = own.import(source, reference).map_err(|error| error.problem())?;
-        if image.left_out > 0 {
-            let count = image.left_out;
+        let made = own.draft(source, reference).map_err(|error| error.problem())?;
+        let count = made.image().left_out;
+        if count > 0 {
             context.output.say(&format!("{count} devices, pipes or sockets were left out"));
         }
-        kept = Some(image);
+        draft = Some(made);
     }
-    let handed = engine.map(|engine| hand_over(&engine)).transpose();
+    // What had the name before is given up only when the engine has taken the new one.
+    let handed = engine.map(|engine| hand_over(&engine)).transpose().map_err(problem)?;
+    let kept = draft.map(|draft| draft.keep().map_err(|error| error.problem())).transpose()?;
     match (handed, kept) {
-        (Ok(Some(image)), _) => Ok(image.into()),
-        (Ok(None), Some(image)) => Ok(image.into()),
-        (Ok(None), None) => Err(Problem::new(Code::Internal, "the image was kept nowhere")),
-        (Err(error), kept) => {
-            if kept.is_some() {
-                let _ = own.remove(reference);
-            }
-            Err(problem(error))
-        }
+        (Some(image), _) => Ok(image.into()),
+        (None, Some(image)) => Ok(image.into()),
+        (None, None) => Err(Problem::new(Code::Internal, "the image was kept nowhere")),
     }
 }
 
