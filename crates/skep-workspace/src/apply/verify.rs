@@ -72,7 +72,16 @@ pub(super) fn check_project(
         let fail = |operation| {
             move |source| ApplyError::Path { operation, path: target.path.clone(), source }
         };
-        let (state, stat) = root.state_and_stat(&target.path).map_err(fail("look at"))?;
+        let (state, stat) = match root.state_and_stat(&target.path) {
+            // The user has closed it, or a directory above it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let reason = "cannot be read any more".to_owned();
+                conflicts.push(PathConflict { path: target.path.clone(), reason });
+                stats.push(None);
+                continue;
+            }
+            found => found.map_err(fail("look at"))?,
+        };
         if state != target.before {
             conflicts.push(differs(&target.path, &target.before, &state));
         } else if let Some(reason) = child_conflict(root, target, index).map_err(fail("list"))? {
