@@ -10,7 +10,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::undone::comes_back;
-use crate::{Desk, Engine, hidden, layout, naming};
+use crate::{Desk, Engine, hidden, layout, naming, spares};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
@@ -225,16 +225,15 @@ impl Engine {
     pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
-            for name in ["", "work", "messages", "execs"] {
-                layout::make_private(&directory.join(name))?;
-            }
+            let as_new = spares::take(self.layout(), &directory);
+            let parts = ["", "work", "messages", "execs", "upper"].iter().filter(|_| !as_new);
+            parts.into_iter().try_for_each(|name| layout::make_private(&directory.join(name)))?;
             // The upper lends its mode to the project's root inside; the messages are read by all.
             let mode = |path: &Path, mode| {
                 std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
             };
             let project = std::fs::metadata(sandbox.project.as_path())?;
             let upper = directory.join("upper");
-            layout::make_private(&upper)?;
             mode(&upper, std::os::unix::fs::MetadataExt::mode(&project) & 0o7777)?;
             mode(&directory.join("messages"), 0o755)?;
             // A copy is made without them; and where there is no overlay there may be no whiteouts.

@@ -116,6 +116,11 @@ impl Layout {
         self.root.join("trash")
     }
 
+    /// Directories of sandboxes that left nothing, for the next ones.
+    pub fn spares(&self) -> PathBuf {
+        self.root.join("spares")
+    }
+
     /// Work that was put away before its sandbox was removed.
     pub fn archives(&self) -> PathBuf {
         self.root.join("archives")

@@ -63,6 +63,7 @@ mod review;
 mod serve_api;
 mod settings;
 mod shut;
+mod spares;
 mod state_place;
 mod stats;
 mod submounts;
