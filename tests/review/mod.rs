@@ -27,6 +27,7 @@ mod payload;
 mod property;
 mod pull;
 mod rebase;
+mod restored;
 mod risk;
 mod rules;
 mod saves;

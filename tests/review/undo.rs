@@ -203,6 +203,26 @@ fn a_directory_that_the_user_closed_is_refused_and_what_came_closed_can_be_undon
     });
 }
 
+/// A rename put back by hand is undone; one that was only moved on is for the user to say.
+#[test]
+fn a_rename_that_the_user_put_back_is_undone_already() {
+    for_both(|lab| {
+        let text: String = (0..40).map(|n| format!("{n}\n")).collect();
+        lab.write("a", &text);
+        lab.write("d/one", "one\n");
+        lab.worked("s", "mv a b; mv d e; echo n > n");
+        let before = lab.tree();
+        let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        fs::rename(lab.project.join("b"), lab.project.join("elsewhere")).unwrap();
+        let ran = lab.without_effect(lab.skep(["undo", &id]));
+        assert_eq!(ran.code(), 4, "{}", ran.describe());
+        assert!(ran.errors().contains("`b`"), "{}", ran.describe());
+        fs::rename(lab.project.join("elsewhere"), lab.project.join("a")).unwrap();
+        lab.skep(["undo", &id]).run().ok();
+        lab.tree().assert_equals(&before, "all is as it was");
+    });
+}
+
 /// Put back by hand, by `git checkout` or an editor: that is what an undo is for, and no conflict.
 #[test]
 fn what_the_user_put_back_is_undone_already() {

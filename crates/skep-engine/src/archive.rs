@@ -7,7 +7,7 @@
 //! last, so that an archive without one never became whole.
 
 use crate::api::{GcDecision, GcRequest};
-use crate::create::Start;
+use crate::create::{Remembered, Start};
 use crate::gc::{Action, decision, spoken};
 use crate::layers::check_same_project;
 use crate::problems::io_problem;
@@ -134,6 +134,7 @@ impl Engine {
             project: sandbox.project.clone(),
             rules: sandbox.policy.change_rules(),
             workdir: sandbox.policy.workdir.clone(),
+            reach: None,
             created_at: manifest.archived_at,
         };
         check_same_project(&snapshot, name, project)?;
@@ -157,7 +158,7 @@ impl Engine {
             base: Some(sandbox.base),
             driver: Some(sandbox.driver),
             workdir: sandbox.policy.workdir,
-            memory: Some(scratch.join("base")),
+            memory: Some(Remembered { directory: scratch.join("base"), reach: None }),
             scratch: Some(scratch),
             rules: snapshot.rules,
         })

@@ -122,7 +122,10 @@ impl Engine {
         if let Some(memory) = &planned.memory {
             self.check_layers(sandbox)?;
             let base = self.layout().sandbox(&sandbox.id).join("base");
-            self.carry_memory(memory, &base)?;
+            self.carry_memory(&memory.directory, &base)?;
+            if let Some(reach) = memory.reach {
+                skep_workspace::rewind(&base, reach).or_problem()?;
+            }
         }
         match sandbox.driver {
             WorkspaceDriver::Copy => self.copy_project(sandbox),

@@ -30,12 +30,21 @@ pub(crate) struct Start {
     pub driver: Option<WorkspaceDriver>,
     /// Where commands start, unless the new sandbox says otherwise.
     pub workdir: Option<ByteString>,
-    /// Where it is kept what is known of the base.
-    pub memory: Option<PathBuf>,
+    /// What is known of the base.
+    pub memory: Option<Remembered>,
     /// Of no use once the sandbox is there, or failed.
     pub scratch: Option<PathBuf>,
     /// Which changes could be approved where it comes from.
     pub rules: ChangeRules,
+}
+
+/// What is known of the base of some layers.
+#[derive(Debug, Clone)]
+pub(crate) struct Remembered {
+    /// Where it is kept.
+    pub directory: PathBuf,
+    /// How far it is about these layers; without it, all of it.
+    pub reach: Option<u64>,
 }
 
 /// What was decided about a new sandbox.
@@ -54,8 +63,8 @@ pub(crate) struct Planned {
     pub searched: Searched,
     /// Layers that were asked for by name.
     pub asked: BTreeSet<Layer>,
-    /// Where it is kept what is known of the base.
-    pub memory: Option<PathBuf>,
+    /// What is known of the base.
+    pub memory: Option<Remembered>,
     pub scope: ScopeMode,
     /// Whether its name was made up.
     pub made_up: bool,

@@ -356,6 +356,9 @@ pub struct Snapshot {
     /// Where commands start, if the sandbox named a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<ByteString>,
+    /// How far the sandbox's memory of its base reached: what moved later is not the base of this state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<u64>,
     /// When (RFC 3339).
     pub created_at: String,
 }

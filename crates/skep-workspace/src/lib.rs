@@ -22,7 +22,8 @@
 //! [`apply`] carries the targets out; [`settle`] then moves the bases, so that what was approved is
 //! no change any more, and [`unsettle`] goes back after an undo. [`reject`] and [`rebase`] give
 //! [`ViewWrite`]s instead, which the keeper writes through the mounted view: the upper of a mounted
-//! overlay is never touched from outside.
+//! overlay is never touched from outside. The bases that come with them ([`settle_taken_in`]) are of that
+//! state of the sandbox; who goes back to an earlier one goes back to its bases ([`rewind`]).
 //!
 //! ```no_run
 //! # fn review(spec: &skep_workspace::WorkspaceSpec) -> Result<(), Box<dyn std::error::Error>> {
@@ -67,6 +68,7 @@ mod watch;
 
 pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
+pub use base::rewind::{is_behind, reach, rewind};
 pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past};
 pub use derive::{Derived, derive};
@@ -76,7 +78,7 @@ pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
     Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, plan_leaving,
-    rebase, reject, settle, three_sides, unsettle,
+    rebase, reject, settle, settle_taken_in, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use union::LONGEST_PATH;

@@ -4,15 +4,17 @@ use super::{copy_tree, is_empty};
 use crate::Engine;
 use crate::execs::refuse_frozen;
 use crate::problems::{OrProblem, io_problem};
-use crate::review::Shut;
+use crate::review::{Place, Shut};
 use serde_json::json;
 use skep_store::{Snapshot, StoreError};
 use skep_sys::failpoint;
 use skep_types::{Code, Problem, Sandbox, SandboxId, WorkspaceDriver};
+use std::os::unix::fs::MetadataExt as _;
 
 impl Engine {
     /// The present state is kept under a label of its own first, unless it is that of a snapshot
-    /// already. Bases stay as they are: what was approved since is in the project.
+    /// already. Bases stay as they are, for what was approved since is in the project; but where the
+    /// project's newer state was taken in since, they go back too.
     pub(crate) fn restore_snapshot(&self, id: &SandboxId, label: &str) -> Result<Sandbox, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let snapshot = match self.store.snapshot(id, label) {
@@ -40,12 +42,13 @@ impl Engine {
         }
         failpoint::hit("restore.kept")
             .map_err(|error| io_problem("restore", self.layout().root(), &error))?;
+        self.begin_restoring(&sandbox, snapshot, Place::Layers(snapshot.layers.clone()))?;
         self.now_at(&sandbox, snapshot)
     }
 
     /// 1. The present copy is kept as a layer, under a label.
     /// 2. The snapshot is copied beside the upper.
-    /// 3. Both change places by one rename; what was there goes.
+    /// 3. Both change places by one rename; what was there goes, and the bases with it.
     fn restore_copy(&self, sandbox: Sandbox, snapshot: &Snapshot) -> Result<Sandbox, Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let (upper, new) = (directory.join("upper"), directory.join("upper.new"));
@@ -62,6 +65,8 @@ impl Engine {
             })?,
             None => super::new_upper(&new, &upper).map_err(failed)?,
         }
+        let inode = std::fs::metadata(&new).map_err(failed)?.ino();
+        self.begin_restoring(&sandbox, snapshot, Place::Upper { inode })?;
         let flags = rustix::fs::RenameFlags::EXCHANGE;
         rustix::fs::renameat_with(rustix::fs::CWD, &new, rustix::fs::CWD, &upper, flags)
             .map_err(|error| failed(error.into()))?;
@@ -71,10 +76,14 @@ impl Engine {
 
     fn now_at(&self, sandbox: &Sandbox, snapshot: &Snapshot) -> Result<Sandbox, Problem> {
         let data = json!({ "label": snapshot.label });
-        self.update(&sandbox.id, "sandbox.restored", data, &mut |row| {
+        let sandbox = self.update(&sandbox.id, "sandbox.restored", data, &mut |row| {
             row.layers.clone_from(&snapshot.layers);
             crate::lifecycle::pend(row);
-        })
+        })?;
+        failpoint::hit("restore.moved")
+            .map_err(|error| io_problem("restore", self.layout().root(), &error))?;
+        self.resume_settling(&sandbox, Shut::Left)?;
+        Ok(sandbox)
     }
 
     fn no_such_label(&self, sandbox: &Sandbox, label: &str) -> Problem {

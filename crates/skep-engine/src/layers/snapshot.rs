@@ -36,7 +36,7 @@ impl Engine {
     ) -> Result<Snapshot, Problem> {
         let data = json!({ "label": label, "layers": layers.len() });
         let event = self.event("snapshot.taken", &sandbox.id, None, data);
-        let snapshot = self.describe(sandbox, label, layers);
+        let snapshot = self.describe(sandbox, label, layers)?;
         self.store.insert_snapshot(&snapshot, &[event]).or_problem()?;
         Ok(snapshot)
     }
@@ -46,8 +46,9 @@ impl Engine {
         sandbox: &Sandbox,
         label: String,
         layers: Vec<LayerId>,
-    ) -> Snapshot {
-        Snapshot {
+    ) -> Result<Snapshot, Problem> {
+        let memory = self.workspace(sandbox).memory;
+        Ok(Snapshot {
             sandbox: sandbox.id.clone(),
             label,
             layers,
@@ -56,8 +57,9 @@ impl Engine {
             project: sandbox.project.clone(),
             rules: sandbox.policy.change_rules(),
             workdir: sandbox.policy.workdir.clone(),
+            reach: Some(skep_workspace::reach(&memory).or_problem()?),
             created_at: self.now(),
-        }
+        })
     }
 
     pub(crate) fn list_snapshots(&self, id: &SandboxId) -> Result<Vec<SnapshotView>, Problem> {

@@ -4,7 +4,7 @@ use super::needs_overlay;
 use super::system::needs_plain_system;
 use crate::Engine;
 use crate::api::SnapshotView;
-use crate::create::Start;
+use crate::create::{Remembered, Start};
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
 use skep_store::{Snapshot, StoreError, Template};
@@ -31,7 +31,7 @@ impl Engine {
         crate::trash::discard(&memory, &self.layout().trash())
             .map_err(|error| io_problem("replace", &memory, &error))?;
         self.carry_memory(&self.layout().sandbox(id).join("base"), &memory)?;
-        let snapshot = self.describe(&sandbox, name.to_string(), layers);
+        let snapshot = self.describe(&sandbox, name.to_string(), layers)?;
         let now = self.now();
         let template = Template { name: name.to_string(), snapshot, created_at: now };
         let event = self.event("template.saved", id, None, json!({ "name": name }));
@@ -71,7 +71,7 @@ impl Engine {
 
     /// What `--from` names: `NAME:LABEL` is a snapshot, a single word an archive or a template.
     pub(crate) fn resolve_start(&self, from: &str, project: &Path) -> Result<Start, Problem> {
-        let (snapshot, memory) = match from.split_once(':') {
+        let (snapshot, directory) = match from.split_once(':') {
             Some((name, label)) => {
                 let sandbox = self.store.find_sandbox(name).or_problem()?;
                 let snapshot = self.store.snapshot(&sandbox.id, label).or_problem()?;
@@ -95,7 +95,7 @@ impl Engine {
             base: Some(snapshot.base),
             driver: Some(snapshot.driver),
             workdir: snapshot.workdir,
-            memory: Some(memory),
+            memory: Some(Remembered { directory, reach: snapshot.reach }),
             scratch: None,
             rules: snapshot.rules,
         })

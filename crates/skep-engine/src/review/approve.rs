@@ -85,6 +85,7 @@ impl Engine {
         check_risk(sandbox, &taken, &covered)?;
         check_rules(&taken)?;
         let mut notes = merge_notes(&derived, &plan);
+        notes.extend(there_already(&plan));
         notes.extend(left_in_git(sandbox, books, plan.apart, &request.selection));
         let remaining_ignored = remaining_ignored(&derived, &plan);
         let mut report = ApproveReport {
@@ -109,6 +110,8 @@ impl Engine {
             && left.commits != Commits::Waiting
             && (left.ignored + left.git == 0 || !self.anything_runs(sandbox)?);
         if plan.targets.is_empty() {
+            // Nothing is written, and yet it is decided: it is no change any more.
+            skep_workspace::settle(&self.workspace(sandbox), &plan.settlement).or_problem()?;
             if nothing_waits && request.selection.is_everything() && !derived.changes.is_empty() {
                 self.all_reviewed(sandbox, SandboxState::Approved)?;
             }
@@ -358,6 +361,18 @@ fn merge_notes(derived: &Derived, plan: &Plan) -> Vec<String> {
     merged
         .map(|drift| format!("`{}` was merged with the project's newer version", drift.path))
         .collect()
+}
+
+/// What is said of picked changes that the project has, whoever made them.
+fn there_already(plan: &Plan) -> Option<String> {
+    let paths = plan.settlement.paths.iter().map(|settled| &settled.path);
+    let mut there = paths.filter(|path| !plan.has(path));
+    let first = there.next()?;
+    let more = match there.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("`{first}`{more}: the project has that change already"))
 }
 
 fn remaining_ignored(derived: &Derived, plan: &Plan) -> u64 {

@@ -14,7 +14,7 @@ mod undo;
 
 pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::{Bytes, write_all};
-pub(crate) use settling::Shut;
+pub(crate) use settling::{Place, Shut};
 
 use crate::layout::may_be_there;
 use crate::problems::OrProblem;

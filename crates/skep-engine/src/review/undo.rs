@@ -185,16 +185,19 @@ fn settled(approval: &Approval, applied: Vec<RelPath>, notes: Vec<String>) -> Ap
     }
 }
 
-/// What the user put back is undone. What came by a rename and is gone may have been moved on: that is
-/// for the user to say.
+/// What the user put back is undone. What came by a rename and is gone may have been moved on, unless it
+/// is back where it came from: that is for the user to say.
 fn leave_put_back(targets: &mut Vec<Target>, tree: &TreeRoot) {
-    let restored: BTreeSet<String> =
-        targets.iter().map(|target| format!("{:?}", target.after)).collect();
+    let back = |target: &Target| tree.state(&target.path).is_ok_and(|state| state == target.after);
+    let missing: BTreeSet<String> = targets
+        .iter()
+        .filter(|target| !back(target))
+        .map(|target| format!("{:?}", target.after))
+        .collect();
     targets.retain(|target| {
-        let back = tree.state(&target.path).is_ok_and(|state| state == target.after);
-        let renamed =
-            target.after.is_absent() && restored.contains(&format!("{:?}", target.before));
-        !back || renamed
+        let moved_on =
+            target.after.is_absent() && missing.contains(&format!("{:?}", target.before));
+        !back(target) || moved_on
     });
 }
 

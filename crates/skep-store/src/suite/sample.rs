@@ -121,6 +121,7 @@ pub fn snapshot(sandbox: &SandboxId, label: &str, layers: &[LayerId]) -> Snapsho
         project: "/home/bee/garden".into(),
         rules: ChangeRules { allow: vec!["src/**".into()], deny: vec!["*.lock".into()] },
         workdir: Some("/home/bee/garden/beds".into()),
+        reach: Some(4_096),
         created_at: time(3),
     }
 }

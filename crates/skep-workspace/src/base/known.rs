@@ -102,11 +102,11 @@ impl Known {
                 let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
                 self.standing(&path).captured = Some(stood);
             }
-            Record::Settled { path, settled } => {
+            Record::Settled { path, settled, .. } => {
                 self.standing(&path).settled = Some(stood(&settled.state));
                 self.losses += 1;
             }
-            Record::Unsettled { path } => {
+            Record::Unsettled { path, .. } => {
                 self.standing(&path).settled = None;
                 self.losses += 1;
             }

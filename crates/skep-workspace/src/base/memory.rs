@@ -33,9 +33,36 @@ pub(crate) enum Record {
     /// This directory was there at create.
     Anchor { path: RelPath, device: u64, inode: u64 },
     /// The base of `path` from now on: it was approved, undone or rebased.
-    Settled { path: RelPath, settled: Settled },
+    Settled {
+        path: RelPath,
+        settled: Settled,
+        #[serde(default, skip_serializing_if = "Moved::with_the_project")]
+        moved: Moved,
+    },
     /// No longer settled.
-    Unsettled { path: RelPath },
+    Unsettled {
+        path: RelPath,
+        #[serde(default, skip_serializing_if = "Moved::with_the_project")]
+        moved: Moved,
+    },
+}
+
+/// What a base moved with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Moved {
+    /// An approval or an undo: the project has it, whatever state the sandbox goes back to.
+    #[default]
+    Project,
+    /// The sandbox took the project's newer state in: it is the base of that state, and of no other
+    /// that the sandbox was or will be in.
+    Sandbox,
+}
+
+impl Moved {
+    fn with_the_project(&self) -> bool {
+        *self == Self::Project
+    }
 }
 
 /// What was seen of a base entry.
@@ -120,8 +147,8 @@ impl Memory {
             Record::Anchor { path, device, inode } => {
                 self.anchors.insert(path, (device, inode));
             }
-            Record::Settled { path, settled } => drop(self.settled.insert(path, settled)),
-            Record::Unsettled { path } => drop(self.settled.remove(&path)),
+            Record::Settled { path, settled, .. } => drop(self.settled.insert(path, settled)),
+            Record::Unsettled { path, .. } => drop(self.settled.remove(&path)),
         }
     }
 
@@ -254,6 +281,15 @@ fn append_lines(path: &Path, records: &[Record], durability: Durability) -> io::
 
 fn cut_torn_tail(file: &mut File) -> io::Result<u64> {
     let length = file.metadata()?.len();
+    let end = end_of_lines(file, length)?;
+    if end != length {
+        file.set_len(end)?;
+    }
+    Ok(end)
+}
+
+/// Where the last whole line ends.
+pub(super) fn end_of_lines(file: &mut File, length: u64) -> io::Result<u64> {
     let mut end = length;
     let mut chunk = [0; 4096];
     while end > 0 {
@@ -266,9 +302,6 @@ fn cut_torn_tail(file: &mut File) -> io::Result<u64> {
             break;
         }
         end = start;
-    }
-    if end != length {
-        file.set_len(end)?;
     }
     Ok(end)
 }
@@ -322,8 +355,11 @@ mod tests {
             0 => Record::Subtree { path },
             5 => Record::Listing { names: vec![path.to_byte_string()], path },
             1 => Record::Anchor { path, device: 3, inode: u64::MAX },
-            2 => Record::Unsettled { path },
-            3 => Record::Settled { path, settled: Settled { state, partial: None } },
+            2 => Record::Unsettled { path, moved: Moved::Sandbox },
+            3 => {
+                let settled = Settled { state, partial: None };
+                Record::Settled { path, settled, moved: Moved::Project }
+            }
             _ => {
                 let identity = Identity { device: 1, inode: 2, ctime: (1_700_000_000, 5) };
                 Record::Capture {
@@ -361,6 +397,7 @@ mod tests {
         let settled = |mode| Record::Settled {
             path: path.clone(),
             settled: Settled { state: EntryState::Dir { mode }, partial: None },
+            moved: Moved::Project,
         };
         let mut memory = Memory::load(dir.path()).unwrap();
         memory.append(vec![settled(1), settled(2)], Durability::Power).unwrap();

@@ -17,6 +17,7 @@ pub(crate) mod capture;
 mod known;
 pub(crate) mod memory;
 mod resolve;
+pub(crate) mod rewind;
 mod room;
 pub(crate) mod tracked;
 

@@ -1,0 +1,200 @@
+//! Going back to a snapshot: what the user did since is the user's, in whatever state the sandbox is.
+
+use super::desk::{drift, paths};
+use crate::harness::{Lab, for_both};
+use std::fs;
+
+/// Sixty lines, some of them edited.
+fn numbered(edits: &[(usize, &str)]) -> String {
+    let line = |n: usize| match edits.iter().find(|(at, _)| *at == n) {
+        Some((_, text)) => format!("{text}\n"),
+        None => format!("{n}\n"),
+    };
+    (1..=60).map(line).collect()
+}
+
+const AGENTS: (usize, &str) = (10, "agent");
+const USERS: (usize, &str) = (50, "USER");
+
+/// What the user edits. Of a copy no bytes are kept to merge with: what was edited on both sides is a
+/// conflict there.
+fn edited(driver: Option<&str>) -> &'static [&'static str] {
+    match driver {
+        Some("copy") => &["touched"],
+        _ => &["f", "touched"],
+    }
+}
+
+/// A sandbox with a snapshot `first`: `f` was edited inside, `touched` only written as it was. Then the
+/// user edits as well, and the sandbox takes that in.
+fn taken_in(lab: &Lab, verb: &[&str], driver: Option<&str>, running: bool) {
+    let _ = fs::remove_dir_all(&lab.project);
+    for name in ["f", "touched"] {
+        lab.write(name, numbered(&[]));
+    }
+    let create = lab.skep(["create", "s"]);
+    match driver {
+        Some(driver) => create.env("SKEP_DRIVER", driver),
+        None => create,
+    }
+    .run()
+    .ok();
+    lab.inside("s", "sed -i 's/^10$/agent/' f; cat touched > t; cat t > touched; rm t");
+    if !running {
+        lab.skep(["stop", "s"]).run().ok();
+    }
+    lab.skep(["snapshot", "s", "first"]).run().ok();
+    for name in edited(driver) {
+        lab.write(name, numbered(&[USERS]));
+    }
+    lab.skep(verb).run().ok();
+}
+
+/// Both sides are in the project when everything is approved, and nothing else was ever shown.
+fn both_sides_land(lab: &Lab, name: &str, driver: Option<&str>, what: &str) {
+    let diff = lab.diff(name);
+    assert_eq!(paths(&diff), ["f"], "{what}: {diff}");
+    assert!(!diff["changes"].to_string().contains("USER"), "{what}: {diff}");
+    lab.approve(&[name]);
+    let expected = match edited(driver).contains(&"f") {
+        true => numbered(&[AGENTS, USERS]),
+        false => numbered(&[AGENTS]),
+    };
+    assert_eq!(lab.bytes("f"), expected.as_bytes(), "{what}");
+    assert_eq!(lab.bytes("touched"), numbered(&[USERS]).as_bytes(), "{what}");
+}
+
+fn drop_all(lab: &Lab, names: &[&str]) {
+    for name in names {
+        lab.skep(["rm", "--discard", name]).run().ok();
+    }
+}
+
+#[test]
+fn a_state_from_before_a_rebase_reverts_nothing_of_the_users() {
+    for_both(|lab| {
+        for verb in [&["rebase", "s"][..], &["reject", "s", "f"]] {
+            for (driver, running) in [(None, false), (None, true), (Some("copy"), false)] {
+                let what = format!("{verb:?} {driver:?} {running}");
+                taken_in(lab, verb, driver, running);
+                lab.skep(["restore", "s", "first"]).run().ok();
+                both_sides_land(lab, "s", driver, &what);
+                drop_all(lab, &["s"]);
+            }
+        }
+    });
+}
+
+/// The other way: back to the state that has the user's lines, which the user then takes back.
+#[test]
+fn a_state_from_after_a_rebase_brings_nothing_back_that_the_user_took_back() {
+    for_both(|lab| {
+        for driver in [None, Some("copy")] {
+            taken_in(lab, &["rebase", "s"], driver, false);
+            lab.skep(["snapshot", "s", "second"]).run().ok();
+            for name in edited(driver) {
+                lab.write(name, numbered(&[]));
+            }
+            lab.skep(["rebase", "s"]).run().ok();
+            for _ in 0..2 {
+                for label in ["second", "first", "second"] {
+                    lab.skep(["restore", "s", label]).run().ok();
+                    let diff = lab.diff("s");
+                    assert_eq!(paths(&diff), ["f"], "{driver:?} {label}: {diff}");
+                    let shown = diff["changes"].to_string();
+                    assert!(!shown.contains("USER"), "{driver:?} {label}: {diff}");
+                }
+            }
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS]).as_bytes(), "{driver:?}");
+            assert_eq!(lab.bytes("touched"), numbered(&[]).as_bytes(), "{driver:?}");
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
+/// A new sandbox from that snapshot, and one from a template of that time.
+#[test]
+fn a_sandbox_from_an_older_state_reverts_nothing_of_the_users() {
+    for_both(|lab| {
+        taken_in(lab, &["rebase", "s"], None, false);
+        lab.skep(["create", "t", "--from", "s:first"]).run().ok();
+        // What it comes from has its own.
+        assert_eq!(drift(&lab.diff("s")), []);
+        both_sides_land(lab, "t", None, "--from");
+        lab.skep(["undo"]).run().ok();
+        both_sides_land(lab, "s", None, "where it came from");
+        drop_all(lab, &["t", "s"]);
+    });
+}
+
+/// State and bases go back together, wherever a restore dies.
+#[test]
+fn crash_3_a_restore_that_dies_leaves_the_user_nothing_to_lose() {
+    for_both(|lab| {
+        for (driver, running) in [(None, false), (None, true), (Some("copy"), false)] {
+            for point in ["restore.kept", "restore.noted", "restore.moved"] {
+                if driver.is_some() && point == "restore.kept" {
+                    continue;
+                }
+                for next in [&["diff", "s"][..], &["exec", "s", "--", "true"]] {
+                    let what = format!("{driver:?} {running} {point} {next:?}");
+                    taken_in(lab, &["rebase", "s"], driver, running);
+                    let fault = format!("{point}=kill");
+                    let ran =
+                        lab.skep(["restore", "s", "first"]).env("SKEP_FAILPOINT", fault).run();
+                    assert_ne!(ran.code(), 0, "{what}: {}", ran.describe());
+                    lab.skep(next).run().ok();
+                    both_sides_land(lab, "s", driver, &what);
+                    drop_all(lab, &["s"]);
+                }
+            }
+        }
+    });
+}
+
+/// An undo takes its own change out of the base, and leaves what a rebase brought in since.
+#[test]
+fn an_undo_after_a_rebase_makes_nothing_of_the_users_the_agents() {
+    for_both(|lab| {
+        lab.write("f", numbered(&[]));
+        lab.worked("s", "sed -i 's/^10$/agent/' f");
+        lab.approve(&["s"]);
+        lab.write("f", numbered(&[AGENTS, USERS]));
+        lab.skep(["rebase", "s"]).run().ok();
+        // The user takes the edit back, and then the approval.
+        lab.write("f", numbered(&[AGENTS]));
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), numbered(&[]).as_bytes());
+        let diff = lab.diff("s");
+        assert_eq!(paths(&diff), ["f"]);
+        assert!(!diff["changes"].to_string().contains("USER"), "{diff}");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), numbered(&[AGENTS]).as_bytes());
+    });
+}
+
+/// The user made the same change, and more: approved, it is no change any more.
+#[test]
+fn a_change_that_the_project_has_is_none_once_it_is_approved() {
+    for_both(|lab| {
+        for name in ["f", "g"] {
+            lab.write(name, numbered(&[]));
+        }
+        lab.worked("s", "sed -i 's/^10$/agent/' f g");
+        for name in ["f", "g"] {
+            lab.write(name, numbered(&[AGENTS, USERS]));
+        }
+        let before = lab.tree();
+        let report = lab.approve(&["s", "f"]);
+        assert!(report["notes"].to_string().contains("has that change already"), "{report}");
+        assert_eq!(paths(&lab.diff("s")), ["g"]);
+        lab.approve(&["s"]);
+        assert_eq!(paths(&lab.diff("s")), [""; 0]);
+        lab.tree().assert_equals(&before, "nothing was written");
+        // It goes on from there.
+        lab.inside("s", "sed -i 's/^20$/more/' f");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), numbered(&[AGENTS, (20, "more"), USERS]).as_bytes());
+    });
+}
