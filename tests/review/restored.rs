@@ -174,6 +174,31 @@ fn an_undo_after_a_rebase_makes_nothing_of_the_users_the_agents() {
     });
 }
 
+/// Back before a rebase and an approval, and then the approval is undone: the state of then has its base.
+#[test]
+fn an_undo_in_an_older_state_leaves_its_base_alone() {
+    for_both(|lab| {
+        for redone in [false, true] {
+            taken_in(lab, &["rebase", "s"], None, false);
+            lab.inside("s", "sed -i 's/^20$/more/' touched");
+            let id = lab.approve(&["s", "touched"])["approval"].as_str().unwrap().to_owned();
+            lab.skep(["restore", "s", "first"]).run().ok();
+            let undo = lab.skep(["undo", &id, "--json"]).run().ok().json();
+            let mut touched = vec![USERS];
+            if redone {
+                lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+                touched.push((20, "more"));
+            }
+            let diff = lab.diff("s");
+            assert_eq!(paths(&diff), ["f"], "{redone}: {diff}");
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("touched"), numbered(&touched).as_bytes(), "{redone}");
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS, USERS]).as_bytes(), "{redone}");
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
 /// The user made the same change, and more: approved, it is no change any more.
 #[test]
 fn a_change_that_the_project_has_is_none_once_it_is_approved() {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use skep_store::ApprovalFilter;
 use skep_sys::failpoint;
 use skep_types::{
-    AppliedPath, Approval, ApprovalId, ApprovalState, ByteString, Code, EntryState, Problem,
-    RelPath, Sandbox, SandboxId, SandboxState,
+    AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, EntryState,
+    Problem, RelPath, Sandbox, SandboxId, SandboxState,
 };
 use skep_workspace::Settlement;
 use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
@@ -157,7 +157,7 @@ impl Engine {
         failpoint::hit("approve.published")
             .map_err(|error| io_problem("settle", Path::new(""), &error))?;
         if let Some(sandbox) = self.load_if_there(&approval.sandbox)? {
-            self.move_bases(&sandbox, note)?;
+            self.move_bases(&sandbox, note, &approval.kind)?;
             if all {
                 self.all_reviewed(&sandbox, SandboxState::Approved)?;
             }
@@ -182,12 +182,22 @@ impl Engine {
             .or_problem()
     }
 
-    fn move_bases(&self, sandbox: &Sandbox, note: &Note) -> Result<(), Problem> {
-        let workspace = self.workspace(sandbox);
-        match note.direction {
-            Direction::Settle => skep_workspace::settle(&workspace, &note.settlement).or_problem(),
-            Direction::Unsettle => {
-                skep_workspace::unsettle(&workspace, &note.settlement).or_problem()?;
+    fn move_bases(
+        &self,
+        sandbox: &Sandbox,
+        note: &Note,
+        kind: &ApprovalKind,
+    ) -> Result<(), Problem> {
+        let (workspace, settlement) = (self.workspace(sandbox), &note.settlement);
+        match (note.direction, kind) {
+            (Direction::Settle, ApprovalKind::Approve) => {
+                skep_workspace::settle(&workspace, settlement).or_problem()
+            }
+            (Direction::Settle, ApprovalKind::Undo { .. }) => {
+                skep_workspace::settle_again(&workspace, settlement).or_problem()
+            }
+            (Direction::Unsettle, _) => {
+                skep_workspace::unsettle(&workspace, settlement).or_problem()?;
                 if matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
                     let pend = &mut crate::lifecycle::pend;
                     self.update(&sandbox.id, "sandbox.pending", Value::Null, pend)?;

@@ -45,61 +45,67 @@ impl SettledPath {
 
 /// Remembers the new bases, after the apply is done. Repeating it changes nothing.
 pub fn settle(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
-    remember(spec, Moved::Project, settlement.paths.iter().map(SettledPath::forth))
+    remember(spec, Moved::Project, settlement.paths.iter().map(SettledPath::forth), |_, step| {
+        Ok(Some(step.to.clone()))
+    })
 }
 
 /// The same after a rebase or a rejection brought the project's newer state into the sandbox.
 pub fn settle_taken_in(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
-    remember(spec, Moved::Sandbox, settlement.paths.iter().map(SettledPath::forth))
+    remember(spec, Moved::Sandbox, settlement.paths.iter().map(SettledPath::forth), |_, step| {
+        Ok(Some(step.to.clone()))
+    })
 }
 
 /// Goes back to the earlier bases, after an undo is done: the changes are pending again. Repeating
 /// it changes nothing.
 pub fn unsettle(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
-    remember(spec, Moved::Project, settlement.paths.iter().map(SettledPath::back))
+    let steps = settlement.paths.iter().map(SettledPath::back);
+    remember(spec, Moved::Project, steps, moved_along)
+}
+
+/// And forth again, after that undo was undone.
+pub fn settle_again(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
+    let steps = settlement.paths.iter().map(SettledPath::forth);
+    remember(spec, Moved::Project, steps, moved_along)
 }
 
 fn remember<'a>(
     spec: &WorkspaceSpec,
     moved: Moved,
     steps: impl Iterator<Item = Step<'a>>,
+    settled: impl Fn(&Memory, &Step<'a>) -> Result<Option<Settled>, DeriveError>,
 ) -> Result<(), DeriveError> {
     let mut memory = Memory::load(&spec.memory)?;
     let mut records = Vec::new();
-    for Step { path, from, to } in steps {
-        let now = memory.settled.get(path);
-        let settled = match now {
-            Some(now) if now != to && now.state != from.state => {
-                moved_along(&memory, now, from, to)?.unwrap_or_else(|| to.clone())
-            }
-            _ => to.clone(),
-        };
-        if now != Some(&settled) {
-            records.push(Record::Settled { path: path.clone(), settled, moved });
+    for step in steps {
+        let Some(settled) = settled(&memory, &step)? else { continue };
+        if memory.settled.get(step.path) != Some(&settled) {
+            records.push(Record::Settled { path: step.path.clone(), settled, moved });
         }
     }
     memory.append(records, Durability::Power)
 }
 
-/// A rebase moved the base on since: the user's lines that came into the sandbox with it stay in the
-/// base, or they would count as the sandbox's.
-fn moved_along(
-    memory: &Memory,
-    now: &Settled,
-    from: &Settled,
-    to: &Settled,
-) -> Result<Option<Settled>, DeriveError> {
+/// The base may have moved since the approval that is undone: by a rebase, whose lines are in the sandbox
+/// and stay in its base, or they would count as the sandbox's; or back to before it, with the sandbox.
+fn moved_along(memory: &Memory, step: &Step<'_>) -> Result<Option<Settled>, DeriveError> {
+    let Step { path, from, to } = step;
+    // An approval settles: what is not settled has gone back, and has nothing of it.
+    let Some(now) = memory.settled.get(path) else { return Ok(None) };
+    if now == *to || now.state == from.state {
+        return Ok(Some((*to).clone()));
+    }
     let file = |settled: &Settled| match settled.state {
         EntryState::File { hash, mode, .. } => Some((hash, mode)),
         _ => None,
     };
-    let (Some(now), Some(from), Some(to)) = (file(now), file(from), file(to)) else {
-        return Ok(None);
+    let (Some(ours), Some(base), Some(theirs)) = (file(now), file(from), file(to)) else {
+        return Ok(Some((*to).clone()));
     };
-    let bytes = (memory.blob(&from.0)?, memory.blob(&now.0)?, memory.blob(&to.0)?);
-    let ((Some(base), Some(ours), Some(theirs)), Some(mode)) =
-        (bytes, merge_modes(from.1, now.1, to.1))
-    else {
+    let bytes = (memory.blob(&base.0)?, memory.blob(&ours.0)?, memory.blob(&theirs.0)?);
+    let modes = merge_modes(base.1, ours.1, theirs.1);
+    let ((Some(base), Some(ours), Some(theirs)), Some(mode)) = (bytes, modes) else {
         return Ok(None);
     };
     let Merged::Clean(merged) = merge_text(&base, &ours, &theirs) else { return Ok(None) };
