@@ -31,6 +31,7 @@ mod restored;
 mod risk;
 mod rules;
 mod saves;
+mod states;
 mod syscalls;
 mod trees;
 mod truth;
