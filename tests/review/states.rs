@@ -55,6 +55,9 @@ impl Case<'_> {
             lab.write(file, text(&vec![FIRST.to_owned(); SLOTS]));
         }
         lab.create("s");
+        // It has its own copies: what is edited outside does not show through, to be written back as the
+        // agent's own.
+        lab.inside("s", "for f in d/h f g; do cat $f > /tmp/x; cat /tmp/x > $f; done");
         Case {
             lab,
             random: Random::new(seed),
