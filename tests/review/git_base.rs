@@ -96,3 +96,28 @@ fn diff_6_without_git_the_same_is_a_conflict() {
         assert_eq!(String::from_utf8(lab.bytes("f")).unwrap(), lines(&[(5, "user")]));
     });
 }
+
+/// Of a copy only hashes are kept: where the commit has the bytes with that hash, both sides are merged.
+#[test]
+fn a_copy_merges_what_the_commit_has() {
+    for_both(|lab| {
+        lab.write("f", lines(&[]));
+        lab.write("dirty", lines(&[]));
+        git(lab, &["init", "-q", "."]);
+        git(lab, &["add", "f", "dirty"]);
+        git(lab, &["commit", "-qm", "one"]);
+        lab.write("dirty", lines(&[(1, "mine")]));
+        let work = "sed -i 's/^30$/agent/' f dirty";
+        let run = lab.skep(["run", "--name", "s", "--", "sh", "-c", work]);
+        run.env("SKEP_DRIVER", "copy").run().ok();
+        lab.write("f", lines(&[(5, "user")]));
+        lab.write("dirty", lines(&[(1, "mine"), (5, "user")]));
+        let expected = [("dirty".to_owned(), false), ("f".to_owned(), true)];
+        assert_eq!(drift(&lab.diff("s")), expected);
+        lab.approve(&["s", "f"]);
+        let merged = lines(&[(5, "user"), (30, "agent")]);
+        assert_eq!(String::from_utf8(lab.bytes("f")).unwrap(), merged);
+        lab.conflicts(&["s", "dirty"]);
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+    });
+}

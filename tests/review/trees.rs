@@ -16,6 +16,8 @@ struct Case<'a> {
     words: u32,
     /// Words of the user that the sandbox has taken in: what it shows of them may go.
     taken_in: BTreeSet<String>,
+    /// Snapshots, each with what the sandbox had taken in by then.
+    snapshots: Vec<(String, BTreeSet<String>)>,
     log: Vec<String>,
 }
 
@@ -56,7 +58,7 @@ impl Case<'_> {
 
     fn step(&mut self) {
         let before = self.lab.tree();
-        match self.random.below(20) {
+        match self.random.below(23) {
             0..=5 => {
                 let script = self.deeds("A");
                 self.lab.skep(["exec", "s", "--", "sh", "-c", &script]).run();
@@ -70,6 +72,8 @@ impl Case<'_> {
             15..=16 => self.reject(&before),
             17 => self.rebase(&before),
             18 => self.undo(&before),
+            19 => self.snapshot(),
+            20..=21 => self.restore(&before),
             _ => {
                 self.log.push("stop".into());
                 self.lab.skep(["stop", "s"]).run().ok();
@@ -191,6 +195,27 @@ impl Case<'_> {
         self.taken_in.extend(words(before));
     }
 
+    fn snapshot(&mut self) {
+        let label = self.word("L");
+        self.log.push(format!("snapshot {label}"));
+        self.lab.skep(["snapshot", "s", &label]).run().ok();
+        self.snapshots.push((label, self.taken_in.clone()));
+    }
+
+    /// An older state knows nothing of what came in since.
+    fn restore(&mut self, before: &Tree) {
+        if self.snapshots.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.snapshots.len());
+        let (label, taken_in) = self.snapshots[at].clone();
+        self.log.push(format!("restore {label}"));
+        let ran = self.lab.skep(["restore", "s", &label]).run();
+        self.check(ran.code() == 0, &ran.describe());
+        self.unchanged(before);
+        self.taken_in = taken_in;
+    }
+
     fn undo(&mut self, before: &Tree) {
         let ran = self.lab.skep(["undo"]).run();
         self.log.push(format!("undo: {}", ran.code()));
@@ -237,6 +262,7 @@ fn heavy_random_trees_on_both_sides_lose_nothing_and_show_everything() {
                 random: Random::new(seed),
                 words: 0,
                 taken_in: BTreeSet::new(),
+                snapshots: Vec::new(),
                 log: Vec::new(),
             };
             let _ = lab.skep(["rm", "--discard", "s"]).run();
@@ -247,7 +273,7 @@ fn heavy_random_trees_on_both_sides_lose_nothing_and_show_everything() {
             }
             lab.own_below(&lab.project);
             lab.up("s");
-            for _ in 0..8 + case.random.below(6) {
+            for _ in 0..10 + case.random.below(8) {
                 case.step();
             }
         }

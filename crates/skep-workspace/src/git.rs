@@ -1,5 +1,5 @@
 //! Asks the project's repository two things: whether the base's commit has a path (it is tracked then,
-//! and no ignore rule counts), and the bytes of a blob.
+//! and no ignore rule counts), and the bytes of a blob, by its id or as the commit has them.
 //!
 //! Only objects are read, with no configuration but the repository's own format; nothing is run.
 //! A repository that cannot be read has no answer, which is the same as having no repository.
@@ -38,12 +38,20 @@ impl Repository {
 
     /// Whether the commit has something at `path`; `false` also when that cannot be told.
     pub(crate) fn has(&self, path: &RelPath) -> bool {
-        let Some(opened) = self.opened.get_or_init(|| self.open()) else { return false };
-        let found = opened.repository.find_tree(opened.tree).ok().and_then(|tree| {
-            let parts: Vec<&[u8]> = path.components().collect();
-            tree.lookup_entry(parts).ok().flatten()
-        });
-        found.is_some()
+        self.entry(path).is_some()
+    }
+
+    /// The bytes that the commit has at `path`, if they are this many; `None` also when they are too many
+    /// to merge.
+    pub(crate) fn committed(&self, path: &RelPath, size: u64) -> Option<Vec<u8>> {
+        self.blob(&self.entry(path)?.to_string(), size)
+    }
+
+    fn entry(&self, path: &RelPath) -> Option<gix::ObjectId> {
+        let opened = self.opened.get_or_init(|| self.open()).as_ref()?;
+        let tree = opened.repository.find_tree(opened.tree).ok()?;
+        let parts: Vec<&[u8]> = path.components().collect();
+        Some(tree.lookup_entry(parts).ok().flatten()?.object_id())
     }
 
     /// The bytes of a blob that has this size; `None` when it is not there or is too large to merge.

@@ -186,6 +186,11 @@ impl Memory {
         keep_blob(&self.directory, bytes)
     }
 
+    /// Whether bytes were kept before; they may be damaged.
+    pub(crate) fn has_blob(&self, hash: &ContentHash) -> bool {
+        self.directory.join(BLOBS).join(hash.to_string()).exists()
+    }
+
     /// Bytes kept before; `None` when they are not here.
     pub(crate) fn blob(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, DeriveError> {
         let path = self.directory.join(BLOBS).join(hash.to_string());

@@ -72,10 +72,16 @@ impl<'a> Resolver<'a> {
 
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let base = self.own(question)?;
-        if base.state.is_some() {
-            return Ok(base);
+        let Some(state) = &base.state else { return Ok(self.clean(question)?.unwrap_or(base)) };
+        // Known by its hash only, as everything in a copy is: the commit may have these very bytes.
+        if let (EntryState::File { hash, size, .. }, BaseBytes::Blob) = (state, base.bytes)
+            && !self.memory.has_blob(hash)
+            && let Some(bytes) = self.git.committed(question.path, *size)
+            && ContentHash::of(&bytes) == *hash
+        {
+            self.memory.keep_blob(&bytes)?;
         }
-        Ok(self.clean(question)?.unwrap_or(base))
+        Ok(base)
     }
 
     /// What git had clean at create: the blob that the index named then.
