@@ -131,3 +131,26 @@ fn killing_an_exec_ends_what_it_started() {
         wait_for_empty("processes", 10, || outside::processes_with(&number));
     });
 }
+
+/// One that printed nothing has no log. Whoever looks in the moment of its end finds no end yet, and nobody running.
+#[test]
+fn an_exec_that_ends_while_it_is_looked_at_is_not_lost() {
+    for_both(|lab| {
+        lab.create("s");
+        // Old enough not to be on their way any more.
+        let ends = |hundredths: u32| format!("sleep 5.{hundredths:02}");
+        for index in 0..24 {
+            let script = ends(50 + index * 2);
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok();
+        }
+        let rows = || lab.skep(["ps", "s", "--json"]).run().ok().json().as_array().unwrap().clone();
+        let done = || rows().iter().all(|row| row["running"] == false);
+        let watch = || wait_for("all ends", 60, || done().then_some(()));
+        std::thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(watch)));
+        });
+        for row in rows() {
+            assert_eq!(row["reason"], "exited", "{row}");
+        }
+    });
+}

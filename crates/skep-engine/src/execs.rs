@@ -203,6 +203,12 @@ impl Engine {
             if status.running.contains(&exec.id) {
                 return Ok(exec);
             }
+            // It may have ended since its end was looked for. The keeper writes that down before it lets go.
+            if let Some(end) = self.written_end(&exec)? {
+                self.record_end(&exec, &end)?;
+                exec.finish(end);
+                return Ok(exec);
+            }
             "it was never started: whoever asked for it died"
         };
         let end = unseen(EndReason::Lost, 137, why);
