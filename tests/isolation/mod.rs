@@ -18,6 +18,7 @@ mod noted;
 mod output;
 mod privileges;
 mod refused;
+mod shares;
 mod special;
 mod stuck;
 mod system_cow;

@@ -5,8 +5,6 @@ use super::guard::{Stand, cpu_exceeded, cpu_next};
 use super::polled::Look;
 use super::running::Running;
 use crate::protocol::{ToInit, Whom, to_json};
-use rustix::process::Pid;
-use skep_confine::usage::{family_of, host_names_of, poll_usage};
 use skep_types::{EndReason, ExecId, IdleStop};
 use std::time::{Duration, Instant};
 
@@ -16,22 +14,6 @@ const OOM_INTERVAL: Duration = Duration::from_millis(250);
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Captures become rarer, up to this.
 const RAREST_CAPTURE: Duration = Duration::from_secs(30);
-
-/// Whether an exec has more tasks than were typed for it. The kernel counts them with those of others, and so
-/// lets it have more when the others have gone: then its own are told by their mark. Who shows none is
-/// counted too.
-fn has_too_many_tasks(running: &Running, sandbox: Option<u64>, init: Pid) -> bool {
-    let own = running.limits.pids.filter(|_| running.limits.pids != sandbox);
-    let (Some(limit), Some(mark), Some(all)) = (own, running.mark, running.tasks_in_all) else {
-        return false;
-    };
-    if all <= limit || running.has_ended() || running.verdict.is_some() {
-        return false;
-    }
-    let family = family_of(init).into_iter().filter(|pid| *pid != init);
-    let theirs = family.filter(|pid| host_names_of(*pid).is_none_or(|worn| worn == mark));
-    poll_usage(&theirs.collect::<Vec<_>>()).threads > limit
-}
 
 /// Tasks that are ours, and not the sandbox's: init, and one that is just being started.
 const SPARE_TASKS: u64 = 16;
@@ -235,7 +217,7 @@ impl Keeper<'_> {
         let memory = self.least_memory();
         let guard = self.state.polled.as_mut();
         if let Some(look) = guard.and_then(|guard| guard.look(now, memory)) {
-            self.judge_look(&look, memory);
+            self.judge_look(&look);
         }
     }
 
@@ -243,7 +225,7 @@ impl Keeper<'_> {
     pub(super) fn poll_now(&mut self) {
         let memory = self.least_memory();
         if let Some(look) = self.state.polled.as_mut().map(|guard| guard.look_at_held(memory)) {
-            self.judge_look(&look, memory);
+            self.judge_look(&look);
         }
     }
 
@@ -255,9 +237,11 @@ impl Keeper<'_> {
         execs.filter_map(|running| running.limits.memory).chain(sandbox).min().map(|size| size.0)
     }
 
-    fn judge_look(&mut self, look: &Look, memory: Option<u64>) {
-        self.note_look(look);
-        if memory.is_some_and(|limit| look.memory > limit) {
+    fn judge_look(&mut self, look: &Look) {
+        self.note_beginnings();
+        let over = self.judge_shares(look);
+        let sandbox = self.spec.policy.limits.memory;
+        if sandbox.is_some_and(|limit| look.memory > limit.0) {
             return self.end_all(EndReason::Oom, "memory");
         }
         // The limit of the kernel is per user, and a root with many ids can be many users.
@@ -266,21 +250,9 @@ impl Keeper<'_> {
         if pids.is_some_and(|limit| look.tasks > limit + SPARE_TASKS) {
             return self.end_all(EndReason::PidsLimit, "pids");
         }
-        let mut over = Vec::new();
-        for (exec, running) in &mut self.state.execs {
+        for running in self.state.execs.values_mut() {
             if running.tasks_in_all.is_some_and(|limit| look.tasks >= limit) {
                 running.feel("pids");
-            }
-            if has_too_many_tasks(running, pids, self.init.pid) {
-                running.feel("pids");
-                over.push((exec.clone(), EndReason::PidsLimit));
-                continue;
-            }
-            // Which exec a process belongs to cannot be told: each is charged with everything.
-            let used = look.cpu.saturating_sub(running.cpu_before);
-            if running.verdict.is_none() && running.limits.cpu_time.is_some_and(|l| used >= l) {
-                running.feel("cpu_time");
-                over.push((exec.clone(), EndReason::CpuLimit));
             }
         }
         for (exec, reason) in over {

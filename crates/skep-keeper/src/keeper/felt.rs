@@ -5,8 +5,8 @@
 //! moment, as far as what is left behind tells.
 
 use super::Keeper;
-use super::polled::Look;
 use super::running::{MainEnd, Running};
+use super::shares::Share;
 use skep_confine::cgroup::{Feature, Group};
 use skep_confine::report::{Fallback, report_limits};
 use skep_confine::usage::{family_of, poll_usage};
@@ -22,20 +22,21 @@ impl Keeper<'_> {
         running.own_report = self.own_report(running, typed);
         // Of the first one nothing was before.
         let asked = running.limits.cpu_time.is_some() || self.state.so_far.any();
+        // What others have had until now is not its own.
+        let _ = self.tell_apart();
         if let Some(guard) = self.state.polled.as_mut().filter(|_| asked) {
-            running.cpu_before = guard.measure(None).cpu;
+            let look = guard.measure(None);
+            running.cpu_before = look.cpu;
+            running.share = Share::begin(self.state.told, look.stored);
         }
     }
 
-    /// Which exec a process belongs to cannot be told: each is charged with everything.
-    pub(super) fn note_look(&mut self, look: &Look) {
+    /// Of the first one it is not asked what was before: that is what init itself has used until now.
+    pub(super) fn note_beginnings(&mut self) {
         for running in self.state.execs.values_mut().filter(|running| !running.has_ended()) {
             if running.cpu_seen.is_zero() && running.cpu_before.is_zero() {
-                // What init itself has used until now.
                 running.cpu_before = poll_usage(&[self.init.pid]).cpu;
             }
-            running.memory_seen = running.memory_seen.max(look.used);
-            running.cpu_seen = running.cpu_seen.max(look.cpu.saturating_sub(running.cpu_before));
         }
     }
 
@@ -59,8 +60,10 @@ impl Keeper<'_> {
         else {
             return;
         };
-        let look = guard.measure(None);
-        running.cpu_seen = running.cpu_seen.max(look.cpu.saturating_sub(running.cpu_before));
+        if running.alone {
+            let look = guard.measure(None);
+            running.cpu_seen = running.cpu_seen.max(look.cpu.saturating_sub(running.cpu_before));
+        }
     }
 
     /// A fork that a resource limit refuses is counted nowhere; those who were let live show it.
@@ -74,7 +77,9 @@ impl Keeper<'_> {
             return;
         }
         let look = guard.measure(None);
-        running.memory_seen = running.memory_seen.max(look.used);
+        if running.alone {
+            running.memory_seen = running.memory_seen.max(look.used);
+        }
         // Its main process was one of them.
         if look.tasks + 1 >= limit {
             running.feel("pids");

@@ -19,6 +19,7 @@ mod owners;
 mod polled;
 mod refusals;
 mod running;
+mod shares;
 mod starting;
 mod strays;
 mod streams;
@@ -113,6 +114,8 @@ struct State {
     disk: Option<DiskGuard>,
     /// Where there is no cgroup.
     polled: Option<PolledGuard>,
+    /// Processor time that was told apart by marks, of all execs so far.
+    told: Duration,
     /// How often something was to be reached without a network, as last counted.
     unreached: u64,
     /// The group of an engine, where skep has none.

@@ -47,6 +47,8 @@ pub struct Look {
     pub cpu: Duration,
     /// Threads.
     pub tasks: u64,
+    /// Bytes in filesystems in memory, which are in the numbers above.
+    pub stored: u64,
 }
 
 impl PolledGuard {
@@ -118,15 +120,16 @@ impl PolledGuard {
         self.cpu = self.cpu.max(usage.cpu);
         let stored = self.stored(&family);
         let rough = usage.resident.saturating_add(stored);
+        // Number 1 shows nothing of itself; it is ours.
         let theirs = family.get(1..).unwrap_or_default();
         let (memory, used) = match rough <= limit.unwrap_or(u64::MAX) {
             true => (rough, anonymous_of(theirs).saturating_add(stored)),
             false => {
-                let exact = exact(&family, stored);
+                let exact = exact(theirs, stored);
                 (exact, exact)
             }
         };
-        Look { memory, used, cpu: self.cpu, tasks: usage.threads }
+        Look { memory, used, cpu: self.cpu, tasks: usage.threads, stored }
     }
 
     /// Bytes in the private filesystems in memory, seen through any process inside.
@@ -146,11 +149,10 @@ impl PolledGuard {
 
 /// Pages that several processes share count in each of them for `resident`: cheap, and never too
 /// little. Only if that is too much, the kernel is asked for shares.
-fn exact(family: &[Pid], stored: u64) -> u64 {
+pub fn exact(theirs: &[Pid], stored: u64) -> u64 {
     let mut private: u64 = 0;
     let mut shared: u64 = 0;
-    // Number 1 shows nothing of itself; it is ours.
-    for pid in family.iter().skip(1) {
+    for pid in theirs {
         let path = format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero());
         let text = std::fs::read_to_string(path).ok().filter(|text| !text.is_empty());
         let Some(text) = text else {

@@ -1,5 +1,6 @@
 //! One exec as the keeper holds it: its pipes, its log, its limits and how it ends.
 
+use super::shares::Share;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use skep_confine::cgroup::Group;
@@ -95,8 +96,10 @@ pub struct Running {
     pub cpu_before: Duration,
     /// Whether nobody else's commands ran meanwhile: then all that was used is its own.
     pub alone: bool,
-    /// What its processes wear, where it has a limit of tasks that no cgroup holds.
+    /// What its processes wear, where no cgroup counts and they are told apart by it.
     pub mark: Option<u64>,
+    /// What of all that is used is its own.
+    pub share: Share,
     /// Tasks of the whole sandbox with which the kernel refuses it another one, where no cgroup counts.
     pub tasks_in_all: Option<u64>,
     /// The most memory that a look has found, where there are looks.
@@ -242,13 +245,18 @@ impl Running {
         }
     }
 
+    fn has_had_its_time(&self, main: &MainEnd) -> bool {
+        let limit = self.limits.cpu_time;
+        limit.is_some_and(|limit| Duration::from_millis(main.cpu_ms) >= limit)
+    }
+
     fn reason(&mut self, main: &MainEnd, oom: bool) -> EndReason {
         if let Some(verdict) = self.verdict {
             return verdict;
         }
         match main.signal {
-            // Anybody can send it; without a limit it says nothing of one.
-            Some(libc::SIGXCPU) if self.limits.cpu_time.is_some() => {
+            // Anybody can send it; the kernel does when the time is up.
+            Some(libc::SIGXCPU) if self.has_had_its_time(main) => {
                 self.feel("cpu_time");
                 EndReason::CpuLimit
             }

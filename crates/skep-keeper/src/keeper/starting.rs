@@ -2,6 +2,7 @@
 
 use super::Keeper;
 use super::running::{Output, Running};
+use super::shares::Share;
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
 use crate::protocol::{RecordOrder, Reply, SpawnOrder, SpawnStage, ToInit, no_process};
@@ -122,9 +123,9 @@ impl Keeper<'_> {
         let (joins, terminal) = (joins.len(), command.tty);
         let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
         self.channel.send(&message, &descriptors).step(step)?;
-        self.note_beginning(&mut running, &command.limits);
         running.alone = !self.state.left && self.state.execs.is_empty();
         self.state.execs.values_mut().for_each(|other| other.alone = false);
+        self.note_beginning(&mut running, &command.limits);
         self.state.execs.insert(exec.clone(), running);
         self.state.so_far.one_more(exec);
         self.look_for_starved_later(Instant::now());
@@ -187,6 +188,7 @@ impl Keeper<'_> {
             cpu_before: Duration::ZERO,
             alone: false,
             mark: None,
+            share: Share::default(),
             tasks_in_all: None,
             memory_seen: 0,
             cpu_seen: Duration::ZERO,
@@ -306,7 +308,7 @@ impl Keeper<'_> {
         }
         let told_apart = self.tells_execs_apart();
         let Some(running) = self.state.execs.get_mut(exec) else { return };
-        let counts = told_apart && running.tasks_in_all.is_some();
+        let counts = told_apart && self.state.polled.is_some();
         running.mark = process.as_ref().filter(|_| counts).and_then(mark_of);
         running.process = process;
         let Some(terminal) = descriptors.next() else { return };
