@@ -35,6 +35,30 @@ impl Drop for Planted {
     }
 }
 
+/// What is installed takes room and is under the limit: it is in the sizes, and remarked upon.
+#[test]
+fn what_is_written_to_the_system_is_in_its_size() {
+    for_both(|lab| {
+        let settings = lab.home.join(".config/skep/config.toml");
+        fs::create_dir_all(settings.parent().unwrap()).unwrap();
+        fs::write(&settings, "[warn]\nupper_size = \"3M\"\n").unwrap();
+        lab.own_below(&lab.home);
+        if !create(lab, "cow", &["--user", "root"]) {
+            return;
+        }
+        let bytes = || lab.sandbox("cow")["system_bytes"].as_u64().unwrap();
+        assert!(bytes() < 1 << 20, "{}", bytes());
+        lab.exec_script("cow", "head -c 5000000 /dev/zero > /usr/lib/skep-big").run().ok();
+        assert!((5_000_000..7_000_000).contains(&bytes()), "{}", bytes());
+        let shown = lab.skep(["show", "cow"]).run().ok().text();
+        assert!(shown.contains("4.8 MiB in the copy of the system"), "{shown}");
+        assert!(shown.contains("`warn.upper_size`"), "{shown}");
+        assert!(lab.skep(["ls"]).run().ok().text().contains("4.8 MiB"));
+        fs::remove_dir_all(settings.parent().unwrap()).unwrap();
+        lab.skep(["rm", "--discard", "cow"]).run().ok();
+    });
+}
+
 #[test]
 fn what_is_written_to_the_system_stays_inside_and_is_no_change_of_the_project() {
     for_both(|lab| {

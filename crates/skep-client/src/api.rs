@@ -280,6 +280,8 @@ fn view(document: Value) -> Answer<SandboxView> {
         #[serde(default)]
         base_bytes: u64,
         #[serde(default)]
+        system_bytes: u64,
+        #[serde(default)]
         facts: BTreeMap<String, String>,
         largest: Vec<Largest>,
         running: Vec<ExecId>,
@@ -294,6 +296,7 @@ fn view(document: Value) -> Answer<SandboxView> {
         upper_bytes: looked.upper_bytes,
         upper_inodes: looked.upper_inodes,
         base_bytes: looked.base_bytes,
+        system_bytes: looked.system_bytes,
         largest: looked.largest.into_iter().map(|one| (one.path, one.bytes)).collect(),
         running: looked.running,
         facts: looked.facts,

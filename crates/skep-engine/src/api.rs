@@ -157,6 +157,9 @@ pub struct SandboxView {
     /// Bytes that are kept of the base, beside the upper.
     #[serde(default)]
     pub base_bytes: u64,
+    /// Bytes in the copy of the system (`--system cow`), beside the upper and under the same limit.
+    #[serde(default)]
+    pub system_bytes: u64,
     /// The largest things in it, by size.
     pub largest: Vec<(RelPath, u64)>,
     /// Execs that have not ended.

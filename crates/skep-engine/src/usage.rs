@@ -63,6 +63,13 @@ pub fn of(root: &Path) -> io::Result<Usage> {
     Ok(usage)
 }
 
+/// Bytes that were written to a copy of the system: each of its directories has an upper of its own.
+pub fn of_system(place: &Path) -> u64 {
+    let directories = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let upper = |entry: std::fs::DirEntry| of(&entry.path().join("upper")).unwrap_or_default();
+    directories.map(|entry| upper(entry).bytes).sum()
+}
+
 /// Copies a project with its modes, times and (as root) owners into a directory that is there,
 /// without what is hidden and without devices; links stay links.
 pub fn copy_tree(from: &Path, to: &Path, hidden: &[RelPath]) -> io::Result<()> {

@@ -14,6 +14,8 @@ impl Engine {
         let usage = usage::of(&workspace.upper).unwrap_or_default();
         // Most have none.
         let base_bytes = usage::of(&workspace.memory).unwrap_or_default().bytes;
+        let system = self.layout().sandbox(&sandbox.id).join("system");
+        let system_bytes = usage::of_system(&system);
         let running = self.store.running_execs(Some(&sandbox.id)).or_problem()?;
         let mut still = Vec::new();
         for exec in running {
@@ -22,12 +24,13 @@ impl Engine {
                 still.push(exec.id);
             }
         }
-        let warnings = self.warnings(&sandbox, usage.bytes)?;
+        let warnings = self.warnings(&sandbox, usage.bytes.saturating_add(system_bytes))?;
         Ok(SandboxView {
             sandbox,
             upper_bytes: usage.bytes,
             upper_inodes: usage.inodes,
             base_bytes,
+            system_bytes,
             largest: usage.largest,
             running: still,
             warnings,

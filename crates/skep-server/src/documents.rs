@@ -39,6 +39,7 @@ pub(crate) fn view(view: &SandboxView) -> Document {
     document["upper_bytes"] = json!(view.upper_bytes);
     document["upper_inodes"] = json!(view.upper_inodes);
     document["base_bytes"] = json!(view.base_bytes);
+    document["system_bytes"] = json!(view.system_bytes);
     document["largest"] = Value::Array(largest?);
     document["running"] = json!(view.running);
     document["facts"] = json!(view.facts);

@@ -60,6 +60,9 @@ pub(crate) struct Sandbox {
     /// Bytes that are kept of the base beside it, where it was looked at.
     #[schema(required = false)]
     base_bytes: u64,
+    /// Bytes in the copy of the system (`--system cow`), where it was looked at.
+    #[schema(required = false)]
+    system_bytes: u64,
     /// Execs that have not ended, where it was looked at.
     #[schema(required = false)]
     running: Vec<String>,

@@ -47,6 +47,7 @@ pub(crate) fn view(name: &str) -> SandboxView {
         upper_bytes: 4096,
         upper_inodes: 3,
         base_bytes: 0,
+        system_bytes: 0,
         largest: Vec::new(),
         running: Vec::new(),
         warnings: Vec::new(),

@@ -17,7 +17,7 @@ pub(crate) fn list(style: Style, views: &[SandboxView]) -> String {
             sandbox.name.to_string(),
             sandbox.state.to_string(),
             sandbox.provider.clone(),
-            ByteSize(view.upper_bytes).to_string(),
+            ByteSize(view.upper_bytes.saturating_add(view.system_bytes)).to_string(),
             view.running.len().to_string(),
             instant(&sandbox.created_at),
             sandbox.project.to_string(),
@@ -57,6 +57,9 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
     field("base", sandbox.base.commit.as_deref().unwrap_or("the project as it was at create"));
     field("created", &instant(&sandbox.created_at));
     let mut size = format!("{} in {} entries", ByteSize(view.upper_bytes), view.upper_inodes);
+    if view.system_bytes > 0 {
+        let _ = write!(size, ", and {} in the copy of the system", ByteSize(view.system_bytes));
+    }
     if view.base_bytes > 0 {
         let _ = write!(size, ", and {} kept of the base", ByteSize(view.base_bytes));
     }
