@@ -2,5 +2,6 @@
 
 mod folding;
 mod kernel;
+mod limits;
 mod power;
 mod quota;

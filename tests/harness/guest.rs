@@ -28,6 +28,7 @@ const MODULES: &[&str] = &[
     "quota_tree",
     "quota_v2",
     "overlay",
+    "bfq",
 ];
 
 /// A disk with a small system and the binary on it; outlives the machines that use it.

@@ -23,4 +23,5 @@ mod special;
 mod stuck;
 mod system_cow;
 mod threads;
+mod weights;
 mod workloads;

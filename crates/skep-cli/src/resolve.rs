@@ -107,6 +107,7 @@ fn limits(typed: &SandboxArguments, exec: &ExecLimitArguments) -> Limits {
         cpus: typed.cpus,
         pids: typed.pids,
         disk: typed.disk,
+        io_weight: typed.io_weight,
         idle_timeout: typed.idle_timeout,
         ..exec_limits(exec)
     }

@@ -46,6 +46,7 @@ pub(crate) fn limits(limits: &Limits) -> Value {
     put("idle_timeout", limits.idle_timeout.map(|value| json!(time(value))));
     put("silence_timeout", limits.silence_timeout.map(|value| json!(time(value))));
     put("output", limits.output.map(|value| json!(size(value))));
+    put("io_weight", limits.io_weight.map(|value| json!(value)));
     Value::Object(body)
 }
 

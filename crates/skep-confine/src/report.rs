@@ -3,9 +3,13 @@
 
 use crate::cgroup::{Feature, Group, InForce, Version, processors_of};
 use skep_types::{ByteSize, EnforcementReport, Layer, LayerReport, Limits};
+use std::path::Path;
 
 /// Why a limit that nobody gave does not hold.
 pub const NO_LIMIT: &str = "no limit was asked for";
+
+/// Why nothing is held by a cgroup, where nobody knows better.
+pub const NO_GROUP: &str = "no cgroup can be written by this user";
 
 /// What stands in where there is no cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +39,30 @@ pub fn report_limits(
     report
 }
 
+/// The weight of reading and writing: enforced where the disks below `place` heed the one that was asked for.
+pub fn report_io(group: Option<&Group>, asked: Option<u64>, place: &Path) -> LayerReport {
+    let Some(weight) = asked else { return not_asked() };
+    let found = match group {
+        None => Err(NO_GROUP.to_owned()),
+        Some(group) => group.io_weight(place),
+    };
+    match found {
+        Ok(found) if found.weight == weight => {
+            let how = how(group, Feature::Io);
+            let mut report =
+                on(format!("{how}, `{}` {weight} (others 100) on {}", found.file, found.disks));
+            report.reason = found.direct_only.then(|| {
+                "cgroups v1 weigh what is read and what is written past the page cache; whose the rest is \
+                 they do not know"
+                    .to_owned()
+            });
+            report
+        }
+        Ok(found) => off("nothing", format!("the kernel shows a weight of {}", found.weight)),
+        Err(reason) => off("nothing", reason),
+    }
+}
+
 fn on(how: String) -> LayerReport {
     LayerReport { enforced: true, how, reason: None }
 }
@@ -50,7 +78,7 @@ fn not_asked() -> LayerReport {
 fn why_not(group: Option<&Group>, feature: Feature) -> String {
     let noted = group.and_then(|group| group.missing().get(&feature).cloned());
     noted.unwrap_or_else(|| match group {
-        None => "no cgroup can be written by this user".to_owned(),
+        None => NO_GROUP.to_owned(),
         Some(_) => "the kernel does not show the limit that was set".to_owned(),
     })
 }

@@ -67,6 +67,7 @@ impl Patch {
                 new.silence_timeout.is_some() && new.silence_timeout != old.silence_timeout,
             ),
             ("limits.output", new.output.is_some() && new.output != old.output),
+            ("limits.io_weight", new.io_weight.is_some() && new.io_weight != old.io_weight),
             ("network", self.network.is_some_and(|network| network != sandbox.policy.network)),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -111,6 +112,7 @@ impl Patch {
         limits.idle_timeout = new.idle_timeout.or(limits.idle_timeout);
         limits.silence_timeout = new.silence_timeout.or(limits.silence_timeout);
         limits.output = new.output.or(limits.output);
+        limits.io_weight = new.io_weight.or(limits.io_weight);
         // Asked for now, and so refused at the next start where it cannot be enforced.
         if !row.policy.best_effort {
             row.policy.require.extend(asked_layers(&self.limits));

@@ -130,6 +130,7 @@ pub(crate) fn typed(request: &CreateRequest, project: &Path) -> Result<ConfigDoc
     into.idle_timeout = limits.idle_timeout.map(Some);
     into.silence_timeout = limits.silence_timeout.map(Some);
     into.output = limits.output.map(Some);
+    into.io_weight = limits.io_weight.map(Some);
     let sandbox = &mut document.sandbox;
     sandbox.network = network(request)?;
     sandbox.system = request.system;
@@ -178,6 +179,7 @@ pub fn asked_layers(limits: &Limits) -> BTreeSet<Layer> {
         (limits.cpus.is_some() || limits.cpu_time.is_some(), Layer::Cpu),
         (limits.pids.is_some(), Layer::Pids),
         (limits.disk.is_some() || limits.inodes.is_some(), Layer::Disk),
+        (limits.io_weight.is_some(), Layer::Io),
     ];
     typed.into_iter().filter(|(typed, _)| *typed).map(|(_, layer)| layer).collect()
 }

@@ -132,6 +132,8 @@ pub struct LimitsSection {
     pub silence_timeout: Mentioned<Duration>,
     #[serde(deserialize_with = "values::size")]
     pub output: Mentioned<ByteSize>,
+    #[serde(deserialize_with = "values::count")]
+    pub io_weight: Mentioned<u64>,
 }
 
 /// `[sandbox]`: the fields are those of [`skep_types::Policy`].

@@ -131,6 +131,7 @@ impl Draft {
         layer.value("limits.idle_timeout", &mut to.idle_timeout, &from.idle_timeout);
         layer.value("limits.silence_timeout", &mut to.silence_timeout, &from.silence_timeout);
         layer.value("limits.output", &mut to.output, &from.output);
+        layer.value("limits.io_weight", &mut to.io_weight, &from.io_weight);
         let api: &Mentioned<_> = &from.api_timeout;
         layer.value("limits.api_timeout", &mut self.settings.api_timeout, api);
     }

@@ -85,6 +85,7 @@ pub fn default_limits(host: &HostFacts) -> Limits {
         idle_timeout: Some(Duration::from_secs(4 * 3_600)),
         silence_timeout: None,
         output: Some(ByteSize(64 << 20)),
+        io_weight: None,
     }
 }
 
@@ -103,6 +104,7 @@ pub fn validate(limits: &Limits) -> Result<(), LimitError> {
         ("inodes", limits.inodes),
         ("open_files", limits.open_files),
         ("output", limits.output.map(|size| size.0)),
+        ("io_weight", limits.io_weight),
     ];
     for (key, value) in counts {
         match value {
@@ -110,6 +112,9 @@ pub fn validate(limits: &Limits) -> Result<(), LimitError> {
             // The kernel counts in signed 64 bits.
             Some(value) if i64::try_from(value).is_err() => return Err(LimitError::TooLarge(key)),
             Some(value) if key == "pids" && value > MOST_PIDS => {
+                return Err(LimitError::TooLarge(key));
+            }
+            Some(value) if key == "io_weight" && value > MOST_WEIGHT => {
                 return Err(LimitError::TooLarge(key));
             }
             _ => {}
@@ -150,6 +155,8 @@ const LEAST_MEMORY: ByteSize = ByteSize(1 << 20);
 const LEAST_PIDS: u64 = 2;
 /// What the kernel can number (`PID_MAX_LIMIT` of a 64-bit kernel), and so the most `pids.max` takes.
 const MOST_PIDS: u64 = 4 << 20;
+/// The most that `bfq` takes.
+const MOST_WEIGHT: u64 = 1_000;
 /// A cgroup counts in microseconds per tenth of a second, and keeps no less than a hundredth.
 const LEAST_CPUS: f64 = 0.01;
 /// More than any machine has.
@@ -190,6 +197,7 @@ pub fn narrow(outer: &Limits, inner: &Limits) -> Limits {
         idle_timeout: least(outer.idle_timeout, inner.idle_timeout),
         silence_timeout: least(outer.silence_timeout, inner.silence_timeout),
         output: least(outer.output, inner.output),
+        io_weight: least(outer.io_weight, inner.io_weight),
     }
 }
 
@@ -231,6 +239,7 @@ fn compare(outer: &Limits, inner: &Limits, missing: Missing) -> Vec<Widening> {
     count("pids", outer.pids, inner.pids);
     count("inodes", outer.inodes, inner.inodes);
     count("open_files", outer.open_files, inner.open_files);
+    count("io_weight", outer.io_weight, inner.io_weight);
     for ((key, outer), (_, inner)) in durations(outer).into_iter().zip(durations(inner)) {
         check(&mut found, missing, key, outer, inner, |value| show_duration(*value));
     }
@@ -320,6 +329,8 @@ mod tests {
         }
         let many = Limits { pids: Some((4 << 20) + 1), ..none() };
         assert_eq!(refused(many), LimitError::TooLarge("pids"));
+        let heavy = Limits { io_weight: Some(1_001), ..none() };
+        assert_eq!(refused(heavy), LimitError::TooLarge("io_weight"));
         for good in [0.01, 1.5, 10_000.0] {
             assert_eq!(validate(&Limits { cpus: Some(good), ..none() }), Ok(()));
         }
@@ -347,24 +358,27 @@ mod tests {
         let cpus = proptest::option::of(0.01f64..64.0);
         (
             (size(), size(), size()),
-            (count(), count(), count()),
+            (count(), count(), count(), count()),
             cpus,
             [time(), time(), time(), time(), time()],
         )
             .prop_map(
-                |((memory, disk, output), (pids, inodes, open_files), cpus, times)| Limits {
-                    memory,
-                    cpus,
-                    cpu_time: times[0],
-                    pids,
-                    disk,
-                    inodes,
-                    open_files,
-                    timeout: times[1],
-                    grace: times[2],
-                    idle_timeout: times[3],
-                    silence_timeout: times[4],
-                    output,
+                |((memory, disk, output), (pids, inodes, open_files, io_weight), cpus, times)| {
+                    Limits {
+                        memory,
+                        cpus,
+                        cpu_time: times[0],
+                        pids,
+                        disk,
+                        inodes,
+                        open_files,
+                        timeout: times[1],
+                        grace: times[2],
+                        idle_timeout: times[3],
+                        silence_timeout: times[4],
+                        output,
+                        io_weight,
+                    }
                 },
             )
     }

@@ -67,6 +67,7 @@ impl Settings {
         rows.time("limits.idle_timeout", limits.idle_timeout);
         rows.time("limits.silence_timeout", limits.silence_timeout);
         rows.size("limits.output", limits.output);
+        rows.limit("limits.io_weight", limits.io_weight);
     }
 
     fn sandbox_rows(&self, rows: &mut Rows<'_>) {

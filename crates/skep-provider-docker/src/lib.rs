@@ -53,7 +53,7 @@ use skep_keeper::vessel::{
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
-use skep_types::{InsideUser, NetworkMode, SandboxId, WorkspaceDriver};
+use skep_types::{InsideUser, Layer, NetworkMode, SandboxId, WorkspaceDriver};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -309,7 +309,12 @@ impl Kind for Docker {
     fn capabilities(&self, _: &str) -> Capabilities {
         Capabilities {
             boundary: Boundary::SharedKernel,
-            layers: SHARED_KERNEL_LAYERS.to_vec(),
+            // The cgroup is the engine's, which sets no weight.
+            layers: SHARED_KERNEL_LAYERS
+                .iter()
+                .copied()
+                .filter(|layer| *layer != Layer::Io)
+                .collect(),
             networks: vec![NetworkMode::None, NetworkMode::Allow],
             system_cow: false,
             images: true,

@@ -31,7 +31,7 @@ impl Kind for Subprocess {
     fn capabilities(&self, _: &str) -> Capabilities {
         Capabilities {
             boundary: Boundary::None,
-            layers: vec![Layer::Memory, Layer::Cpu, Layer::Pids, Layer::Disk],
+            layers: vec![Layer::Memory, Layer::Cpu, Layer::Pids, Layer::Disk, Layer::Io],
             networks: vec![NetworkMode::Host],
             system_cow: false,
             images: false,

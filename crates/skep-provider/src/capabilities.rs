@@ -70,6 +70,7 @@ pub const SHARED_KERNEL_LAYERS: &[Layer] = &[
     Layer::Cpu,
     Layer::Pids,
     Layer::Disk,
+    Layer::Io,
     Layer::Syscalls,
     Layer::Landlock,
 ];

@@ -44,6 +44,8 @@ pub(crate) struct LimitsBody {
     silence_timeout: Option<String>,
     /// Output kept of one exec.
     output: Option<String>,
+    /// Weight (1 to 1000) of reading and writing disks, of the sandbox; others have 100.
+    io_weight: Option<u64>,
 }
 
 impl LimitsBody {
@@ -62,6 +64,7 @@ impl LimitsBody {
             idle_timeout: duration("idle_timeout", &self.idle_timeout)?,
             silence_timeout: duration("silence_timeout", &self.silence_timeout)?,
             output: size("output", &self.output)?,
+            io_weight: self.io_weight,
         })
     }
 }

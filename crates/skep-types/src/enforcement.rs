@@ -23,6 +23,8 @@ pub enum Layer {
     Pids,
     /// Bytes and inodes written.
     Disk,
+    /// Weight of reading and writing disks.
+    Io,
     /// The system call filter.
     Syscalls,
     /// Landlock as a second fence.
@@ -33,7 +35,7 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, in the order they are shown.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Filesystem,
         Self::Network,
         Self::Processes,
@@ -41,6 +43,7 @@ impl Layer {
         Self::Cpu,
         Self::Pids,
         Self::Disk,
+        Self::Io,
         Self::Syscalls,
         Self::Landlock,
         Self::Kernel,
@@ -56,6 +59,7 @@ impl Layer {
             Self::Cpu => "cpu",
             Self::Pids => "pids",
             Self::Disk => "disk",
+            Self::Io => "io",
             Self::Syscalls => "syscalls",
             Self::Landlock => "landlock",
             Self::Kernel => "kernel",

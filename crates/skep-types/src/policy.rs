@@ -36,6 +36,10 @@ pub struct Limits {
     pub silence_timeout: Option<Duration>,
     /// Output kept of one exec (head and tail).
     pub output: Option<ByteSize>,
+    /// Weight of reading and writing disks against other sandboxes, of which each has 100 by itself.
+    // Left out where there is none: a keeper of an earlier version does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_weight: Option<u64>,
 }
 
 impl Limits {

@@ -117,6 +117,9 @@ pub(crate) struct SandboxArguments {
     /// Bytes written to the copy, such as 2G
     #[arg(long, value_name = "S", help_heading = "Limits")]
     pub(crate) disk: Option<ByteSize>,
+    /// Weight of reading and writing disks against other sandboxes, which have 100 (1 to 1000)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000), allow_negative_numbers = true, help_heading = "Limits")]
+    pub(crate) io_weight: Option<u64>,
 }
 
 /// Who the processes inside look like.

@@ -155,6 +155,7 @@ fn limits(limits: &Limits) -> Vec<String> {
         time("cpu time", limits.cpu_time),
         count("pids", limits.pids),
         size("disk", limits.disk),
+        count("io weight", limits.io_weight),
         count("inodes", limits.inodes),
         count("open files", limits.open_files),
         time("timeout", limits.timeout),

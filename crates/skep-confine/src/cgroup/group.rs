@@ -1,7 +1,10 @@
 //! One group: limits, freezing, ending, and what it has used.
 
 use super::knobs::{CPU_PERIOD, TCP_BUFFERS, plan};
-use super::{CgroupError, Feature, GroupLimits, Version, keyed, kill, read_knob, write_knob};
+use super::{
+    CgroupError, Feature, GroupLimits, Version, Weighed, keyed, kill, read_knob, weights,
+    write_knob,
+};
 use rustix::process::Pid;
 use skep_types::ExecId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,6 +184,11 @@ impl Group {
             cpus: self.cpus_in_force(),
             pids: number(Feature::Pids, "pids.max", "pids.max"),
         }
+    }
+
+    /// The weight that holds on the disks below a directory, or why none does.
+    pub fn io_weight(&self, place: &Path) -> Result<Weighed, String> {
+        weights::in_force(self, place)
     }
 
     fn swap_is_off(&self, memory: Option<u64>) -> bool {

@@ -30,6 +30,9 @@ impl Default for ParentName {
     }
 }
 
+/// How often those who are in the way are moved.
+const STEPS_ASIDE: u32 = 8;
+
 /// One hierarchy in which groups can be made.
 #[derive(Debug, Clone)]
 struct Hierarchy {
@@ -110,6 +113,20 @@ impl CgroupHost {
         host
     }
 
+    /// Makes a group with a weight, says whether that would count on the disks below a directory, and takes the
+    /// group away again.
+    pub fn try_weight(&self, place: &Path) -> Result<super::Weighed, String> {
+        let name = format!("weighed-{}", rustix::process::getpid().as_raw_nonzero());
+        let limits = GroupLimits { io_weight: Some(50), ..GroupLimits::default() };
+        let group = self.create_named(&name, &limits).map_err(|error| skep_types::chain(&error))?;
+        let found = group.io_weight(place);
+        group.remove().map_err(|error| skep_types::chain(&error))?;
+        found.and_then(|found| match found.weight {
+            50 => Ok(found),
+            other => Err(format!("the kernel shows a weight of {other}")),
+        })
+    }
+
     /// What cannot be had, and why.
     pub fn missing(&self) -> &BTreeMap<Feature, String> {
         &self.missing
@@ -172,8 +189,12 @@ impl CgroupHost {
     fn create_named(&self, name: &str, limits: &GroupLimits) -> Result<Group, CgroupError> {
         let mut parts = Vec::new();
         let mut missing = self.missing.clone();
-        for hierarchy in &self.hierarchies {
-            match self.create_part(hierarchy, name) {
+        // Being in one more hierarchy costs every process a move: only who asks for a weight is in that one.
+        let needed = |hierarchy: &&Hierarchy| {
+            limits.io_weight.is_some() || hierarchy.features != BTreeSet::from([Feature::Io])
+        };
+        for hierarchy in self.hierarchies.iter().filter(needed) {
+            match self.create_part(hierarchy, name, limits) {
                 Ok((part, lost)) => {
                     parts.push(part);
                     missing.extend(lost);
@@ -194,6 +215,13 @@ impl CgroupHost {
             return Err(CgroupError::NoneUsable { reasons });
         }
         let mut group = Group::from_parts(parts, missing, Level::Sandbox);
+        // Looks from outside hold a little where a group holds nothing.
+        let limiting = [Feature::Memory, Feature::Cpu, Feature::Pids];
+        if limiting.iter().all(|feature| group.missing().contains_key(feature)) {
+            let reason = group.missing().get(&Feature::Memory).cloned().unwrap_or_default();
+            group.remove()?;
+            return Err(CgroupError::LimitsNothing { reason });
+        }
         group.set_limits(limits);
         Ok(group)
     }
@@ -204,11 +232,12 @@ impl CgroupHost {
         &self,
         hierarchy: &Hierarchy,
         name: &str,
+        limits: &GroupLimits,
     ) -> Result<(Part, BTreeMap<Feature, String>), CgroupError> {
         let parent = hierarchy.base.join(&self.parent.0);
         let mut lost = BTreeMap::new();
         if hierarchy.version == Version::V2 {
-            lost = self.enable(hierarchy, &hierarchy.base);
+            lost = self.enable(hierarchy, &hierarchy.base, limits);
         }
         let directory = parent.join(name);
         make_group(&parent, &directory)?;
@@ -218,8 +247,12 @@ impl CgroupHost {
             features: hierarchy.features.clone(),
         };
         if hierarchy.version == Version::V2 {
-            lost.extend(self.enable(hierarchy, &parent));
-            lost.extend(self.enable(hierarchy, &directory));
+            for place in [&parent, &directory] {
+                // What is missing higher up is why it is missing here.
+                for (feature, reason) in self.enable(hierarchy, place, limits) {
+                    lost.entry(feature).or_insert(reason);
+                }
+            }
             // A v2 group that hands controllers down may hold no processes itself.
             if let Err(error) = make_directory(&part.leaf()) {
                 let _ = fs::remove_dir(&directory);
@@ -231,33 +264,56 @@ impl CgroupHost {
     }
 
     /// Hands the controllers of a v2 hierarchy down from `directory` to its children.
-    fn enable(&self, hierarchy: &Hierarchy, directory: &Path) -> BTreeMap<Feature, String> {
+    fn enable(
+        &self,
+        hierarchy: &Hierarchy,
+        directory: &Path,
+        limits: &GroupLimits,
+    ) -> BTreeMap<Feature, String> {
         let enabled = read_knob(directory, "cgroup.subtree_control").unwrap_or_default();
+        let unasked = |feature: Feature| feature == Feature::Io && limits.io_weight.is_none();
+        let is_on = |controller: &str| enabled.split_whitespace().any(|word| word == controller);
+        let off: Vec<(Feature, &str)> = hierarchy
+            .features
+            .iter()
+            .filter(|feature| !unasked(**feature))
+            .filter_map(|feature| Some((*feature, v2_controller(*feature)?)))
+            .filter(|(_, controller)| !is_on(controller))
+            .collect();
+        if !off.is_empty() && is_inhabited(directory) && !self.step_aside(directory) {
+            return off.into_iter().map(|(feature, _)| (feature, in_the_way(directory))).collect();
+        }
         let mut lost = BTreeMap::new();
-        for feature in &hierarchy.features {
-            let Some(controller) = v2_controller(*feature) else { continue };
-            if enabled.split_whitespace().any(|word| word == controller) {
-                continue;
-            }
+        for (feature, controller) in off {
             let on = format!("+{controller}");
-            let mut result = write_knob(directory, "cgroup.subtree_control", &on);
-            if is_busy(&result) && self.step_aside(directory) {
-                result = write_knob(directory, "cgroup.subtree_control", &on);
-            }
-            if let Err(error) = result {
-                lost.insert(*feature, explain_enable(directory, &error));
+            if let Err(error) = write_knob(directory, "cgroup.subtree_control", &on) {
+                lost.insert(feature, skep_types::chain(&error));
             }
         }
         lost
     }
 
-    /// When this process is the only one in the directory it wants to divide, it moves into a
-    /// leaf beside the groups. Others are never moved.
+    /// When only skep's own processes are in the directory that is to be divided, as in a service or a scope that
+    /// was handed over to it, they move into a leaf beside the groups. Others are never moved.
     fn step_aside(&self, directory: &Path) -> bool {
-        let own = rustix::process::getpid().as_raw_nonzero().to_string();
-        let alone = read_knob(directory, "cgroup.procs").is_ok_and(|pids| pids.trim() == own);
         let leaf = directory.join(format!("{}-keeper", self.parent.0));
-        alone && make_directory(&leaf).is_ok() && write_knob(&leaf, "cgroup.procs", "0").is_ok()
+        // One of them may start another meanwhile.
+        for _ in 0..STEPS_ASIDE {
+            let Ok(pids) = read_knob(directory, "cgroup.procs") else { return false };
+            let pids: Vec<&str> = pids.lines().map(str::trim).collect();
+            if pids.is_empty() {
+                return true;
+            }
+            if !pids.iter().all(|pid| is_ours(pid)) || make_directory(&leaf).is_err() {
+                return false;
+            }
+            for pid in pids {
+                if write_knob(&leaf, "cgroup.procs", pid).is_err() && lives(pid) {
+                    return false;
+                }
+            }
+        }
+        false
     }
 
     /// The group of a sandbox, if there is one: made by this process or an earlier one.
@@ -343,20 +399,35 @@ fn try_to_join(group: &Group) -> Result<(), String> {
     }
 }
 
-fn is_busy(result: &Result<(), CgroupError>) -> bool {
-    matches!(result, Err(CgroupError::WriteKnob { source, .. })
-        if source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
+/// Whether a process runs the program that we run, for the same user. One that is gone is in nobody's way.
+fn is_ours(pid: &str) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let program = |pid: &str| {
+        let program = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+        let owner = fs::metadata(format!("/proc/{pid}")).ok()?;
+        Some((program.dev(), program.ino(), owner.uid()))
+    };
+    let own = program("self");
+    (own.is_some() && program(pid) == own) || !lives(pid)
 }
 
-fn explain_enable(directory: &Path, error: &CgroupError) -> String {
-    let mut text = skep_types::chain(error);
-    if let CgroupError::WriteKnob { source, .. } = error
-        && source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
-    {
-        let place = directory.display();
-        text.push_str(&format!(" (other processes are in {place}; start in a group of its own: `systemd-run --user --scope -p Delegate=yes`)"));
-    }
-    text
+fn lives(pid: &str) -> bool {
+    Path::new("/proc").join(pid).exists()
+}
+
+/// Whether processes are in a group itself. Where there are, memory cannot be handed down; the number of tasks and the
+/// rate can, and that would turn what is below into groups of threads, which nobody can join. The group at the top is
+/// free to have both, and has no type.
+fn is_inhabited(directory: &Path) -> bool {
+    directory.join("cgroup.type").exists()
+        && read_knob(directory, "cgroup.procs").is_ok_and(|pids| !pids.trim().is_empty())
+}
+
+fn in_the_way(directory: &Path) -> String {
+    let place = directory.display();
+    format!(
+        "other processes are in {place}; start skep in a group of its own: `systemd-run --user --scope -p Delegate=yes`"
+    )
 }
 
 fn v2_controller(feature: Feature) -> Option<&'static str> {
@@ -364,6 +435,7 @@ fn v2_controller(feature: Feature) -> Option<&'static str> {
         Feature::Memory => Some("memory"),
         Feature::Cpu => Some("cpu"),
         Feature::Pids => Some("pids"),
+        Feature::Io => Some("io"),
         // Part of every v2 group.
         Feature::CpuTime | Feature::Freeze | Feature::Kill => None,
     }
@@ -378,6 +450,7 @@ fn offered_features(mounted: &MountedHierarchy, directory: &Path) -> Vec<Feature
                     "cpu" => &[Feature::Cpu],
                     "pids" => &[Feature::Pids],
                     "cpuacct" => &[Feature::CpuTime],
+                    "blkio" => &[Feature::Io],
                     "freezer" => &[Feature::Freeze, Feature::Kill],
                     _ => &[],
                 }

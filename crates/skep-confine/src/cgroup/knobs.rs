@@ -1,5 +1,6 @@
 //! From limits to files and what to write into them: a plan that can be read and tested.
 
+use super::weights::{BFQ_V1, BFQ_V2, COST};
 use super::{Feature, Version};
 use skep_types::{ByteSize, Limits};
 
@@ -12,11 +13,18 @@ pub struct GroupLimits {
     pub cpus: Option<f64>,
     /// Tasks.
     pub pids: Option<u64>,
+    /// Weight of its reading and writing; 100 is what others have.
+    pub io_weight: Option<u64>,
 }
 
 impl From<&Limits> for GroupLimits {
     fn from(limits: &Limits) -> Self {
-        Self { memory: limits.memory, cpus: limits.cpus, pids: limits.pids }
+        Self {
+            memory: limits.memory,
+            cpus: limits.cpus,
+            pids: limits.pids,
+            io_weight: limits.io_weight,
+        }
     }
 }
 
@@ -27,6 +35,7 @@ impl GroupLimits {
             (Feature::Memory, self.memory.is_some()),
             (Feature::Cpu, self.cpus.is_some()),
             (Feature::Pids, self.pids.is_some()),
+            (Feature::Io, self.io_weight.is_some()),
         ];
         asked.into_iter().filter(|(_, asked)| *asked).map(|(feature, _)| feature)
     }
@@ -100,6 +109,13 @@ pub(super) fn plan(
         (Feature::Pids, _) => {
             limits.pids.map(|pids| required("pids.max", pids)).into_iter().collect()
         }
+        // Which of them counts is a question of the disk (see `weights.rs`), and a kernel may lack each.
+        (Feature::Io, version) => {
+            let files: &[&'static str] =
+                if version == Version::V1 { &[BFQ_V1] } else { &[COST, BFQ_V2] };
+            let weight = limits.io_weight.into_iter();
+            weight.flat_map(|weight| files.iter().map(move |file| optional(file, weight))).collect()
+        }
         (Feature::CpuTime | Feature::Freeze | Feature::Kill, _) => Vec::new(),
     }
 }
@@ -126,7 +142,7 @@ mod tests {
 
     fn limits() -> GroupLimits {
         let memory = Some(ByteSize(1 << 20));
-        GroupLimits { memory, cpus: Some(1.5), pids: Some(7) }
+        GroupLimits { memory, cpus: Some(1.5), pids: Some(7), io_weight: Some(50) }
     }
 
     fn written(knobs: Vec<Knob>) -> Vec<String> {
@@ -139,6 +155,9 @@ mod tests {
         assert_eq!(all(Feature::Memory), ["memory.swap.max=0", "memory.max=1048576"]);
         assert_eq!(all(Feature::Cpu), ["cpu.max=150000 100000"]);
         assert_eq!(all(Feature::Pids), ["pids.max=7"]);
+        assert_eq!(all(Feature::Io), ["io.weight=50", "io.bfq.weight=50"]);
+        let old = plan(Feature::Io, Version::V1, &limits(), |_| true, None);
+        assert_eq!(written(old), ["blkio.bfq.weight=50"]);
     }
 
     #[test]

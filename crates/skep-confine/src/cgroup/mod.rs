@@ -15,11 +15,13 @@ mod host;
 mod kill;
 mod knobs;
 mod tables;
+mod weights;
 
 pub(crate) use group::processors_of;
 pub use group::{Group, InForce, join};
 pub use host::{CgroupHost, ParentName};
 pub use knobs::GroupLimits;
+pub use weights::Weighed;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,6 +38,8 @@ pub enum Feature {
     Pids,
     /// Counts processor time.
     CpuTime,
+    /// Weighs reading and writing of disks against that of other groups.
+    Io,
     /// Stops and continues everything in it.
     Freeze,
     /// Ends everything in it.
@@ -44,8 +48,8 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Memory, Self::Cpu, Self::Pids, Self::CpuTime, Self::Freeze, Self::Kill];
+    pub const ALL: [Self; 7] =
+        [Self::Memory, Self::Cpu, Self::Pids, Self::CpuTime, Self::Io, Self::Freeze, Self::Kill];
 
     /// The word for it.
     pub fn as_str(self) -> &'static str {
@@ -54,6 +58,7 @@ impl Feature {
             Self::Cpu => "cpu",
             Self::Pids => "pids",
             Self::CpuTime => "cpu time",
+            Self::Io => "io weight",
             Self::Freeze => "freeze",
             Self::Kill => "kill",
         }
@@ -87,6 +92,12 @@ pub enum CgroupError {
     NoneUsable {
         /// What was tried, and why it failed.
         reasons: String,
+    },
+    /// A group could be made, but it would limit nothing.
+    #[error("no cgroup that can be made here limits anything: {reason}")]
+    LimitsNothing {
+        /// Why not.
+        reason: String,
     },
     /// A name for the parent that is not a plain file name.
     #[error("`{0}` is not a name for a cgroup (letters, digits and `-`, at most 64)")]

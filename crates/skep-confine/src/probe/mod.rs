@@ -116,7 +116,19 @@ pub fn cgroups(context: &ProbeContext) -> Vec<Probe> {
         (reason, _) => Probe::missing(name, "made a group", reason.cloned().unwrap_or_default())
             .or_else(REMEDY),
     };
-    names.into_iter().map(answer).collect()
+    let mut probes: Vec<Probe> = names.into_iter().map(answer).collect();
+    probes.push(io_weight(&host, context));
+    probes
+}
+
+/// Whether a weight would count on the disk at hand. Without one nothing is missing: it is a wish, not a fence.
+fn io_weight(host: &CgroupHost, context: &ProbeContext) -> Probe {
+    const NAME: &str = "cgroup io weight";
+    match host.try_weight(&context.scratch) {
+        Ok(found) => Probe::works(NAME, format!("`{}` counts on {}", found.file, found.disks)),
+        Err(reason) => Probe::missing(NAME, "made a group and set a weight", reason)
+            .or_else("not needed, but for `--io-weight`; it takes the scheduler `bfq` on the disk of the state directory"),
+    }
 }
 
 /// Runs `body` in a child with namespaces of its own and brings its error text back.

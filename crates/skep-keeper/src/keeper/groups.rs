@@ -238,6 +238,13 @@ impl Keeper<'_> {
         limits: &Limits,
         group: Option<&Group>,
     ) -> Result<(), Failure> {
+        if limits.io_weight.is_some() {
+            return Err(Failure::missing(
+                "`io_weight` for one exec",
+                "it is the sandbox that is weighed against others",
+                "give it to the sandbox when it is created: `--io-weight`",
+            ));
+        }
         let asked = [
             ("--memory", Feature::Memory, limits.memory.is_some()),
             ("--cpus", Feature::Cpu, limits.cpus.is_some()),

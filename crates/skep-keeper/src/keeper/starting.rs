@@ -362,5 +362,6 @@ fn narrowed(sandbox: &Limits, exec: &Limits) -> Limits {
         idle_timeout: sandbox.idle_timeout,
         silence_timeout: smaller(exec.silence_timeout, sandbox.silence_timeout),
         output: exec.output.or(sandbox.output),
+        io_weight: sandbox.io_weight,
     }
 }

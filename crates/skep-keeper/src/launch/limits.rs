@@ -6,7 +6,7 @@ use crate::identity::IdMap;
 use crate::vessel::{Tasks, Vessel};
 use rustix::process::{Resource, getrlimit};
 use skep_confine::cgroup::Group;
-use skep_confine::report::{Fallback, NO_LIMIT, report_limits};
+use skep_confine::report::{Fallback, NO_GROUP, NO_LIMIT, report_io, report_limits};
 use skep_provider::RunSpec;
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
 
@@ -31,6 +31,7 @@ pub fn report(
         beside: u64::from(own.is_none() && watched.is_some()),
     };
     let mut report = report_limits(group, limits, fallback);
+    report.0.insert(Layer::Io, report_io(own, limits.io_weight, &spec.directory));
     if let (Some(machine), Some(_)) = (vessel.machine(), limits.memory) {
         // The group around it leaves room for what makes the guest; the guest has no more.
         report.on(Layer::Memory, format!("the guest's own memory, {} MiB", machine.memory_mib));
@@ -69,6 +70,14 @@ pub fn report(
         None => report.off(Layer::Disk, "no limit", NO_LIMIT),
     }
     report
+}
+
+/// Where a cgroup could be made and would limit nothing, the reason is another one than elsewhere.
+pub fn note_what_is_in_the_way(report: &mut EnforcementReport, reason: Option<&str>) {
+    let unheld = report.0.values_mut().filter(|layer| layer.reason.as_deref() == Some(NO_GROUP));
+    for (layer, reason) in unheld.zip(reason.into_iter().cycle()) {
+        layer.reason = Some(reason.to_owned());
+    }
 }
 
 /// Without a freezer a freeze is a signal, which a process can have itself woken from unless it is

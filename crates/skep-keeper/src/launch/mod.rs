@@ -33,7 +33,7 @@ use quota::Quota;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use skep_confine::cgroup::{CgroupHost, Group, GroupLimits, ParentName};
+use skep_confine::cgroup::{CgroupError, CgroupHost, Group, GroupLimits, ParentName};
 use skep_machine::boot::MachineFiles;
 use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
@@ -171,7 +171,7 @@ fn bring_up<'a>(
 ) -> Result<Running<'a>, Failure> {
     failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
     let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
-    let mut undo = Undo { spec, group: None, init: None, listening: false };
+    let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
     let ahead = Ahead::begin(spec, vessel, &mut undo)?;
     pass(gate)?;
     let listener = listen(spec)?;
@@ -277,7 +277,9 @@ fn take_over<'a>(
         _ => None,
     };
     let groups = (undo.group.as_ref(), watched.as_ref());
-    report.0.extend(limits::report(spec, vessel, plan.map, groups, &quota).0);
+    let mut held = limits::report(spec, vessel, plan.map, groups, &quota);
+    limits::note_what_is_in_the_way(&mut held, undo.ungrouped.as_deref());
+    report.0.extend(held.0);
     limits::note_signals(&mut report, vessel, undo.group.is_some());
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
@@ -305,6 +307,8 @@ fn must_join_first(spec: &RunSpec) -> bool {
 struct Undo<'a> {
     spec: &'a RunSpec,
     group: Option<Group>,
+    /// Why there is none although one can be made.
+    ungrouped: Option<String>,
     init: Option<Held>,
     listening: bool,
 }
@@ -329,7 +333,12 @@ impl Undo<'_> {
 
     /// The sandbox's cgroup is made, if one can be, and is removed if we fail.
     fn make_group(&mut self, vessel: &Vessel) -> Result<(), Failure> {
-        self.group = make_group(self.spec, vessel)?;
+        match make_group(self.spec, vessel)? {
+            Ok(group) => self.group = Some(group),
+            Err(CgroupError::LimitsNothing { reason }) => self.ungrouped = Some(reason),
+            // A host without a usable cgroup is no failure here; the report will say so.
+            Err(_) => {}
+        }
         failpoint::hit("create.cgroup").step(|| "pass a failpoint".into())
     }
 
@@ -381,7 +390,7 @@ fn listen(spec: &RunSpec) -> Result<OwnedFd, Failure> {
     Ok(socket)
 }
 
-fn make_group(spec: &RunSpec, vessel: &Vessel) -> Result<Option<Group>, Failure> {
+fn make_group(spec: &RunSpec, vessel: &Vessel) -> Result<Result<Group, CgroupError>, Failure> {
     let parent =
         ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
     let mut limits = GroupLimits::from(&spec.policy.limits);
@@ -392,6 +401,5 @@ fn make_group(spec: &RunSpec, vessel: &Vessel) -> Result<Option<Group>, Failure>
         // The tasks counted here are the runtime's own.
         limits.pids = limits.pids.map(|pids| pids.max(RUNTIME_TASKS));
     }
-    // A host without a usable cgroup is no failure here; the report will say so.
-    Ok(CgroupHost::locate(parent).create(&spec.id, &limits).ok())
+    Ok(CgroupHost::locate(parent).create(&spec.id, &limits))
 }

@@ -18,6 +18,7 @@ pub const KEYS: &[&str] = &[
     "limits.idle_timeout",
     "limits.silence_timeout",
     "limits.output",
+    "limits.io_weight",
     "sandbox.network",
     "sandbox.system",
     "sandbox.user",

@@ -75,8 +75,19 @@ use Kind::{
 };
 use ProjectMay::{Narrow, Never};
 
-const LAYERS: &[&str] =
-    &["filesystem", "network", "processes", "memory", "cpu", "pids", "disk", "syscalls", "kernel"];
+const LAYERS: &[&str] = &[
+    "filesystem",
+    "network",
+    "processes",
+    "memory",
+    "cpu",
+    "pids",
+    "disk",
+    "io",
+    "syscalls",
+    "landlock",
+    "kernel",
+];
 
 /// All of them, in the order of a file.
 #[rustfmt::skip]
@@ -95,6 +106,7 @@ pub const TABLE: &[Setting] = &[
     row("limits.idle_timeout", TimeOrNone, "\"4h\"", Narrow, "A keeper without execs is stopped after this; the changes are kept."),
     row("limits.silence_timeout", TimeOrNone, "\"none\"", Narrow, "An exec without output is ended after this."),
     row("limits.output", SizeOrNone, "\"64M\"", Narrow, "Output kept of an exec: head and tail."),
+    row("limits.io_weight", CountOrNone, "\"none\"", Narrow, "Weight (1 to 1000) of reading and writing disks against other sandboxes, which have 100."),
     row("sandbox.network", Choice(&["none", "loopback", "allow", "host"]), "\"none\"", Narrow, "What can be reached."),
     row("sandbox.system", Choice(&["ro", "cow"]), "\"ro\"", Narrow, "System directories: read-only, or copy-on-write."),
     row("sandbox.user", Choice(&["caller", "root"]), "\"caller\"", Narrow, "Who the processes look like to themselves."),
