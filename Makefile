@@ -14,7 +14,7 @@ SKEP       := $(TARGET_DIR)/release/skep
 ACCEPT     := $(abspath ../shared/accept)
 
 .DEFAULT_GOAL := build
-.PHONY: help build test test-long lint deny fmt bench budget accept man completions install uninstall clean
+.PHONY: help build test test-long lint deny fmt bench budget accept man completions install install-units uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ completions: build ## shell completions into target/completions
 	$(SKEP) completion zsh  > $(TARGET_DIR)/completions/_skep
 	$(SKEP) completion fish > $(TARGET_DIR)/completions/skep.fish
 
-install: build man completions ## binary, man pages and completions below PREFIX (DESTDIR is honoured)
+install: build man completions install-units ## binary, man pages, completions and units below PREFIX (DESTDIR is honoured)
 	install -D -m 755 $(SKEP) $(DESTDIR)$(PREFIX)/bin/skep
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET_DIR)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
@@ -71,12 +71,21 @@ install: build man completions ## binary, man pages and completions below PREFIX
 	install -D -m 644 $(TARGET_DIR)/completions/_skep $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_skep
 	install -D -m 644 $(TARGET_DIR)/completions/skep.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/skep.fish
 
+# systemd looks below /usr/local/lib and /usr/lib; what is installed is what the units start.
+install-units:
+	for kind in system user; do for unit in skep.service skep.socket; do \
+	  install -D -m 644 resources/systemd/$$kind/$$unit $(DESTDIR)$(PREFIX)/lib/systemd/$$kind/$$unit && \
+	  sed -i 's|^ExecStart=/usr/bin/|ExecStart=$(PREFIX)/bin/|' $(DESTDIR)$(PREFIX)/lib/systemd/$$kind/$$unit || exit 1; \
+	done; done
+
 uninstall: ## remove what install put below PREFIX; state directories are left alone
 	rm -f $(DESTDIR)$(PREFIX)/bin/skep
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/skep.1 $(DESTDIR)$(PREFIX)/share/man/man1/skep-*.1
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/skep
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_skep
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/skep.fish
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/skep.service $(DESTDIR)$(PREFIX)/lib/systemd/system/skep.socket
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/skep.service $(DESTDIR)$(PREFIX)/lib/systemd/user/skep.socket
 
 clean: ## remove what was built
 	$(CARGO) clean

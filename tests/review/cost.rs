@@ -1,13 +1,19 @@
 //! Cost follows the change, not the project.
 
-use crate::harness::{Lab, for_both, skip};
+use crate::harness::{Lab, Who, for_both, for_each, skip};
 
 /// How often a call of skep asks the kernel for names in a directory, or opens something.
 fn looks(lab: &Lab, line: &[&str], whom: &[&str]) -> Option<usize> {
+    calls(lab, line, whom, "getdents64,openat,openat2,newfstatat,statx")
+}
+
+/// How often a call of skep makes one of these system calls.
+fn calls(lab: &Lab, line: &[&str], whom: &[&str], which: &str) -> Option<usize> {
     let trace = lab.root.join("trace");
     let options = [whom, &["-qq", "-o", trace.to_str().unwrap()]].concat();
-    let calls = ["-e", "trace=getdents64,openat,openat2,newfstatat,statx"];
-    let tracer = lab.program("strace").args(options).args(calls).arg(&lab.binary).args(line);
+    let calls = format!("trace={which}");
+    let tracer = lab.program("strace").args(options).args(["-e", &calls]);
+    let tracer = tracer.arg(&lab.binary).args(line);
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tracer.run()));
     let Ok(ran) = ran else {
         skip("strace is needed to count system calls");
@@ -61,5 +67,39 @@ fn a_review_does_not_walk_the_project() {
             // The same work; a little more for larger directories' entries is noise.
             assert!(large.1 <= small.1 + 60, "{} against {}: {}", large.1, small.1, small.0);
         }
+    });
+}
+
+/// With four hundred sandboxes of one project a list took four seconds: each read the rows of all.
+#[test]
+fn a_list_reads_the_rows_once_however_many_there_are() {
+    for_each([Who::user()], |lab| {
+        lab.worked("s", "echo x > x");
+        lab.skep(["fork", "s", "-n", "60"]).run().ok();
+        let Some(reads) = calls(lab, &["ls", "--json"], &[], "pread64") else { return };
+        assert!(reads < 2000, "{reads} reads for 61 sandboxes");
+    });
+}
+
+/// KiB of a process that are its own, or shared with whom it was forked from or has forked.
+fn anonymous(pid: i32) -> i64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Of a thousand made by the command line each had seven megabytes: the rows of those before it.
+#[test]
+fn a_keeper_does_not_keep_what_was_read_of_other_sandboxes() {
+    for_each([Who::user()], |lab| {
+        lab.create("first");
+        let first = lab.keepers();
+        lab.worked("s", "echo x > x");
+        lab.skep(["fork", "s", "-n", "100"]).run().ok();
+        lab.create("last");
+        let last = lab.keepers().into_iter().find(|pid| !first.contains(pid)).unwrap();
+        let (first, last) = (anonymous(first[0]), anonymous(last));
+        println!("{first} KiB, then {last} KiB");
+        assert!(last < first + 512, "{first} KiB, then {last} KiB");
     });
 }

@@ -15,7 +15,9 @@ fn api_9_a_key_acts_once() {
         let first = keyed(&server, "k1", &body).is(201).json();
         assert_eq!(keyed(&server, "k1", &body).is(201).json()["id"], first["id"]);
         let other = json!({ "project": lab.project, "name": "other" });
-        assert_eq!(keyed(&server, "k1", &other).is(422).json()["code"], "key_reused");
+        let reused = keyed(&server, "k1", &other).is(422).json();
+        assert_eq!(reused["code"], "key_reused");
+        assert!(reused["message"].as_str().unwrap().contains("key `k1`"), "{reused}");
         let ids: Vec<_> = std::thread::scope(|scope| {
             let asked: Vec<_> = (0..12)
                 .map(|_| scope.spawn(|| keyed(&server, "k2", &body).is(201).json()["id"].clone()))

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Starts a server on a socket that somebody else holds, as systemd does.
-fn activate(lab: &Lab, socket: &TcpListener) -> Child {
+fn activate(lab: &Lab, socket: &TcpListener, more: &[&str]) -> Child {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let log = std::fs::File::options().append(true).create(true).open(lab.root.join("server.log"));
     let mut command = lab
@@ -18,6 +18,7 @@ fn activate(lab: &Lab, socket: &TcpListener) -> Child {
         .arg(&lab.binary)
         .args(["serve", "--token-file"])
         .arg(lab.token_file())
+        .args(more)
         .into_command();
     let held = rustix::fd::OwnedFd::from(socket.try_clone().unwrap());
     command.stdin(Stdio::from(held)).stdout(Stdio::null()).stderr(log.unwrap());
@@ -48,7 +49,7 @@ fn a_replaced_server_turns_nobody_away() {
     for_each([Who::user()], |lab| {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        let mut server = activate(lab, &socket);
+        let mut server = activate(lab, &socket, &[]);
         let create = format!("{{\"name\":\"s\",\"project\":{:?}}}", lab.project);
         ask(port, "POST /v1/sandboxes", &create).unwrap();
         let running = "{\"command\":[\"sh\",\"-c\",\"echo begun; exec sleep 600\"]}";
@@ -87,7 +88,7 @@ fn a_replaced_server_turns_nobody_away() {
                 kill_process(pid, Signal::TERM).unwrap();
                 let ended = wait_for("the old server to end", 60, || server.try_wait().unwrap());
                 assert!(ended.success(), "{ended}");
-                server = activate(lab, &socket);
+                server = activate(lab, &socket, &[]);
             }
             let before = answered.load(Ordering::SeqCst);
             wait_for("requests", 60, || {
@@ -106,6 +107,25 @@ fn a_replaced_server_turns_nobody_away() {
         wait_for("the server to end", 60, || server.try_wait().unwrap());
         assert_eq!(lab.keepers().len(), 1);
         drop(outside::processes_of(&lab.root));
+    });
+}
+
+/// `--listen` did nothing where systemd had passed a socket in.
+#[test]
+fn what_is_typed_is_listened_on_beside_what_is_passed_in() {
+    for_each([Who::user()], |lab| {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        lab.skep(["ls"]).run().ok();
+        let beside = lab.state.join("beside.sock");
+        let mut server =
+            activate(lab, &socket, &["--listen", &format!("unix:{}", beside.display())]);
+        ask(port, "GET /v1/sandboxes", "").unwrap();
+        let host = format!("unix://{}", beside.display());
+        lab.skep(["ls", "--all"]).env("SKEP_HOST", host).run().ok();
+        kill_process(Pid::from_raw(server.id() as i32).unwrap(), Signal::TERM).unwrap();
+        wait_for("the server to end", 60, || server.try_wait().unwrap());
+        assert!(!beside.exists(), "a socket that nobody listens on");
     });
 }
 
@@ -150,5 +170,24 @@ fn the_shipped_units_are_sound() {
             .output()
             .unwrap();
         assert!(help.status.success(), "{kind}");
+    }
+}
+
+/// They started `/usr/bin/skep`, wherever skep was, and nobody installed them.
+#[test]
+fn the_installed_units_start_what_is_installed() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let place = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("make")
+        .args(["-s", "-C", root, "install-units", "PREFIX=/opt/skep"])
+        .arg(format!("DESTDIR={}", place.path().display()))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for kind in ["system", "user"] {
+        let units = place.path().join("opt/skep/lib/systemd").join(kind);
+        let service = std::fs::read_to_string(units.join("skep.service")).unwrap();
+        assert!(service.contains("\nExecStart=/opt/skep/bin/skep serve\n"), "{service}");
+        assert!(units.join("skep.socket").is_file());
     }
 }

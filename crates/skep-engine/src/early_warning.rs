@@ -7,7 +7,7 @@ use crate::Engine;
 use crate::problems::OrProblem;
 use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
-use skep_types::{LayerId, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
+use skep_types::{ByteString, LayerId, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
 use skep_workspace::tree::TreeRoot;
 use std::collections::HashMap;
 
@@ -17,24 +17,51 @@ const SIBLINGS: usize = 32;
 /// How many paths are named in one warning.
 const NAMED: usize = 3;
 
+/// Sandboxes whose work is not decided on.
+const LIVE: [SandboxState; 3] = [SandboxState::Ready, SandboxState::Frozen, SandboxState::Stopped];
+
+/// The living sandboxes of projects, newest first and no more than are looked at: read once for a whole list.
+#[derive(Default)]
+pub(crate) struct Siblings(HashMap<ByteString, Vec<Sandbox>>);
+
+impl Siblings {
+    fn of(&mut self, engine: &Engine, project: &ByteString) -> Result<&[Sandbox], Problem> {
+        if !self.0.contains_key(project) {
+            let filter = SandboxFilter {
+                project: Some(project.clone()),
+                states: LIVE.into(),
+                ..SandboxFilter::default()
+            };
+            let mut all = engine.store.list_sandboxes(&filter).or_problem()?;
+            // A full copy has every path; what it changed cannot be told without a comparison.
+            all.retain(|one| one.driver != WorkspaceDriver::Copy);
+            all.reverse();
+            // One of them may be whoever is looked at.
+            all.truncate(SIBLINGS + 1);
+            self.0.insert(project.clone(), all);
+        }
+        Ok(self.0.get(project).map_or(&[], Vec::as_slice))
+    }
+}
+
 impl Engine {
     /// One warning per sibling, with the first paths that both touched.
-    pub(crate) fn touched_by_siblings(&self, sandbox: &Sandbox) -> Result<Vec<String>, Problem> {
-        let live = [SandboxState::Ready, SandboxState::Frozen, SandboxState::Stopped];
-        // A full copy has every path; what it changed cannot be told without a comparison.
-        if !live.contains(&sandbox.state) || sandbox.driver == WorkspaceDriver::Copy {
+    pub(crate) fn touched_by_siblings(
+        &self,
+        sandbox: &Sandbox,
+        siblings: &mut Siblings,
+    ) -> Result<Vec<String>, Problem> {
+        if !LIVE.contains(&sandbox.state) || sandbox.driver == WorkspaceDriver::Copy {
             return Ok(Vec::new());
         }
-        let filter = SandboxFilter {
-            project: Some(sandbox.project.clone()),
-            states: live.into(),
-            ..SandboxFilter::default()
-        };
-        let siblings = self.store.list_sandboxes(&filter).or_problem()?;
-        let others = siblings
-            .iter()
-            .rev()
-            .filter(|sibling| sibling.id != sandbox.id && sibling.driver != WorkspaceDriver::Copy);
+        // Of a thousand that wait for their first command, none is compared with any other.
+        let untouched =
+            |level: &TreeRoot| level.list(&RelPath::root()).is_ok_and(|entries| entries.is_empty());
+        if self.own_levels(sandbox, &[]).iter().all(untouched) {
+            return Ok(Vec::new());
+        }
+        let siblings = siblings.of(self, &sandbox.project)?;
+        let others = siblings.iter().filter(|sibling| sibling.id != sandbox.id);
         let mut budget = ENTRIES;
         let mut warnings = Vec::new();
         for sibling in others.take(SIBLINGS) {

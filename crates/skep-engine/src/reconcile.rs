@@ -6,24 +6,40 @@ use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
 use skep_types::{IdleStop, Problem, Sandbox, SandboxState};
+use std::collections::HashSet;
+
+/// Rows of so many sandboxes are a megabyte, which whatever is forked next would keep.
+const MANY: usize = 50;
 
 impl Engine {
-    /// Every sandbox that is not at rest is looked at.
+    /// Every sandbox that is not at rest is looked at. The rows are read once: with a thousand sandboxes
+    /// that is most of what a start costs.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
-        unless_full(self.note_what_happened())?;
+        self.take_in_all();
+        let live = self.living()?;
+        unless_full(self.note_what_happened(&live))?;
         self.settle_layers()?;
         self.reconcile_approvals()?;
-        let live = self.reconcile_deleted()?;
+        self.reconcile_deleted(&live)?;
         self.expire(&live);
+        if live.len() > MANY {
+            drop(live);
+            skep_sys::memory::give_back();
+        }
         Ok(())
     }
 
-    fn note_what_happened(&self) -> Result<(), Problem> {
-        self.take_in_all();
-        let restless = [SandboxState::Creating, SandboxState::Ready, SandboxState::Frozen];
-        let filter = SandboxFilter { states: restless.into(), ..SandboxFilter::default() };
-        for sandbox in self.store.list_sandboxes(&filter).or_problem()? {
-            self.reconcile_sandbox(&sandbox)?;
+    fn living(&self) -> Result<Vec<Sandbox>, Problem> {
+        let states = SandboxState::ALL.into_iter().filter(|state| *state != SandboxState::Deleted);
+        let filter = SandboxFilter { states: states.collect(), ..SandboxFilter::default() };
+        self.store.list_sandboxes(&filter).or_problem()
+    }
+
+    fn note_what_happened(&self, live: &[Sandbox]) -> Result<(), Problem> {
+        use SandboxState::{Creating, Frozen, Ready};
+        let restless = live.iter().filter(|one| matches!(one.state, Creating | Ready | Frozen));
+        for sandbox in restless {
+            self.reconcile_sandbox(sandbox)?;
         }
         Ok(())
     }
@@ -95,29 +111,12 @@ impl Engine {
     }
 
     /// Deleting goes on where it was interrupted. A directory without a row is left alone: with a
-    /// lost database it may be the only copy of somebody's work. Returns the rows that are not
-    /// deleted, as long as there are directories at all.
-    fn reconcile_deleted(&self) -> Result<Vec<Sandbox>, Problem> {
+    /// lost database it may be the only copy of somebody's work.
+    fn reconcile_deleted(&self, live: &[Sandbox]) -> Result<(), Problem> {
+        let live: HashSet<&str> = live.iter().map(|sandbox| sandbox.id.as_str()).collect();
         let names = directory_names(&self.layout().sandboxes());
-        let (mut unknown, mut live) = (Vec::new(), Vec::new());
-        if !names.is_empty() {
-            // All but `deleted`. Should one be missing in the answer, its row is asked below.
-            let states = [
-                SandboxState::Creating,
-                SandboxState::Ready,
-                SandboxState::Frozen,
-                SandboxState::Stopped,
-                SandboxState::Approved,
-                SandboxState::Rejected,
-                SandboxState::Error,
-            ];
-            let filter = SandboxFilter { states: states.into(), ..SandboxFilter::default() };
-            live = self.store.list_sandboxes(&filter).or_problem()?;
-            unknown = names
-                .into_iter()
-                .filter(|name| !live.iter().any(|sandbox| sandbox.id.as_str() == name))
-                .collect();
-        }
+        // Of one that was made since the rows were read, its row is asked too.
+        let unknown = names.into_iter().filter(|name| !live.contains(name.as_str()));
         for name in unknown {
             let Ok(id) = name.parse() else { continue };
             let Ok(sandbox) = self.store.sandbox(&id) else { continue };
@@ -131,7 +130,7 @@ impl Engine {
             // Whatever cannot be removed now is tried again next time.
             let _ = trash::empty(&self.layout().trash());
         }
-        Ok(live)
+        Ok(())
     }
 }
 

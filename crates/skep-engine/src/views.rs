@@ -1,6 +1,7 @@
 //! Sandboxes as shown: with sizes, running execs and warnings.
 
 use crate::api::{ListFilter, SandboxView};
+use crate::early_warning::Siblings;
 use crate::problems::{OrProblem, unless_full};
 use crate::{Engine, usage};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,20 @@ use skep_types::{ByteSize, ByteString, Problem, Sandbox, SandboxId, StraysEnded}
 
 impl Engine {
     pub(crate) fn view(&self, sandbox: Sandbox) -> Result<SandboxView, Problem> {
+        self.view_among(sandbox, &mut Siblings::default())
+    }
+
+    /// All of them, each with what it has to do with the others.
+    fn views(&self, sandboxes: Vec<Sandbox>) -> Result<Vec<SandboxView>, Problem> {
+        let mut siblings = Siblings::default();
+        sandboxes.into_iter().map(|one| self.view_among(one, &mut siblings)).collect()
+    }
+
+    fn view_among(
+        &self,
+        sandbox: Sandbox,
+        siblings: &mut Siblings,
+    ) -> Result<SandboxView, Problem> {
         unless_full(self.take_in_of(&sandbox.id))?;
         let workspace = self.workspace(&sandbox);
         let usage = usage::of(&workspace.upper).unwrap_or_default();
@@ -24,7 +39,8 @@ impl Engine {
                 still.push(exec.id);
             }
         }
-        let warnings = self.warnings(&sandbox, usage.bytes.saturating_add(system_bytes))?;
+        let bytes = usage.bytes.saturating_add(system_bytes);
+        let warnings = self.warnings(&sandbox, bytes, siblings)?;
         Ok(SandboxView {
             sandbox,
             upper_bytes: usage.bytes,
@@ -38,8 +54,13 @@ impl Engine {
         })
     }
 
-    fn warnings(&self, sandbox: &Sandbox, bytes: u64) -> Result<Vec<String>, Problem> {
-        let mut warnings = self.touched_by_siblings(sandbox)?;
+    fn warnings(
+        &self,
+        sandbox: &Sandbox,
+        bytes: u64,
+        siblings: &mut Siblings,
+    ) -> Result<Vec<String>, Problem> {
+        let mut warnings = self.touched_by_siblings(sandbox, siblings)?;
         warnings.extend(self.unsettled_warnings(&sandbox.project));
         warnings.extend(self.mount_warnings(sandbox));
         warnings.extend(self.egress_death(sandbox)?.map(|death| death.sentence()));
@@ -72,7 +93,7 @@ impl Engine {
     }
 
     pub(crate) fn list_views(&self, filter: &ListFilter) -> Result<Vec<SandboxView>, Problem> {
-        self.listed(filter)?.into_iter().map(|sandbox| self.view(sandbox)).collect()
+        self.views(self.listed(filter)?)
     }
 
     /// A part of the list, newest first: only what is in it is looked at.
@@ -91,8 +112,7 @@ impl Engine {
         let more = sandboxes.len() > page.limit;
         sandboxes.truncate(page.limit);
         let end = more.then(|| PageEnd::behind(&sandboxes, page.after.as_ref())).flatten();
-        let views: Result<_, _> = sandboxes.into_iter().map(|one| self.view(one)).collect();
-        Ok((views?, end))
+        Ok((self.views(sandboxes)?, end))
     }
 
     fn listed(&self, filter: &ListFilter) -> Result<Vec<Sandbox>, Problem> {

@@ -146,7 +146,7 @@ impl App {
     pub(crate) async fn count_verdicts(self: &Arc<Self>) {
         let app = Arc::clone(self);
         let _ = tokio::task::spawn_blocking(move || {
-            app.metrics.verdicts(&app.verdicts().look(&app.layout));
+            app.verdicts().look(&app.layout, &mut |entry| app.metrics.verdict(entry));
         })
         .await;
     }
@@ -154,7 +154,10 @@ impl App {
     /// The same of one that is about to go, with its log.
     async fn count_last_verdicts(self: &Arc<Self>, sandbox: &str) {
         match sandbox.parse() {
-            Ok(id) => self.metrics.verdicts(&self.verdicts().look_at(&self.layout, &id)),
+            Ok(id) => {
+                let tell = &mut |entry: &_| self.metrics.verdict(entry);
+                self.verdicts().look_at(&self.layout, &id, tell);
+            }
             Err(_) => self.count_verdicts().await,
         }
     }

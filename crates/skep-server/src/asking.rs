@@ -122,6 +122,7 @@ impl Ask {
         if self.version.is_some() && !call.names_a_sandbox() {
             return Err(Problem::new(Code::Usage, "`if-match` is for requests about one sandbox"));
         }
+        let inner = key.as_ref().map(|key| key.key.clone()).or_else(|| self.create_key());
         let order = Order {
             call,
             actor: self.who.actor.clone(),
@@ -130,7 +131,14 @@ impl Ask {
             version: self.version,
             key,
         };
-        self.ask_patiently(order, file).await
+        let answer = self.ask_patiently(order, file).await;
+        answer.map_err(|problem| match (inner, &self.key) {
+            // A key is told as it was sent, without whom and what it was kept for.
+            (Some(inner), Some(key)) => {
+                Problem { message: problem.message.replace(&inner, key), ..problem }
+            }
+            _ => problem,
+        })
     }
 
     /// By what a repeated request is known: all that it asks, whichever part of it said so. A body that

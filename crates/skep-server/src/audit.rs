@@ -100,36 +100,42 @@ struct Book {
 
 impl Book {
     fn open(path: PathBuf, full: u64, kept: u32) -> io::Result<Self> {
-        let book = Self { last: Mutex::new((append_to(&path)?, 0)), path, full, kept };
-        let last = match last_number(&book.path)? {
+        let mut file = append_to(&path)?;
+        let end = end_of(&path)?;
+        let number = match end.number {
             Some(number) => number,
-            None => last_number(&book.aside(1))?.unwrap_or(0),
+            None => end_of(&aside(&path, 1))?.number.unwrap_or(0),
         };
-        book.last.lock().unwrap_or_else(PoisonError::into_inner).1 = last;
-        Ok(book)
+        // A loss of power cut the last line off: what comes next has a line of its own.
+        if end.cut {
+            file.write_all(b"\n")?;
+        }
+        Ok(Self { last: Mutex::new((file, number)), path, full, kept })
     }
 
     fn append(&self, line: &Line<'_>) -> io::Result<()> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, number) = &mut *last;
+        // Also if it cannot be written: then its number is missing.
+        *number += 1;
         let path = cut(line.path);
         let line = Line { path: &path, at: line.at.clone(), ..*line };
-        let mut text = serde_json::to_vec(&Numbered { number: *number + 1, line: &line })?;
+        let mut text = serde_json::to_vec(&Numbered { number: *number, line: &line })?;
         text.push(b'\n');
-        file.write_all(&text)?;
-        *number += 1;
-        if file.metadata()?.len() > self.full {
+        let length = file.metadata()?.len();
+        if let Err(error) = file.write_all(&text) {
+            // No half of a line before the next one.
+            let _ = file.set_len(length);
+            return Err(error);
+        }
+        if length + text.len() as u64 > self.full {
             for age in (1..self.kept).rev() {
-                let _ = std::fs::rename(self.aside(age), self.aside(age + 1));
+                let _ = std::fs::rename(aside(&self.path, age), aside(&self.path, age + 1));
             }
-            std::fs::rename(&self.path, self.aside(1))?;
+            std::fs::rename(&self.path, aside(&self.path, 1))?;
             *file = append_to(&self.path)?;
         }
         Ok(())
-    }
-
-    fn aside(&self, age: u32) -> PathBuf {
-        self.path.with_extension(format!("{age}.jsonl"))
     }
 
     fn files(&self) -> io::Result<Vec<File>> {
@@ -137,7 +143,7 @@ impl Book {
         let _last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files = Vec::new();
         for age in (0..=self.kept).rev() {
-            let path = if age == 0 { self.path.clone() } else { self.aside(age) };
+            let path = if age == 0 { self.path.clone() } else { aside(&self.path, age) };
             match File::open(path) {
                 Ok(file) => files.push(file),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -156,19 +162,33 @@ fn cut(path: &str) -> String {
     format!("{}…", &path[..path.floor_char_boundary(PATH)])
 }
 
-/// The number of a file's last line; lines of older versions have none.
-fn last_number(path: &Path) -> io::Result<Option<u64>> {
+fn aside(path: &Path, age: u32) -> PathBuf {
+    path.with_extension(format!("{age}.jsonl"))
+}
+
+/// How a file ends.
+#[derive(Default)]
+struct End {
+    /// The number of its last whole line; lines of older versions have none.
+    number: Option<u64>,
+    /// Whether a line was begun behind that.
+    cut: bool,
+}
+
+fn end_of(path: &Path) -> io::Result<End> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(End::default()),
         Err(error) => return Err(error),
     };
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LINE)))?;
+    // One that was cut off may stand behind the last whole one.
+    file.seek(SeekFrom::Start(length.saturating_sub(2 * LINE)))?;
     let mut text = Vec::new();
-    file.take(LINE).read_to_end(&mut text)?;
-    let last = text.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
-    Ok(last.and_then(|line| serde_json::from_slice(line).ok()).map(|line: Number| line.number))
+    file.take(2 * LINE).read_to_end(&mut text)?;
+    let number = |line: &[u8]| Some(serde_json::from_slice::<Number>(line).ok()?.number);
+    let number = text.rsplit(|byte| *byte == b'\n').find_map(number);
+    Ok(End { number, cut: text.last().is_some_and(|byte| *byte != b'\n') })
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
@@ -213,5 +233,57 @@ mod tests {
         assert_eq!(told, [(1, &"/important".into()), (2, &"/second".into())]);
         let size = |name: &str| std::fs::metadata(directory.path().join(name)).unwrap().len();
         assert!(size("strangers.jsonl") < 3000 * 600, "{}", size("strangers.jsonl"));
+    }
+
+    fn numbers(audit: &Audit) -> Vec<Option<u64>> {
+        let mut text = String::new();
+        for mut file in audit.files(false).unwrap() {
+            file.read_to_string(&mut text).unwrap();
+        }
+        let number = |line: &str| Some(serde_json::from_str::<Number>(line).ok()?.number);
+        text.lines().map(number).collect()
+    }
+
+    fn act(audit: &Audit) {
+        audit.write(&Line {
+            at: "2026-01-01T00:00:00Z".into(),
+            request_id: "r",
+            who: Some("me"),
+            from: Some("here"),
+            method: "POST",
+            path: "/",
+            status: 200,
+            exec: None,
+        });
+    }
+
+    /// It took the next act with it, and numbers began anew.
+    #[test]
+    fn a_line_that_was_cut_off_takes_no_other_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.jsonl");
+        let audit = Audit::open(directory.path()).unwrap();
+        act(&audit);
+        act(&audit);
+        drop(audit);
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"{\"number\":3,\"at\":\"2026").unwrap();
+        let audit = Audit::open(directory.path()).unwrap();
+        act(&audit);
+        assert_eq!(numbers(&audit), [Some(1), Some(2), None, Some(3)]);
+    }
+
+    /// On a disk without room a line is written whole, or its number is missing.
+    #[test]
+    fn an_act_that_cannot_be_written_leaves_a_gap_in_the_numbers() {
+        let directory = tempfile::tempdir().unwrap();
+        let audit = Audit::open(directory.path()).unwrap();
+        act(&audit);
+        let full = File::options().append(true).open("/dev/full").unwrap();
+        let good = std::mem::replace(&mut audit.acts.last.lock().unwrap().0, full);
+        act(&audit);
+        audit.acts.last.lock().unwrap().0 = good;
+        act(&audit);
+        assert_eq!(numbers(&audit), [Some(1), Some(3)]);
     }
 }

@@ -60,20 +60,21 @@ impl Metrics {
         counter!("skep_idempotency_replays_total").increment(1);
     }
 
-    /// What was let out of sandboxes, and what was not.
-    pub(crate) fn verdicts(self, entries: &[EgressEntry]) {
-        for entry in entries {
-            let verdict = match entry.verdict {
-                EgressVerdict::Allow => "allow",
-                EgressVerdict::Deny => "deny",
-            };
-            let protocol = PROTOCOLS.into_iter().find(|name| *name == entry.proto);
-            let protocol = protocol.unwrap_or("other");
-            counter!(VERDICTS, "verdict" => verdict, "protocol" => protocol).increment(1);
-            if entry.verdict == EgressVerdict::Allow {
-                histogram!(BYTES, "direction" => "in").record(entry.bytes_in as f64);
-                histogram!(BYTES, "direction" => "out").record(entry.bytes_out as f64);
-            }
+    /// Something that was let out of a sandbox, or was not; before it, what was denied too often to be written.
+    pub(crate) fn verdict(self, entry: &EgressEntry) {
+        if let Some(missing) = entry.missing {
+            counter!(VERDICTS, "verdict" => "deny", "protocol" => UNWRITTEN).increment(missing);
+        }
+        let verdict = match entry.verdict {
+            EgressVerdict::Allow => "allow",
+            EgressVerdict::Deny => "deny",
+        };
+        let protocol = PROTOCOLS.into_iter().find(|name| *name == entry.proto);
+        let protocol = protocol.unwrap_or("other");
+        counter!(VERDICTS, "verdict" => verdict, "protocol" => protocol).increment(1);
+        if entry.verdict == EgressVerdict::Allow {
+            histogram!(BYTES, "direction" => "in").record(entry.bytes_in as f64);
+            histogram!(BYTES, "direction" => "out").record(entry.bytes_out as f64);
         }
     }
 
@@ -99,7 +100,8 @@ impl Metrics {
 
 /// Verdicts, by what was spoken; a flood of denials is counted where it is not written.
 const VERDICTS: &str = "skep_egress_verdicts_total";
-const PROTOCOLS: [&str; 5] = ["dns", "tcp", "tls", "http", "unwritten"];
+const PROTOCOLS: [&str; 4] = ["dns", "tcp", "tls", "http"];
+const UNWRITTEN: &str = "unwritten";
 
 /// A method by its name, if it is one of those that there are: anybody may send any word.
 pub(crate) fn known(method: &Method) -> &'static str {

@@ -347,6 +347,9 @@ async fn tidy(app: Shared) {
         if let Err(problem) = app.ask_own(Call::Gc { request: request.clone() }).await {
             tracing::warn!(%problem, "cannot tidy up");
         }
+        if let Err(problem) = app.tokens.sweep(&app.now()) {
+            tracing::warn!(%problem, "cannot let go of old tokens");
+        }
     }
 }
 

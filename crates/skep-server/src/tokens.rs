@@ -17,6 +17,8 @@ use subtle::ConstantTimeEq as _;
 /// Random bytes of an id and of a secret.
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
+/// For so long a token that has expired is still listed.
+const TOLD: jiff::SignedDuration = jiff::SignedDuration::from_hours(7 * 24);
 /// A bootstrap token shorter than this can be guessed.
 const SHORTEST: usize = 16;
 
@@ -61,7 +63,8 @@ impl Token {
         &self.hash
     }
 
-    fn is_fresh(&self, now: &str) -> bool {
+    /// Whether it has not expired.
+    pub fn is_fresh(&self, now: &str) -> bool {
         match (&self.expires_at, parse_time(now)) {
             (None, _) => true,
             (Some(expiry), Ok(now)) => parse_time(expiry).is_ok_and(|expiry| expiry > now),
@@ -74,12 +77,14 @@ impl Token {
 #[derive(Debug, Clone)]
 pub struct Tokens {
     directory: PathBuf,
+    /// Where the directories of sandboxes are.
+    sandboxes: PathBuf,
 }
 
 impl Tokens {
     /// Those in `state_dir`; the directory is made when the first one is.
     pub fn of(state_dir: &Path) -> Self {
-        Self { directory: state_dir.join("tokens") }
+        Self { directory: state_dir.join("tokens"), sandboxes: state_dir.join("sandboxes") }
     }
 
     /// Makes a token and returns it with its text, which is shown once and kept nowhere.
@@ -185,6 +190,26 @@ impl Tokens {
                 Err(Problem::new(Code::Io, format!("cannot revoke token `{id}`: {error}")))
             }
         }
+    }
+
+    /// Lets go of what nobody can use any more: tokens that expired a week ago, and those of sandboxes that are
+    /// deleted. A platform makes one for every sandbox.
+    pub fn sweep(&self, now: &str) -> Result<(), Problem> {
+        let now = parse_time(now)?;
+        for token in self.list()? {
+            let expiry = token.expires_at.as_deref().and_then(|text| parse_time(text).ok());
+            let expired = expiry.is_some_and(|expiry| now.duration_since(expiry) > TOLD);
+            if expired || token.sandbox.as_ref().is_some_and(|id| self.is_gone(id)) {
+                let _ = fs::remove_file(self.directory.join(&token.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of a sandbox goes with it.
+    fn is_gone(&self, id: &SandboxId) -> bool {
+        let found = fs::symlink_metadata(self.sandboxes.join(id.as_str()));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     /// The token whose text this is, unless it has expired.
@@ -321,6 +346,34 @@ mod tests {
         let (_, text) = tokens.create(NewToken { expires_at, ..new(Role::Operator) }).unwrap();
         assert!(tokens.check(&text, "2026-11-16T00:00:09Z").is_some());
         assert!(tokens.check(&text, "2026-11-16T00:00:10Z").is_none());
+    }
+
+    /// They were kept for ever: a file for each sandbox that ever had an agent.
+    #[test]
+    fn tokens_that_nobody_can_use_are_let_go() {
+        let state = tempfile::tempdir().unwrap();
+        let tokens = Tokens::of(state.path());
+        let until = |end: &str| NewToken { expires_at: Some(end.into()), ..new(Role::Viewer) };
+        let of = |byte| {
+            let sandbox = Some(SandboxId::from_random([byte; 10]));
+            NewToken { sandbox, ..new(Role::Agent) }
+        };
+        let ids = [
+            new(Role::Approver),
+            until("2026-11-17T00:00:00Z"),
+            until("2026-11-24T00:00:00Z"),
+            of(1),
+            of(2),
+        ]
+        .map(|new| tokens.create(new).unwrap().0.id);
+        let living = SandboxId::from_random([1; 10]);
+        fs::create_dir_all(state.path().join("sandboxes").join(living.as_str())).unwrap();
+        tokens.sweep("2026-11-24T00:00:01Z").unwrap();
+        let mut left: Vec<_> = tokens.list().unwrap().into_iter().map(|token| token.id).collect();
+        let mut expected = vec![ids[0].clone(), ids[2].clone(), ids[3].clone()];
+        left.sort();
+        expected.sort();
+        assert_eq!(left, expected);
     }
 
     #[test]

@@ -17,7 +17,8 @@ const WORKERS_PER_PROCESSOR: usize = 4;
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// unix:/PATH or 127.0.0.1:PORT; may be repeated (default: skep.sock in the state directory)
+    /// unix:/PATH or 127.0.0.1:PORT, beside sockets that systemd passes in; may be repeated (default:
+    /// skep.sock in the state directory, where none is passed in)
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     listen: Vec<Listen>,
     /// A file (mode 0600) that holds a token of role approver; TCP needs it, or `skep token`
@@ -55,12 +56,12 @@ impl Run for Serve {
         drop(crate::wiring::open_engine(context.global())?);
         let state_dir = crate::wiring::prepare(context.global())?;
         let mut listeners = listen::inherited()?;
-        if listeners.is_empty() {
-            let usual = [Listen::Unix(state_dir.join("skep.sock"))];
-            let wanted = if self.listen.is_empty() { &usual[..] } else { &self.listen };
-            for address in wanted {
-                listeners.push(listen::bind(address)?);
-            }
+        let mut wanted = self.listen;
+        if wanted.is_empty() && listeners.is_empty() {
+            wanted.push(Listen::Unix(state_dir.join("skep.sock")));
+        }
+        for address in &wanted {
+            listeners.push(listen::bind(address)?);
         }
         let around = &context.surroundings;
         skep_server::log_to_stderr(context.output.is_verbose());

@@ -88,6 +88,8 @@ impl Run for Token {
                 let now = crate::wiring::now();
                 let expires_at = expires.map(|after| later(&now, after)).transpose()?;
                 let sandbox = sandbox.map(|sandbox| sandbox.id);
+                // Without a server nobody else does it.
+                tokens.sweep(&now)?;
                 let (kept, text) =
                     tokens.create(NewToken { role, sandbox, name, expires_at, now })?;
                 if json.json {
@@ -122,6 +124,7 @@ fn list(context: &Context, tokens: &[Kept], json: Json) -> Result<(), Failure> {
         let all: Vec<_> = tokens.iter().map(|kept| TokenDocument::new(kept, None)).collect();
         return context.output.document(&all);
     }
+    let now = crate::wiring::now();
     let rows: Vec<Vec<String>> = tokens
         .iter()
         .map(|kept| {
@@ -130,7 +133,7 @@ fn list(context: &Context, tokens: &[Kept], json: Json) -> Result<(), Failure> {
                 kept.role.to_string(),
                 skep_types::escape::visible(kept.name.as_bytes()),
                 kept.sandbox.as_ref().map_or_else(|| "-".into(), ToString::to_string),
-                kept.expires_at.as_deref().map_or_else(|| "never".into(), instant),
+                expiry(kept, &now),
             ]
         })
         .collect();
@@ -139,4 +142,13 @@ fn list(context: &Context, tokens: &[Kept], json: Json) -> Result<(), Failure> {
         &["TOKEN", "ROLE", "NAME", "SANDBOX", "EXPIRES"],
         &rows,
     ))
+}
+
+/// When it is refused, or that it is.
+fn expiry(kept: &Kept, now: &str) -> String {
+    match kept.expires_at.as_deref() {
+        None => "never".into(),
+        Some(end) if kept.is_fresh(now) => instant(end),
+        Some(end) => format!("{} (expired)", instant(end)),
+    }
 }

@@ -34,6 +34,9 @@ const LIVE: IdSearch = IdSearch {
             ORDER BY id LIMIT 10",
 };
 
+/// A list that is longer leaves nothing of it in SQLite's cache.
+const MANY: usize = 50;
+
 impl SandboxStore for SqliteStore {
     fn insert_sandbox(
         &self,
@@ -102,7 +105,14 @@ impl SandboxStore for SqliteStore {
                  ORDER BY seq"
             }
         };
-        self.read("list sandboxes", |tx| rows(tx, TABLE, sql, params![project, states]))
+        let found: Vec<Sandbox> =
+            self.read("list sandboxes", |tx| rows(tx, TABLE, sql, params![project, states]))?;
+        if found.len() > MANY {
+            // Pages that were read for this alone; a process that is forked next would keep them.
+            // Failing to let go of them costs memory and nothing else.
+            let _ = self.connection().execute_batch("PRAGMA shrink_memory");
+        }
+        Ok(found)
     }
 
     fn newest_sandbox(&self, project: &ByteString) -> Result<Option<Sandbox>> {
