@@ -1,9 +1,10 @@
 //! What is left after many sandboxes, after kills at any moment, and what of others is left alone.
 
 use crate::harness::{
-    Lab, Who, for_both, for_each, long, noticed, outside, wait_for, wait_for_empty,
+    Lab, Ran, Who, for_both, for_each, long, noticed, outside, wait_for, wait_for_empty,
 };
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
 /// Kills something of a live sandbox, another thing each time.
@@ -218,5 +219,58 @@ fn gc_removes_empty_cgroups_of_deleted_sandboxes_and_no_others() {
             assert!(path.is_dir(), "of another state directory: {path:?}");
             fs::remove_dir(path).unwrap();
         }
+    });
+}
+
+/// Runs a script as an ordinary user, below `place`, with a procfs that hides processes.
+fn among_hidden(lab: &Lab, (uid, gid): (u32, u32), place: &Path, script: &str) -> Option<Ran> {
+    let prepare = r#"mount -t proc -o hidepid=invisible proc /proc || exit 9
+        exec setpriv --reuid $1 --regid $2 --clear-groups env HOME=$3 SKEP_HOME=$3/state skep=$4 sh -euc "$5""#;
+    let call = lab.program("unshare").args(["-m", "--propagation", "private", "sh", "-c"]);
+    let call = call.args([prepare, "sh", &uid.to_string(), &gid.to_string()]);
+    let ran = call.arg(place).arg(&lab.binary).arg(script).directory(place).run();
+    if ran.code() == 9 {
+        crate::harness::skip("no procfs with hidepid can be mounted here");
+        return None;
+    }
+    Some(ran.ok())
+}
+
+/// A procfs that shows nobody else's processes, nor those of one's own that may not be looked into: a keeper
+/// that cannot be seen is not taken for dead, and one that is dead is noticed.
+#[test]
+fn clean_3_a_procfs_that_hides_processes_makes_no_keeper_dead() {
+    for_each([Who::root()], |lab| {
+        let Ok(user) = Who::user() else { return };
+        let place = lab.root.join("theirs");
+        for path in [place.clone(), place.join("project")] {
+            fs::create_dir(&path).unwrap();
+            user.own(&path);
+        }
+        let run = |script: &str| {
+            let script = format!("cd project; {script}");
+            among_hidden(lab, user.ids(), &place, &script)
+        };
+        let begin = "test ! -e /proc/1; $skep create s; $skep exec s -- sh -c 'echo x > x'; \
+                     $skep exec -d s -- sleep 31536000";
+        let Some(begun) = run(begin) else { return };
+        let exec = begun.text().lines().last().unwrap().to_owned();
+        // Whoever comes later sees it run, and starts nothing beside it.
+        let later = run("$skep ps s; $skep ls; $skep exec s -- true").unwrap().text();
+        let line = |said: &str, word: &str| {
+            said.lines().find(|line| line.starts_with(word)).unwrap_or_default().to_owned()
+        };
+        assert!(line(&later, &exec).contains("running"), "{later}");
+        assert!(line(&later, "s ").contains("ready"), "{later}");
+        let keepers = lab.keepers();
+        assert_eq!(keepers.len(), 1, "{keepers:?}");
+        outside::kill(keepers[0]);
+        wait_for_empty("processes", 20, || outside::processes_of(&lab.root));
+        let later = run("$skep ps s; $skep ls; $skep diff s --name-only").unwrap().text();
+        assert!(line(&later, &exec).contains("lost"), "{later}");
+        assert!(line(&later, "s ").contains("stopped"), "{later}");
+        assert!(later.lines().any(|line| line == "x"), "{later}");
+        run("$skep rm --discard s").unwrap();
+        assert_eq!(fs::read_dir(place.join("state/sandboxes")).unwrap().count(), 0);
     });
 }

@@ -83,6 +83,11 @@ fn illegal_moves_are_typed_and_change_nothing() {
             assert!(matches!(ran.code(), 0 | 4), "{}", ran.describe());
             assert_eq!(state(lab, "s"), "stopped");
         }
+        // It was started without a word, and stood still.
+        lab.skep(["start", "s"]).run().ok();
+        lab.skep(["freeze", "s"]).run().ok();
+        lab.skep(["start", "s"]).run().exits(4).says("skep thaw");
+        assert_eq!(state(lab, "s"), "frozen");
         lab.skep(["rm", "s"]).run().ok();
         for command in ["start", "stop", "freeze", "thaw", "rm", "diff", "show"] {
             lab.skep([command, "s"]).run().exits(3);

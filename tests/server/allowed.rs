@@ -1,6 +1,6 @@
 //! How much there may be, and how much an agent may ask for.
 
-use crate::harness::{Lab, Reply, Server, Who, for_each};
+use crate::harness::{Lab, Reply, Server, Who, for_each, outside, wait_for};
 use serde_json::{Value, json};
 
 fn as_agent(server: &Server<'_>, token: &str, limits: &Value, script: &str) -> Reply {
@@ -34,6 +34,16 @@ fn api_5_an_agent_starts_nothing_that_was_stopped_and_widens_no_limit() {
         assert_eq!(server.get("/v1/sandboxes/s").json()["state"], "stopped");
         server.post("/v1/sandboxes/s/start", &json!({})).is(200);
         run(&json!({}), "true").is(200);
+        // What stopped by itself goes on with the next command, unless somebody has stopped it since.
+        let shown = || server.get("/v1/sandboxes/s").is(200).json();
+        outside::kill(shown()["keeper"]["pid"].as_i64().unwrap() as i32);
+        wait_for("its end to be noticed", 20, || (shown()["state"] == "stopped").then_some(()));
+        server.post("/v1/sandboxes/s/stop", &json!({})).is(200);
+        assert_eq!(run(&json!({}), "true").is(409).json()["code"], "illegal_state");
+        // Said again it is no other version.
+        let version = shown()["version"].clone();
+        let again = server.post("/v1/sandboxes/s/stop", &json!({})).is(200).json();
+        assert_eq!(again["version"], version);
         server.stop();
     });
 }

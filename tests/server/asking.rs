@@ -1,5 +1,6 @@
 //! What is asked and answered.
 
+use crate::harness::postgres::Postgres;
 use crate::harness::{Server, Who, for_both, for_each, wait_for};
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ fn api_9_a_key_acts_once() {
         assert_eq!(reused["code"], "key_reused");
         assert!(reused["message"].as_str().unwrap().contains("key `k1`"), "{reused}");
         let ids: Vec<_> = std::thread::scope(|scope| {
-            let asked: Vec<_> = (0..12)
+            let asked: Vec<_> = (0..50)
                 .map(|_| scope.spawn(|| keyed(&server, "k2", &body).is(201).json()["id"].clone()))
                 .collect();
             asked.into_iter().map(|one| one.join().unwrap()).collect()
@@ -44,6 +45,37 @@ fn api_9_a_key_acts_once() {
             // An empty header is no header to curl.
             assert!(reply.status == 400 || bad.is_empty(), "{bad}: {}", reply.status);
         }
+        server.stop();
+    });
+}
+
+/// Puts the end of all keys into the past, as a day would.
+const EXPIRE: &str = "import sqlite3, sys
+store = sqlite3.connect(sys.argv[1])
+assert store.execute('UPDATE idempotency_keys SET expires_us = 1').rowcount == 2
+store.commit()";
+
+#[test]
+fn api_9_a_key_that_has_expired_acts_again() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        let body = json!({ "project": lab.project });
+        let first = keyed(&server, "k", &body).is(201).json()["id"].clone();
+        let path = format!("/v1/sandboxes/{}/execs", first.as_str().unwrap());
+        let run = json!({ "command": ["sh", "-c", "echo x >> ran"], "wait": true });
+        let exec = || server.send("POST", &path, &run, &["-H", "Idempotency-Key: e"]).is(200);
+        exec();
+        assert_eq!(exec().header("idempotency-replayed").unwrap(), "true");
+        lab.program("python3").args(["-c", EXPIRE]).arg(lab.state.join("skep.db")).run().ok();
+        let again = keyed(&server, "k", &body).is(201);
+        assert_ne!(again.json()["id"], first);
+        assert!(again.header("idempotency-replayed").is_none());
+        assert!(exec().header("idempotency-replayed").is_none());
+        let ran = server.get(&path.replace("/execs", "/files?path=ran")).is(200);
+        assert_eq!(ran.body, b"x\nx\n");
+        // An expired key belongs to whoever uses it next, with whatever body.
+        let other = json!({ "project": lab.project, "name": "other" });
+        keyed(&server, "k", &other).is(422);
         server.stop();
     });
 }
@@ -188,36 +220,57 @@ fn api_11_a_limit_is_a_limit_or_an_error() {
 #[test]
 fn api_12_text_is_never_a_statement() {
     for_each([Who::user()], |lab| {
-        let server = lab.serve(&[]);
-        server.create("s");
-        for text in ["'%20OR%201=1--", "s%27;DROP%20TABLE%20sandboxes;--", "%25", "%00", "..%2f.."]
-        {
-            server.get(&format!("/v1/sandboxes/{text}")).is(404);
-            let label = server.get(&format!("/v1/sandboxes?label={text}")).is(200).json();
-            assert_eq!(label["items"], json!([]), "{text}");
-            server.get(&format!("/v1/sandboxes?cursor={text}")).is(400);
-            server.get(&format!("/v1/sandboxes?state={text}")).is(400);
-            server.get(&format!("/v1/sandboxes?sort={text}")).is(400);
-        }
-        for n in 0..4 {
-            server.create(&format!("t{n}"));
-        }
-        let mut names = Vec::new();
-        let mut cursor = String::new();
-        loop {
-            let page = server.get(&format!("/v1/sandboxes?limit=2{cursor}")).is(200).json();
-            let items = page["items"].as_array().unwrap();
-            names.extend(items.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
-            match page["next_cursor"].as_str() {
-                Some(next) => {
-                    cursor = format!("&cursor={}", next.replace('=', "%3D").replace('+', "%2B"))
-                }
-                None => break,
-            }
-        }
-        assert_eq!(names, ["t3", "t2", "t1", "t0", "s"]);
-        server.stop();
+        text_is_text(&lab.serve(&[]));
     });
+}
+
+#[test]
+fn api_12_text_is_never_a_statement_in_postgresql() {
+    for_each([Who::user()], |lab| {
+        let Some(database) = Postgres::start() else { return };
+        let home = lab.root.join("elsewhere");
+        text_is_text(&lab.serve_in(&home, &[("SKEP_STORE", &database.url("s"))], &[]));
+    });
+}
+
+fn text_is_text(server: &Server<'_>) {
+    server.create("s");
+    for text in ["'%20OR%201=1--", "s%27;DROP%20TABLE%20sandboxes;--", "%25", "%00", "..%2f.."] {
+        server.get(&format!("/v1/sandboxes/{text}")).is(404);
+        let label = server.get(&format!("/v1/sandboxes?label={text}")).is(200).json();
+        assert_eq!(label["items"], json!([]), "{text}");
+        server.get(&format!("/v1/sandboxes?cursor={text}")).is(400);
+        server.get(&format!("/v1/sandboxes?state={text}")).is(400);
+        server.get(&format!("/v1/sandboxes?sort={text}")).is(400);
+    }
+    for n in 0..4 {
+        server.create(&format!("t{n}"));
+    }
+    let mut names = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = server.get(&format!("/v1/sandboxes?limit=2{cursor}")).is(200).json();
+        let items = page["items"].as_array().unwrap();
+        names.extend(items.iter().map(|one| one["name"].as_str().unwrap().to_owned()));
+        match page["next_cursor"].as_str() {
+            Some(next) => {
+                cursor = format!("&cursor={}", next.replace('=', "%3D").replace('+', "%2B"))
+            }
+            None => break,
+        }
+    }
+    assert_eq!(names, ["t3", "t2", "t1", "t0", "s"]);
+    for hostile in ["'; DROP TABLE sandboxes; --", "\\'", "$1", "%s", "\u{202e}", "a=b"] {
+        let labels = json!({ "labels": { hostile: hostile } });
+        let patched = server.send("PATCH", "/v1/sandboxes/s", &labels, &[]).is(200).json();
+        assert_eq!(patched["labels"][hostile], hostile);
+        let body = json!({ "name": hostile, "project": "/tmp" });
+        server.post("/v1/sandboxes", &body).is(400);
+    }
+    for name in names {
+        let path = format!("/v1/sandboxes/{name}?discard=true");
+        server.with(crate::harness::TOKEN, &["-X", "DELETE"], &path).is(204);
+    }
 }
 
 #[test]

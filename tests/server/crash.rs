@@ -3,6 +3,9 @@
 use crate::harness::{Lab, Who, for_both, for_each, outside, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
 
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -38,6 +41,55 @@ fn crash_7_an_orderly_end_finishes_what_was_begun() {
     });
 }
 
+/// An upload of which half has come: its head, and that half.
+fn half_an_upload(port: u16, name: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = format!(
+        "PUT /v1/sandboxes/s/files?path={name} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\
+         Authorization: Bearer {}\r\nContent-Type: application/octet-stream\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        crate::harness::TOKEN,
+        2 * HALF
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&vec![b'x'; HALF]).unwrap();
+    stream
+}
+
+const HALF: usize = 500_000;
+
+#[test]
+fn crash_7_an_upload_under_way_is_finished_or_leaves_nothing() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let mut whole = half_an_upload(server.port, "whole");
+        let half = half_an_upload(server.port, "half");
+        // Both are being read: a body is kept in a file without a name.
+        wait_for("the bodies", 20, || {
+            let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().flatten();
+            let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            let bodies = links.filter(|link| {
+                link.starts_with(&lab.state) && link.to_string_lossy().ends_with("(deleted)")
+            });
+            (bodies.count() == 2).then_some(())
+        });
+        kill_process(Pid::from_raw(server.pid()).unwrap(), Signal::TERM).unwrap();
+        wait_for("it to be told", 20, || lab.server_log().contains("stopping").then_some(()));
+        whole.write_all(&vec![b'x'; HALF]).unwrap();
+        let mut answer = String::new();
+        whole.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        // The other one never comes: the end does not wait for it.
+        server.stop();
+        drop(half);
+        let found = lab.exec_script("s", "wc -c < whole; ls").run().ok().text();
+        assert_eq!(found, format!("{}\nwhole", 2 * HALF));
+        assert!(!lab.server_log().contains("panic"), "{}", lab.server_log());
+    });
+}
+
 #[test]
 fn crash_7_a_worker_that_dies_costs_one_request() {
     for_each([Who::user()], |lab| {
@@ -49,6 +101,52 @@ fn crash_7_a_worker_that_dies_costs_one_request() {
         let failed = (0..20).filter(|_| server.get("/v1/sandboxes/s").status != 200).count();
         assert!(failed <= 4, "{failed} requests failed");
         assert_eq!(server.script("s", "echo fine")["stdout"], "fine\n");
+        server.stop();
+    });
+}
+
+/// A bug in a handler is one 500, and nobody else's.
+#[test]
+fn crash_7_a_panic_costs_one_request_and_poisons_nothing() {
+    for_each([Who::user()], |lab| {
+        let variables = [("SKEP_FAILPOINT", "request.exec:2=panic")];
+        let server = lab.serve_in(&lab.state, &variables, &[]);
+        server.create("s");
+        let body = json!({ "command": ["sh", "-c", "echo ran"], "wait": true });
+        let exec = || server.post("/v1/sandboxes/s/execs", &body);
+        exec().is(200);
+        let failed = exec().is(500);
+        assert_eq!(failed.json()["code"], "internal");
+        assert_eq!(failed.json()["request_id"], failed.header("x-request-id").unwrap());
+        for _ in 0..3 {
+            assert_eq!(exec().is(200).json()["stdout"], "ran\n");
+        }
+        server.get("/health/ready").is(200);
+        let asked = server.get("/metrics").is(200);
+        let asked = String::from_utf8_lossy(&asked.body).into_owned();
+        let failures = asked.lines().filter(|line| line.contains("status=\"500\""));
+        let failures: Vec<_> = failures.filter(|line| line.contains("_total")).collect();
+        assert!(failures.len() == 1 && failures[0].ends_with(" 1"), "{failures:?}");
+        server.stop();
+    });
+}
+
+/// What a server does by itself goes on after a bug that it met once.
+#[test]
+fn crash_7_a_panic_does_not_end_what_a_server_does_by_itself() {
+    for_each([Who::user()], |lab| {
+        let variables = [("SKEP_FAILPOINT", "settle.begins:2=panic")];
+        let server = lab.serve_in(&lab.state, &variables, &[]);
+        let keeper = server.create("s")["keeper"]["pid"].as_i64().unwrap() as i32;
+        wait_for("the bug", 20, || lab.server_log().contains("begins anew").then_some(()));
+        kill(keeper);
+        // Read from the database: whoever asks skep would notice by asking.
+        let look = "import sqlite3, sys
+print(sqlite3.connect(sys.argv[1]).execute('SELECT state FROM sandboxes').fetchall()[0][0])";
+        wait_for("the death to be noticed", 20, || {
+            let call = lab.program("python3").args(["-c", look]).arg(lab.state.join("skep.db"));
+            (call.run().ok().text() == "stopped").then_some(())
+        });
         server.stop();
     });
 }

@@ -10,6 +10,7 @@ mod held;
 mod hosts;
 mod load;
 mod many;
+mod moves;
 mod outage;
 mod pool;
 mod replace;

@@ -129,7 +129,10 @@ impl Engine {
     }
 
     pub(crate) fn start_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
-        self.ensure_running(self.load(id)?)
+        let sandbox = self.ensure_running(self.load(id)?)?;
+        // Whoever starts it wants to see it go on, which it does not.
+        crate::execs::refuse_frozen(&sandbox)?;
+        Ok(sandbox)
     }
 
     pub(crate) fn stop_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
@@ -193,7 +196,16 @@ impl Engine {
     }
 
     fn note_stopped(&self, sandbox: &Sandbox, ended: &[EndedExec]) -> Result<Sandbox, Problem> {
+        let by_itself = sandbox.state == SandboxState::Stopped && sandbox.state_reason.is_some();
+        if is_at_rest(sandbox) && ended.is_empty() && !by_itself {
+            // Said twice it is done once: no event, and no other version.
+            return Ok(sandbox.clone());
+        }
         self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
+            // It stood still by itself; now somebody said so.
+            if by_itself {
+                row.state_reason = None;
+            }
             row.keeper = None;
             forget_signals(row);
             if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
@@ -213,6 +225,10 @@ impl Engine {
         let mark = self.mark_stilled(&sandbox)?;
         let how = self.freeze_for_good(&sandbox)?;
         failpoint::hit("freeze.still").map_err(|error| io_problem("freeze", &mark, &error))?;
+        if sandbox.state == SandboxState::Frozen {
+            let _ = std::fs::remove_file(mark);
+            return Ok(sandbox);
+        }
         let data = how.map_or(Value::Null, |how| json!({ "reason": how }));
         let frozen = self.update(id, "sandbox.frozen", data, &mut |row| {
             row.state = SandboxState::Frozen;
@@ -454,6 +470,12 @@ pub(crate) fn pend(row: &mut Sandbox) {
             None => SandboxState::Stopped,
         };
     }
+}
+
+/// Nobody holds it, and its state says so.
+fn is_at_rest(sandbox: &Sandbox) -> bool {
+    use SandboxState::{Error, Frozen, Ready};
+    sandbox.keeper.is_none() && !matches!(sandbox.state, Ready | Frozen | Error)
 }
 
 fn not_running(sandbox: &Sandbox) -> Problem {

@@ -16,6 +16,7 @@ use crate::tokens::{Bootstrap, Tokens};
 use crate::traces::Traces;
 use axum::Router;
 use axum::body::Body;
+use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -30,6 +31,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -281,10 +283,10 @@ async fn run(
             }
         });
     }
-    let settling = tokio::spawn(settle(Arc::clone(&app)));
+    let settling = tokio::spawn(again_and_again("settling", Arc::clone(&app), settle));
     let filling = tokio::spawn(crate::filling::fill(Arc::clone(&app)));
-    let tidying = tokio::spawn(tidy(Arc::clone(&app)));
-    let feeding = tokio::spawn(Feed::watch(Arc::clone(&app)));
+    let tidying = tokio::spawn(again_and_again("tidying", Arc::clone(&app), tidy));
+    let feeding = tokio::spawn(again_and_again("feeding", Arc::clone(&app), Feed::watch));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("serving");
     tokio::select! {
@@ -323,9 +325,19 @@ async fn run(
     Ok(())
 }
 
+/// What is done as long as the server lives: a bug that it meets once does not end it for good, unseen.
+async fn again_and_again<F: Future<Output = ()>>(what: &str, app: Shared, work: fn(Shared) -> F) {
+    while AssertUnwindSafe(work(Arc::clone(&app))).catch_unwind().await.is_err() {
+        tracing::error!(what, "met a bug of skep's, and begins anew");
+        tokio::time::sleep(SETTLE).await;
+    }
+}
+
 /// Notices keepers that were killed, deletes that were interrupted, ends nobody picked up.
 async fn settle(app: Shared) {
     loop {
+        // Only a test can make it fail.
+        let _ = skep_sys::failpoint::hit("settle.begins");
         if let Err(problem) = app.ask_own(Call::Settle).await {
             tracing::warn!(%problem, "cannot settle");
         }

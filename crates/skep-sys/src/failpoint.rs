@@ -2,7 +2,7 @@
 //!
 //! They exist in debug builds only; in a release build [`hit`] is an empty function. The variable
 //! `SKEP_FAILPOINT` holds `name=action` or `name:N=action` (the Nth time, from 1), separated by
-//! `;`. Actions: `kill` (SIGKILL to ourselves), `eio`, `enospc`, `stop` (SIGSTOP to ourselves).
+//! `;`. Actions: `kill` (SIGKILL to ourselves), `eio`, `enospc`, `stop` (SIGSTOP to ourselves), `panic`.
 
 use std::io;
 
@@ -31,6 +31,7 @@ mod armed {
     enum Action {
         Kill,
         Stop,
+        Panic,
         Fail(Errno),
     }
 
@@ -49,6 +50,7 @@ mod armed {
         let action = match action {
             "kill" => Action::Kill,
             "stop" => Action::Stop,
+            "panic" => Action::Panic,
             "eio" => Action::Fail(Errno::IO),
             "enospc" => Action::Fail(Errno::NOSPC),
             _ => return None,
@@ -79,6 +81,9 @@ mod armed {
         match armed().iter().find(|point| point.name == name && point.nth == count) {
             None => Ok(()),
             Some(Armed { action: Action::Fail(errno), .. }) => Err((*errno).into()),
+            Some(Armed { action: Action::Panic, .. }) => {
+                std::panic::resume_unwind(Box::new("a failpoint"))
+            }
             Some(Armed { action: Action::Stop, .. }) => {
                 kill_process(getpid(), Signal::STOP)?;
                 // Another thread may take the signal, and this one would run on for a moment

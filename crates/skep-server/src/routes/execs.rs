@@ -67,6 +67,8 @@ async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) 
         (false, true) => Company::Attached,
         (false, false) => Company::Nobody,
     };
+    skep_sys::failpoint::hit("request.exec")
+        .map_err(|error| Failure::new(Code::Io, format!("cannot ask: {error}")))?;
     let call = Call::Exec { sandbox, spec, company, clocked: true };
     let mut reply = ask.ask(call, &said).await?;
     let Some(stream) = reply.stream.take() else {
