@@ -285,10 +285,53 @@ fn show_tells_the_runtime_that_was_started() {
     for_these(&["oci:runc", "oci:runsc"], |lab, provider| {
         lab.skep(["create", "s", "--provider", provider]).run().ok();
         let facts = &lab.skep(["show", "s", "--json"]).run().ok().json()["provider_facts"];
-        let name = provider.trim_start_matches("oci:");
+        let name = provider.rsplit([':', '/']).next().unwrap();
         assert!(facts["version"].as_str().is_some_and(|text| text.starts_with(name)), "{facts}");
         assert!(facts["runtime"].as_str().is_some_and(|path| path.ends_with(name)), "{facts}");
         assert_eq!(facts["container"], lab.sandbox("s")["id"]);
         assert!(facts.get("runtime_file").is_none(), "{facts}");
+    });
+}
+
+/// Takes all the keys that its user may have, says so, and holds them until its input ends.
+const ALL_KEYS: &str = "import ctypes, sys
+libc = ctypes.CDLL(None)
+number = 0
+while libc.syscall(248, b'user', b'skep-%d' % number, b'x', 1, -2) != -1: number += 1
+print(number, flush=True)
+sys.stdin.read()";
+
+/// A keyring for every container would be counted for the sandbox's user, who may have 200 keys: with as many
+/// sandboxes no further one would start.
+#[test]
+fn runtimes_start_for_a_user_who_may_have_no_more_keys() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    if !crate::harness::running_as_root() {
+        return crate::harness::skip("only root takes the keys of the sandboxes' user");
+    }
+    for_these(&["oci:runc", "oci:crun"], |lab, provider| {
+        // Root's sandboxes are all of one unprivileged user.
+        let user = if lab.who.is_root() { 0x7000_0000 } else { lab.who.ids().0 };
+        let mut holder = Command::new("setpriv")
+            .args([
+                "--reuid",
+                &user.to_string(),
+                "--clear-groups",
+                "/usr/bin/python3",
+                "-c",
+                ALL_KEYS,
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_ne!(line, "", "no keys were taken");
+        let ran = run(lab, provider, &[], "echo here").run();
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        assert_eq!(ran.ok().text(), "here", "{provider}");
     });
 }

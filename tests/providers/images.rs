@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const RUNTIMES: [&str; 2] = ["oci:runc", "oci:runsc"];
+const RUNTIMES: [&str; 3] = ["oci:runc", "oci:crun", "oci:runsc"];
 
 /// A small system, with something in it that no host has.
 pub(crate) fn tree(lab: &Lab, name: &str) -> PathBuf {

@@ -69,8 +69,14 @@ fn make(spec: &RunSpec, flavour: Flavour, ids: Ids, init: &[String]) -> Result<S
         .root(RootBuilder::default().path(ROOT).readonly(readonly).build()?)
         .mounts(mounts(flavour)?)
         .process(process(ids, init)?)
-        .linux(linux.build()?)
+        .linux(without_resources(linux.build()?))
         .build()
+}
+
+/// Limits are the keeper's, and devices are those of the view: nothing is asked of cgroups.
+fn without_resources(mut linux: oci_spec::runtime::Linux) -> oci_spec::runtime::Linux {
+    linux.set_resources(None);
+    linux
 }
 
 /// Which ids there are around the runtime.
@@ -100,7 +106,8 @@ fn process(ids: Ids, init: &[String]) -> Result<oci_spec::runtime::Process, OciS
         .terminal(false)
         .user(UserBuilder::default().uid(0_u32).gid(0_u32).build()?)
         .args(init.iter().cloned().chain([INIT_COMMAND.to_owned()]).collect::<Vec<_>>())
-        .env(Vec::<String>::new())
+        // Init is named by its path, and commands get the keeper's; youki starts nothing without one.
+        .env(vec!["PATH=/usr/bin:/bin".to_owned()])
         .cwd("/")
         .capabilities(capabilities)
         .no_new_privileges(true)

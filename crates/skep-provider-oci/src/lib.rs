@@ -30,7 +30,9 @@ mod runtime;
 use runtime::Flavour;
 use skep_images::Images;
 use skep_keeper::kept::{Kind, file_identity, probe_namespaces, version_of};
-use skep_keeper::vessel::{INIT_PROGRAM, RUNTIME_FILE, Runtime, Tasks, Vessel, brought_program};
+use skep_keeper::vessel::{
+    Cgroups, INIT_PROGRAM, RUNTIME_FILE, Runtime, Tasks, Vessel, brought_program,
+};
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection};
 use skep_provider::{Boundary, Capabilities, Look, ProviderError, RunSpec};
 use skep_types::{Layer, NetworkMode};
@@ -111,13 +113,11 @@ impl Kind for Oci {
     fn probe(&self, word: &str) -> Result<(), ProviderError> {
         let found = runtime::find(word)?;
         runtime::version(&found)?;
-        runtime::refuse_cgroups(&found)?;
         probe_namespaces(word)
     }
 
     fn look(&self, word: &str) -> Result<Look, ProviderError> {
         let found = runtime::find(word)?;
-        runtime::refuse_cgroups(&found)?;
         let version = runtime::version(&found)?;
         probe_namespaces(word)?;
         let program = found.program.display();
@@ -128,7 +128,6 @@ impl Kind for Oci {
 
     fn vessel(&self, spec: &RunSpec) -> Result<Vessel, ProviderError> {
         let found = runtime::find(&spec.provider)?;
-        runtime::refuse_cgroups(&found)?;
         let System { init, brought, image } = self.system(spec)?;
         let config = bundle::config(spec, found.flavour, &init)
             .map_err(|error| ProviderError::Invalid(format!("cannot make the bundle: {error}")))?;
@@ -136,7 +135,11 @@ impl Kind for Oci {
             arguments: found.arguments(&spec.id, spec.policy.network),
             tasks: match found.flavour {
                 Flavour::Gvisor => Tasks::Foreign,
-                Flavour::Plain | Flavour::Crun => Tasks::Host,
+                Flavour::Plain | Flavour::Crun | Flavour::Youki => Tasks::Host,
+            },
+            cgroups: match found.flavour {
+                Flavour::Crun | Flavour::Youki => Cgroups::Hidden,
+                Flavour::Plain | Flavour::Gvisor => Cgroups::Seen,
             },
             program: found.program,
             config,

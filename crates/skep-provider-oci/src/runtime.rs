@@ -16,8 +16,6 @@ const DIRECTORIES: &[&str] = &[
     "/usr/libexec/runtime",
     "/root/.cargo/bin",
 ];
-/// `statfs` type of the second version of cgroups.
-const CGROUP2: i64 = 0x6367_7270;
 /// How many ids the first user namespace maps, in `uid_map`.
 const EVERY_ID: &str = "4294967295";
 /// Who owns what belongs to nobody in this user namespace (`fs.overflowuid`).
@@ -28,8 +26,10 @@ const OVERFLOW: u32 = 65534;
 pub enum Flavour {
     /// As runc is: namespaces of this kernel.
     Plain,
-    /// The same, and it works on pure cgroup v2 or v1 only.
+    /// The same, and it makes cgroups or refuses to start; it can be told not to.
     Crun,
+    /// The same, and it makes cgroups wherever it sees any.
+    Youki,
     /// gVisor's `runsc`.
     Gvisor,
 }
@@ -40,6 +40,7 @@ impl Flavour {
         match word.rsplit(['/', ':']).next().unwrap_or_default() {
             name if name.starts_with("runsc") => Self::Gvisor,
             name if name.starts_with("crun") => Self::Crun,
+            name if name.starts_with("youki") => Self::Youki,
             _ => Self::Plain,
         }
     }
@@ -121,11 +122,24 @@ fn is_administrators(seen: &std::fs::Metadata, unmapped: Option<u32>) -> bool {
 
 fn remedy(name: &str) -> String {
     match name {
-        "youki" => "install it (`cargo install youki`) and name it: `oci:/path/to/youki`".into(),
+        "youki" => "install it (`cargo install youki`), or name it: `oci:/path/to/youki`".into(),
         name if name.starts_with('/') => "name a runtime that is there".into(),
         name => format!("install the package `{name}`, or name a runtime by its absolute path"),
     }
 }
+
+/// How one as runc is called. A keyring of its own would be counted for the user, who may have 200;
+/// init leaves the caller's by itself.
+const PLAIN: &[&str] = &[
+    "--root",
+    RUNTIME_STATE,
+    "run",
+    "--preserve-fds",
+    "1",
+    "--no-new-keyring",
+    "--bundle",
+    BUNDLE,
+];
 
 impl Found {
     /// What it is told, program name excluded.
@@ -141,9 +155,11 @@ impl Found {
             false => "--rootless",
         };
         let words: Vec<&str> = match self.flavour {
-            Flavour::Plain | Flavour::Crun => {
-                vec!["--root", RUNTIME_STATE, "run", "--preserve-fds", "1", "--bundle", BUNDLE]
-            }
+            Flavour::Plain => PLAIN.to_vec(),
+            // Limits are the keeper's, whose cgroups are around the runtime.
+            Flavour::Crun => [&["--cgroup-manager=disabled"], PLAIN].concat(),
+            // It tells everything it does, and it is not for us to hear it.
+            Flavour::Youki => [&["--log-level=error"], PLAIN].concat(),
             // ptrace needs no device. Files are shared with the host's view of them, so that what
             // is written is in the upper at once and not in a cache of the sandbox's.
             Flavour::Gvisor => vec![
@@ -173,21 +189,6 @@ pub fn version(found: &Found) -> Result<String, ProviderError> {
     version_of(&found.program).map_err(failed)
 }
 
-/// crun refuses a host that has both versions of cgroups, before it has looked at what it is asked.
-pub fn refuse_cgroups(found: &Found) -> Result<(), ProviderError> {
-    let kind = |path| rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
-    let hybrid = kind("/sys/fs/cgroup") != CGROUP2 && kind("/sys/fs/cgroup/unified") == CGROUP2;
-    if found.flavour != Flavour::Crun || !hybrid {
-        return Ok(());
-    }
-    Err(ProviderError::Missing {
-        what: format!("the runtime `{}`", found.program.display()),
-        reason: "crun does not run where both versions of cgroups are mounted (hybrid)".into(),
-        remedy: "use `--provider oci:runc`, or boot with `systemd.unified_cgroup_hierarchy=1`"
-            .into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +198,7 @@ mod tests {
         assert_eq!(Flavour::of("oci"), Flavour::Plain);
         assert_eq!(Flavour::of("oci:runc"), Flavour::Plain);
         assert_eq!(Flavour::of("oci:crun"), Flavour::Crun);
+        assert_eq!(Flavour::of("oci:/root/.cargo/bin/youki"), Flavour::Youki);
         assert_eq!(Flavour::of("oci:/opt/gvisor/runsc"), Flavour::Gvisor);
     }
 
@@ -243,5 +245,17 @@ mod tests {
         assert!(words.contains(&"--network=none".to_owned()));
         assert!(words.contains(&"--file-access=shared".to_owned()));
         assert_eq!(words.last(), Some(&id.to_string()));
+    }
+    #[test]
+    fn runtimes_make_no_keyrings_and_no_cgroups_of_their_own() {
+        let id = SandboxId::from_random([7; 10]);
+        let words = |flavour| {
+            let found = Found { program: "/r".into(), flavour };
+            found.arguments(&id, NetworkMode::None)
+        };
+        for flavour in [Flavour::Plain, Flavour::Crun, Flavour::Youki] {
+            assert!(words(flavour).contains(&"--no-new-keyring".to_owned()), "{flavour:?}");
+        }
+        assert_eq!(words(Flavour::Crun)[0], "--cgroup-manager=disabled");
     }
 }

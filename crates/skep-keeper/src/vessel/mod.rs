@@ -10,6 +10,7 @@ mod bare;
 mod bubblewrap;
 mod held;
 mod stage;
+mod without_cgroups;
 
 pub use crate::network::{NO_RESOLV_CONF, RESOLV_CONF, hosts_file};
 pub use crate::view::home::{Shown as ShownHome, shown_in_words as shown_home};
@@ -86,6 +87,17 @@ pub struct Runtime {
     pub image: Option<PathBuf>,
     /// Whose processes are inside.
     pub tasks: Tasks,
+    /// Whether the runtime sees the host's cgroups.
+    pub cgroups: Cgroups,
+}
+
+/// Whether a runtime sees the host's cgroups. It can write none of them, and needs none: limits are the keeper's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cgroups {
+    /// It does, and leaves them alone.
+    Seen,
+    /// It would insist on using them.
+    Hidden,
 }
 
 /// Where an image has the libraries that init brings along.

@@ -7,7 +7,7 @@
 //! ours and a change set is read from it as ever. The stage dies with the keeper, and with it the
 //! runtime and everything in the container: it is number 1 of a pid namespace around them all.
 
-use super::{BUNDLE, RUNTIME_STATE, Runtime, STAGE, Tasks};
+use super::{BUNDLE, Cgroups, RUNTIME_STATE, Runtime, STAGE, Tasks, without_cgroups};
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::{self, InitSpec};
@@ -93,6 +93,9 @@ fn execute(runtime: &Runtime, channel: &Channel, said: &OwnedFd) -> io::Result<(
         let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
         std::mem::forget(second);
+    }
+    if runtime.cgroups == Cgroups::Hidden {
+        without_cgroups::enter()?;
     }
     rustix::process::chdir(BUNDLE)?;
     skep_sys::signal::reset_all();
