@@ -130,12 +130,15 @@ fn heavy_crash_8_res_10_a_guest_under_a_server_that_is_killed() {
 fn heavy_clean_8_a_guest_that_sees_another_tree_is_not_taken() {
     for_each([Who::user()], |lab| {
         lab.write("file", "one\n");
-        let line = ["create", "--provider", "microvm", "s"];
-        let call = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240);
-        let refused = call.env("SKEP_FAILPOINT", "machine.nonce=eio").run().exits(5);
-        refused.says("another machine answered");
-        assert!(lab.sandboxes().is_empty());
-        lab.audit_leftovers();
+        // Another tree; this one, and in it an empty directory in the place of the workspace.
+        for fault in ["machine.nonce=eio", "machine.share=eio"] {
+            let line = ["create", "--provider", "microvm", "s"];
+            let call = lab.skep(line).env("SKEP_MICROVM_EMULATION", "1").within(240);
+            let refused = call.env("SKEP_FAILPOINT", fault).run().exits(5);
+            refused.says("another machine answered");
+            assert!(lab.sandboxes().is_empty());
+            lab.audit_leftovers();
+        }
     });
 }
 

@@ -183,7 +183,7 @@ fn clean_8_an_engine_that_sees_another_tree_starts_nothing() {
     let other = lab.root.join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("file"), "another's\n").unwrap();
-    let Some(engine) = Docker::start_seeing(Some((other, lab.project.clone()))) else { return };
+    let Some(engine) = Docker::start_seeing(other, lab.project.clone()) else { return };
     lab.variables.push(("DOCKER_HOST".into(), engine.host()));
     let ran = run(&lab, &["--name", "s"], "ls; cat file").run().exits(5);
     assert_eq!(ran.text(), "", "nothing is shown");

@@ -124,6 +124,15 @@ fn long_the_agent_image_is_made_from_packages_and_works() {
         let seen = super::run(lab, &flags, "git --version; cat /etc/os-release; echo two >> file");
         assert!(seen.run().ok().text().contains("git version"));
         assert_eq!(lab.diff("s")["changes"][0]["path"], "file");
+        // The same image, from skep's own store.
+        for provider in ["oci:runc", "oci:runsc", "microvm"] {
+            let line = ["run", "--name", "o", "--provider", provider, "--image", "small/agent:1"];
+            let call = lab.skep(line).args(["--", "sh", "-c", "git --version; echo two >> file"]);
+            let ran = call.env("SKEP_MICROVM_EMULATION", "1").within(240).run().ok();
+            assert!(ran.text().contains("git version"), "{provider}");
+            assert_eq!(lab.diff("o")["digest"], lab.diff("s")["digest"], "{provider}");
+            lab.skep(["rm", "--discard", "o"]).run().ok();
+        }
     });
 }
 

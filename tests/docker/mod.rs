@@ -2,9 +2,11 @@
 
 mod ends;
 mod faults;
+mod fetched;
 mod hostile;
 mod images;
 mod network;
+mod odd;
 mod refusals;
 mod work;
 

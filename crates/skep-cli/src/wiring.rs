@@ -158,7 +158,7 @@ fn providers(
         layout.root().to_owned(),
         Box::new(move || surroundings(&settings.0, &settings.1)),
     );
-    let docker = Docker::new(layout.root().to_owned(), this_program, docker_host);
+    let docker = Docker::new(layout.root().to_owned(), this_program, docker_engine);
     let driver = forced_driver()?;
     Ok(vec![
         Box::new(Kept::new(namespace).force_driver(driver)),
@@ -175,9 +175,18 @@ fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into())
 }
 
-/// Which Docker engine is meant. Asked only where one is.
-fn docker_host() -> Option<String> {
-    std::env::var("DOCKER_HOST").ok()
+/// Which Docker engine is meant: as `docker` itself reads it. Asked only where one is.
+pub(crate) fn docker_engine() -> skep_provider_docker::Named {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    // The process that watches the container stands elsewhere.
+    let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let certificates = variable("DOCKER_CERT_PATH").map(PathBuf::from).map(whole);
+    let usual = || Some(PathBuf::from(variable("HOME")?).join(".docker"));
+    skep_provider_docker::Named {
+        host: variable("DOCKER_HOST").map(|host| host.to_string_lossy().into_owned()),
+        verified: variable("DOCKER_TLS_VERIFY").is_some(),
+        certificates: certificates.or_else(usual),
+    }
 }
 
 /// Process 1 of a sandbox, executed by somebody else than the keeper. `None` for any other command.

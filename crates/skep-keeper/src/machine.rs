@@ -26,11 +26,15 @@ use skep_types::{ByteSize, EnforcementReport, ExecId, Layer, TerminalSize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
 /// Memory that QEMU and the share daemon need beside the guest's own.
 const MEMORY_BESIDE: u64 = 640 << 20;
 /// And tasks.
 const TASKS_BESIDE: u64 = 128;
+
+/// How long QEMU's end may come after that of its lines: the kernel closes them first.
+const LAST_BREATH: Duration = Duration::from_secs(2);
 
 /// The limits of a sandbox whose commands run in a machine: the guest holds what was asked for,
 /// and the group around it leaves room for what makes the guest.
@@ -146,6 +150,11 @@ impl InsideMachine {
     /// The process that is the machine.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.machine.handle()
+    }
+
+    /// Whether the machine has ended, or is just about to.
+    pub fn ends_soon(&self) -> bool {
+        self.machine.ends_within(LAST_BREATH)
     }
 
     /// Whether the machine cannot be without this process.
@@ -367,7 +376,14 @@ pub fn ended(exec: ExecId, outcome: &Outcome) -> FromInit {
     }
 }
 
-fn nonce() -> io::Result<String> {
+/// Whether a relay ended by itself (with a code) without having been told how its command ended. It has lost the
+/// machine then, and its code is its own. QEMU's end may be seen only after it.
+pub fn is_lost(told: &Option<Outcome>, code: Option<i32>) -> bool {
+    told.is_none() && code.is_some()
+}
+
+/// A word that nobody has said before.
+pub fn nonce() -> io::Result<String> {
     let mut bytes = [0; 16];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -375,4 +391,18 @@ fn nonce() -> io::Result<String> {
         filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
     }
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relays_own_code_is_never_the_commands() {
+        let told = |code| Some(Outcome { code: Some(code), ..Outcome::default() });
+        // A command may end with any code, that of a relay too; and a relay may be killed with its exec.
+        assert!(!is_lost(&told(125), Some(125)) && !is_lost(&told(0), Some(0)));
+        assert!(!is_lost(&None, None));
+        assert!(is_lost(&None, Some(125)) && is_lost(&None, Some(0)));
+    }
 }

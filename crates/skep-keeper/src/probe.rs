@@ -89,10 +89,14 @@ pub fn from_inside(
     let own_kernel = host.is_some_and(|host| *host != findings.kernel);
     let workspace = workspace_type(run.driver).filter(|_| !own_kernel);
     if workspace.is_some_and(|kind| kind != findings.workspace_type) {
-        return Err(Failure::invalid(format!(
-            "the workspace is not the one that {} makes: nothing is run in it",
-            run.driver.as_str()
-        )));
+        return Err(Failure::missing(
+            format!("the provider `{}`", run.provider),
+            format!(
+                "the workspace is not the one that {} makes: nothing is run in it",
+                run.driver.as_str()
+            ),
+            "use `--provider namespace`",
+        ));
     }
     if own_kernel {
         // Its `/proc` tells about itself, and nothing there acts on the host.

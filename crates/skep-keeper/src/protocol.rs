@@ -278,6 +278,8 @@ pub enum Whom {
 pub enum FromInit {
     /// An executed init is there. Descriptor: a handle on it, where one can be sent.
     Here,
+    /// What stands at the project's path, where somebody else has mounted it. Descriptor: that directory.
+    Workspace,
     /// The view stands and was probed; with what else was seen. Descriptor: a handle on the process that is
     /// the machine, where there is one.
     Ready(EnforcementReport, BTreeMap<String, String>),

@@ -126,7 +126,9 @@ pub fn boot(
     })
     .at(|| "start the switchboard".into())?;
     let parts = [(&qemu, "QEMU has ended"), (&daemon, "the share daemon has ended")];
-    let ready = first_words(machine, files, (&control, &board), parts, nonce);
+    let seen = rustix::fs::lstat(place.project).at(|| "look at the workspace".into())?;
+    let shared = Shared { nonce, project: seen.st_ino };
+    let ready = first_words(machine, files, (&control, &board), parts, &shared);
     let _ = std::fs::remove_file(&nonce_file);
     let machine =
         Machine { control, qemu, parts: vec![daemon, board], number: Cell::new(0), ready: ready? };
@@ -198,6 +200,14 @@ impl Machine {
         all.into_iter().any(|child| child.pid.as_raw_pid() == pid)
     }
 
+    /// Whether one of these has ended, or does so in that time.
+    pub fn ends_within(&self, patience: Duration) -> bool {
+        let vital = self.vital();
+        let mut watched: Vec<_> =
+            vital.into_iter().map(|part| PollFd::from_borrowed_fd(part, PollFlags::IN)).collect();
+        poll(&mut watched, Some(&timespec(patience))).is_ok_and(|ended| ended > 0)
+    }
+
     /// QEMU.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.qemu.pidfd.as_fd()
@@ -230,6 +240,10 @@ fn start_share(
 ) -> Result<Child, MachineError> {
     let prepare = || {
         share::make_tree(place.image)?;
+        // A failpoint stands for a share in which the workspace was not mounted.
+        if skep_sys::failpoint::hit("machine.share").is_err() {
+            share::empty(place.project)?;
+        }
         share::keep_groups()
     };
     let arguments = qemu::share_arguments();
@@ -336,7 +350,7 @@ fn first_words(
     files: &MachineFiles,
     (control, board): (&OwnedFd, &Child),
     parts: [(&Child, &str); 2],
-    nonce: &str,
+    shared: &Shared<'_>,
 ) -> Result<wire::Ready, MachineError> {
     let not_up = |reason: &str| {
         // It keeps what was said last, then it ends, if the machine has.
@@ -362,15 +376,24 @@ fn first_words(
     if let Some(failure) = &ready.failure {
         return Err(not_up(failure));
     }
-    match is_asked_for(&ready, machine, nonce) {
+    match is_asked_for(&ready, machine, shared) {
         true => Ok(ready),
         false => Err(not_up("another machine answered than the one that was asked for")),
     }
 }
 
-/// Whether a guest was booted with this configuration, and sees this view.
-fn is_asked_for(ready: &wire::Ready, machine: &MachineSpec, nonce: &str) -> bool {
-    ready.configuration == qemu::configuration(machine) && ready.nonce == nonce
+/// What a guest that sees this view has seen.
+struct Shared<'a> {
+    nonce: &'a str,
+    /// The inode of the workspace's root.
+    project: u64,
+}
+
+/// Whether a guest was booted with this configuration, and sees this view with the workspace in it.
+fn is_asked_for(ready: &wire::Ready, machine: &MachineSpec, shared: &Shared<'_>) -> bool {
+    ready.configuration == qemu::configuration(machine)
+        && ready.nonce == shared.nonce
+        && ready.project == shared.project
 }
 
 fn answer_to(control: &OwnedFd, number: u64, deadline: Instant) -> io::Result<Option<Answer>> {
@@ -468,18 +491,22 @@ mod tests {
         let said = |configuration: String, nonce: &str| wire::Ready {
             configuration,
             nonce: nonce.into(),
+            project: 7,
             boot_id: "b".into(),
             kernel: "6.1".into(),
             failure: None,
         };
         let own = qemu::configuration(&machine);
-        assert!(is_asked_for(&said(own.clone(), "n"), &machine, "n"));
+        let shared = Shared { nonce: "n", project: 7 };
+        assert!(is_asked_for(&said(own.clone(), "n"), &machine, &shared));
         for other in ["", "another"] {
-            assert!(!is_asked_for(&said(own.clone(), other), &machine, "n"));
-            assert!(!is_asked_for(&said(other.into(), "n"), &machine, "n"));
+            assert!(!is_asked_for(&said(own.clone(), other), &machine, &shared));
+            assert!(!is_asked_for(&said(other.into(), "n"), &machine, &shared));
         }
+        let elsewhere = Shared { project: 8, ..shared };
+        assert!(!is_asked_for(&said(own.clone(), "n"), &machine, &elsewhere));
         let image = MachineSpec { image: Some("/images/rootfs/x/root".into()), ..machine.clone() };
-        assert!(!is_asked_for(&said(own, "n"), &image, "n"));
+        assert!(!is_asked_for(&said(own, "n"), &image, &shared));
     }
 
     #[test]

@@ -126,6 +126,12 @@ pub(crate) fn make_tree(image: Option<&SharedImage>) -> io::Result<()> {
     Ok(())
 }
 
+/// Covers what is shared of a directory with an empty one.
+pub(crate) fn empty(directory: &Path) -> io::Result<()> {
+    let place = Path::new(qemu::SHARED_TREE).join(directory.strip_prefix("/").unwrap_or(directory));
+    Ok(mount("none", &place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=777"))?)
+}
+
 /// A socket with a name that only this network namespace knows, and a connection to it.
 pub(crate) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let socket = || {

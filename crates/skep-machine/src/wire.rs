@@ -164,6 +164,8 @@ pub struct Ready {
     pub configuration: String,
     /// What it read through the share, at the place where the host put it.
     pub nonce: String,
+    /// The inode of the project's root, as it found it there.
+    pub project: u64,
     /// Its boot.
     pub boot_id: String,
     /// Its kernel.

@@ -3,6 +3,7 @@
 //! It is started by the keeper with its order as the first line of a pipe, and lives until that
 //! pipe ends or the container does. It talks to the engine; the keeper never does.
 
+use crate::address::Address;
 use crate::container::ProjectLink;
 use crate::engine;
 use crate::error::{Asked, At, DockerError, status};
@@ -41,7 +42,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Order {
     /// Where the engine listens.
-    pub socket: PathBuf,
+    pub address: Address,
     /// Its version.
     pub engine: String,
     /// The sandbox's directory.
@@ -85,7 +86,7 @@ fn attended() -> Result<(), DockerError> {
 }
 
 async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
-    let docker = engine::open(&order.socket).await?;
+    let docker = engine::open(&order.address).await?;
     let _project = order.project.as_ref().map(hold).transpose()?;
     let container = create(&docker, order).await?;
     let volume = match volume_of(&docker, &container).await {
@@ -98,7 +99,7 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         volume,
         image: order.body.image.clone().unwrap_or_default(),
         engine: order.engine.clone(),
-        socket: order.socket.clone(),
+        address: order.address.clone(),
     };
     let lived = match record.write(&order.directory) {
         Ok(()) => match refuse_links(&docker, &container, order).await {
@@ -107,7 +108,7 @@ async fn run(order: &Order, life: &Receiver) -> Result<(), DockerError> {
         },
         Err(error) => Err(error),
     };
-    let removed = match engine::answered(&order.socket, docker.ping()).await {
+    let removed = match engine::answered(&order.address, docker.ping()).await {
         Ok(_) => remove(&docker, &container, record.volume.as_deref()).await,
         // It stands still. What it holds is in the record, for whoever comes next.
         Err(error) => Err(error),
@@ -162,8 +163,17 @@ async fn create(docker: &Docker, order: &Order) -> Result<String, DockerError> {
         }
         made => made,
     };
-    made.map(|made| made.id).asked(|| "make a container".into())
+    made.map(|made| made.id).asked(|| "make a container".into()).map_err(|error| match error {
+        DockerError::Refused { operation, reason } if reason.contains(NOT_SEEN) => {
+            let reason = format!("it does not see this host's files ({reason})");
+            DockerError::Refused { operation, reason }
+        }
+        other => other,
+    })
 }
+
+/// What an engine says that cannot find what it is told to mount.
+const NOT_SEEN: &str = "bind source path does not exist";
 
 /// Init, its libraries and what covers [`PRELOAD`] are mounted at names. A link of the image's in
 /// one of them could lead into the workspace, which is mounted later: init would be a file of the

@@ -3,15 +3,12 @@
 //! Every call is made by a runtime without threads that lives as long as the [`Engine`] does: the
 //! process that asks may fork a keeper afterwards.
 
+use crate::address::{Address, Named};
 use crate::error::{Asked, At, DockerError};
 use bollard::{API_DEFAULT_VERSION, Docker};
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-
-/// Where an engine listens when nobody says otherwise.
-pub const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
 /// Seconds an answer may take. Making a container on a busy machine takes some.
 const PATIENCE: u64 = 120;
@@ -20,23 +17,6 @@ const PATIENCE: u64 = 120;
 /// does not answer at all.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The socket that `DOCKER_HOST` names.
-///
-/// # Errors
-/// When it names anything but a socket of this host.
-pub fn socket_of(address: Option<&str>) -> Result<PathBuf, DockerError> {
-    let Some(address) = address.filter(|address| !address.is_empty()) else {
-        return Ok(DEFAULT_SOCKET.into());
-    };
-    match address.strip_prefix("unix://") {
-        Some(path) if path.starts_with('/') => Ok(path.into()),
-        _ => Err(DockerError::Remote {
-            address: address.to_owned(),
-            reason: "only sockets (`unix:///path`) are sure to be".into(),
-        }),
-    }
-}
-
 /// An engine that answers, and that runs on this host's kernel.
 pub struct Engine {
     pub(crate) docker: Docker,
@@ -44,42 +24,48 @@ pub struct Engine {
     /// Its version, as it says.
     pub version: String,
     /// Where it listens.
-    pub socket: PathBuf,
+    pub address: Address,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Engine").field("socket", &self.socket).finish_non_exhaustive()
+        formatter.debug_struct("Engine").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl Engine {
-    /// Connects to the engine that `DOCKER_HOST` names.
+    /// Connects to the engine that was named.
     ///
     /// # Errors
     /// When nobody answers, or it is not of this host.
-    pub fn connect(address: Option<&str>) -> Result<Self, DockerError> {
-        let socket = socket_of(address)?;
+    pub fn connect(named: &Named) -> Result<Self, DockerError> {
+        Self::at(Address::of(named)?)
+    }
+
+    /// Connects to the engine that listens there.
+    pub(crate) fn at(address: Address) -> Result<Self, DockerError> {
         let runtime = runtime()?;
-        let docker = runtime.block_on(open(&socket))?;
+        let docker = runtime.block_on(open(&address))?;
         let version = runtime
-            .block_on(answered(&socket, docker.version()))?
+            .block_on(answered(&address, docker.version()))?
             .asked(|| "tell its version".into())?;
         let own = rustix::system::uname().release().to_string_lossy().into_owned();
         let kernel = version.kernel_version.unwrap_or_default();
         if kernel != own {
             return Err(DockerError::Remote {
-                address: socket.display().to_string(),
-                reason: format!("it runs on the kernel `{kernel}`, this host on `{own}`"),
+                address: address.to_string(),
+                reason: format!(
+                    "it is not of this host: it runs on the kernel `{kernel}`, this host on `{own}`"
+                ),
             });
         }
-        Ok(Self { docker, runtime, version: version.version.unwrap_or_default(), socket })
+        Ok(Self { docker, runtime, version: version.version.unwrap_or_default(), address })
     }
 
     /// Refuses an engine whose containers have other ids than the host's: nobody in them could
     /// write what belongs to the caller.
     pub(crate) fn refuse_other_ids(&self) -> Result<(), DockerError> {
-        let info = self.wait(answered(&self.socket, self.docker.info()))?;
+        let info = self.wait(answered(&self.address, self.docker.info()))?;
         let info = info.asked(|| "tell how it is set up".into())?;
         let options = info.security_options.unwrap_or_default();
         match options
@@ -108,39 +94,39 @@ pub(crate) fn runtime() -> Result<Runtime, DockerError> {
 }
 
 /// A client that speaks the engine's own version of the API.
-pub(crate) async fn open(socket: &Path) -> Result<Docker, DockerError> {
-    let absent =
-        |reason: String| DockerError::Absent { socket: socket.display().to_string(), reason };
-    let path = socket.to_str().ok_or_else(|| absent("its name is no text".into()))?;
-    let docker = Docker::connect_with_unix(path, PATIENCE, API_DEFAULT_VERSION)
-        .map_err(|_| absent("there is no such socket".into()))?;
-    let negotiated = answered(socket, docker.negotiate_version()).await?;
+pub(crate) async fn open(address: &Address) -> Result<Docker, DockerError> {
+    let absent = |reason: String| DockerError::Absent { address: address.to_string(), reason };
+    let docker = match address {
+        Address::Socket { socket } => {
+            let path = socket.to_str().ok_or_else(|| absent("its name is no text".into()))?;
+            Docker::connect_with_unix(path, PATIENCE, API_DEFAULT_VERSION)
+                .map_err(|_| absent("there is no such socket".into()))?
+        }
+        Address::Tls { tcp, certificates } => {
+            let [authority, certificate, key] = Address::certificates(certificates)?;
+            let (key, certificate, authority) = (&key, &certificate, &authority);
+            Docker::connect_with_ssl(
+                tcp,
+                key,
+                certificate,
+                authority,
+                PATIENCE,
+                API_DEFAULT_VERSION,
+            )
+            .map_err(|error| absent(skep_types::chain(&error)))?
+        }
+    };
+    let negotiated = answered(address, docker.negotiate_version()).await?;
     negotiated.map_err(|error| absent(skep_types::chain(&error)))
 }
 
 /// Waits for the answer to a short question.
 pub(crate) async fn answered<F: Future>(
-    socket: &Path,
+    address: &Address,
     question: F,
 ) -> Result<F::Output, DockerError> {
     tokio::time::timeout(ANSWERS_WITHIN, question).await.map_err(|_| DockerError::Absent {
-        socket: socket.display().to_string(),
+        address: address.to_string(),
         reason: format!("it said nothing for {} seconds", ANSWERS_WITHIN.as_secs()),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sockets_of_this_host_are_taken() {
-        assert_eq!(socket_of(None).unwrap(), Path::new(DEFAULT_SOCKET));
-        assert_eq!(socket_of(Some("")).unwrap(), Path::new(DEFAULT_SOCKET));
-        assert_eq!(socket_of(Some("unix:///run/d.sock")).unwrap(), Path::new("/run/d.sock"));
-        for remote in ["tcp://127.0.0.1:2375", "ssh://me@host", "unix://relative", "host:2375"] {
-            let error = socket_of(Some(remote)).unwrap_err();
-            assert!(matches!(error, DockerError::Remote { .. }), "{remote}: {error}");
-        }
-    }
 }

@@ -7,8 +7,8 @@ use std::io;
 /// Why the engine, or something it was asked for, could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum DockerError {
-    /// The engine is somewhere else, or could be.
-    #[error("the Docker engine at `{address}` is not one of this host: {reason}")]
+    /// The engine is somewhere else, or could be, or anybody's.
+    #[error("the Docker engine at `{address}` cannot be used: {reason}")]
     Remote {
         /// As it was named.
         address: String,
@@ -16,10 +16,10 @@ pub enum DockerError {
         reason: String,
     },
     /// Nobody answers.
-    #[error("no Docker engine answers at `{socket}`: {reason}")]
+    #[error("no Docker engine answers at `{address}`: {reason}")]
     Absent {
         /// Where it was looked for.
-        socket: String,
+        address: String,
         /// What was seen.
         reason: String,
     },
@@ -103,7 +103,7 @@ impl DockerError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Remote { .. } => {
-                "a sandbox's files lie on this host; name an engine of this host with `DOCKER_HOST=unix:///path`, or use `--provider namespace`"
+                "a sandbox's files lie on this host; name an engine of this host with `DOCKER_HOST=unix:///path` (or a port of it with TLS), or use `--provider namespace`"
             }
             Self::Absent { .. } => {
                 "start it (`systemctl start docker`), name its socket with `DOCKER_HOST=unix:///path`, or join the group `docker`"

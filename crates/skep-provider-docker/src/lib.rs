@@ -19,7 +19,8 @@
 //! use skep_keeper::kept::Kept;
 //! use skep_provider::Provider;
 //! let skep = || "/usr/bin/skep".into();
-//! let provider = Kept::new(skep_provider_docker::Docker::new("/state".into(), skep, || None));
+//! let engine = skep_provider_docker::Named::default;
+//! let provider = Kept::new(skep_provider_docker::Docker::new("/state".into(), skep, engine));
 //! assert_eq!(provider.name(), "docker");
 //! ```
 //!
@@ -27,6 +28,7 @@
 //! engine's own `exec`, networks of the engine (the only way out of a sandbox is skep's: the keeper makes
 //! its doors in the container's network namespace, which takes root).
 
+mod address;
 mod attendant;
 mod container;
 mod engine;
@@ -37,8 +39,9 @@ mod instance;
 mod recipe;
 mod record;
 
+pub use address::{Address, DEFAULT_SOCKET, Named};
 pub use attendant::{ATTENDANT_COMMAND, attend};
-pub use engine::{DEFAULT_SOCKET, Engine, socket_of};
+pub use engine::Engine;
 pub use error::DockerError;
 pub use images::Image;
 pub use recipe::{Build, Recipe};
@@ -62,18 +65,18 @@ use std::path::{Path, PathBuf};
 pub struct Docker {
     state_dir: PathBuf,
     skep: fn() -> PathBuf,
-    host: fn() -> Option<String>,
+    engine: fn() -> Named,
 }
 
 impl Docker {
-    /// `skep` is this program; `host` is what `DOCKER_HOST` says. Both are asked when they are
+    /// `skep` is this program; `engine` is how the engine is named. Both are asked when they are
     /// needed.
-    pub fn new(state_dir: PathBuf, skep: fn() -> PathBuf, host: fn() -> Option<String>) -> Self {
-        Self { state_dir, skep, host }
+    pub fn new(state_dir: PathBuf, skep: fn() -> PathBuf, engine: fn() -> Named) -> Self {
+        Self { state_dir, skep, engine }
     }
 
     fn engine(&self) -> Result<Engine, DockerError> {
-        Engine::connect((self.host)().as_deref())
+        Engine::connect(&(self.engine)())
     }
 
     /// Everything on disk that the container is given, and the order for its attendant.
@@ -103,7 +106,7 @@ impl Docker {
             door: &door,
         })?;
         Ok(Order {
-            socket: engine.socket.clone(),
+            address: engine.address.clone(),
             engine: engine.version.clone(),
             directory: spec.directory.clone(),
             // Copies of a state directory have the same sandboxes.
@@ -337,7 +340,9 @@ impl Kind for Docker {
     }
 
     fn circumstances(&self, word: &str) -> String {
-        format!("{word} {}", (self.host)().unwrap_or_default())
+        let Named { host, verified, certificates } = (self.engine)();
+        let certificates = certificates.filter(|_| verified).unwrap_or_default();
+        format!("{word} {} {}", host.unwrap_or_default(), certificates.display())
     }
 
     /// The engine mounts as root: what root's overlay leaves in a user's work directory the user
@@ -367,8 +372,7 @@ impl Kind for Docker {
     fn clear(&self, _: &SandboxId, directory: &Path) -> Result<(), ProviderError> {
         let instance = instance::of(&self.state_dir)?;
         let Some(record) = Record::read(directory, &instance) else { return Ok(()) };
-        let address = format!("unix://{}", record.socket.display());
-        let engine = match Engine::connect(Some(&address)) {
+        let engine = match Engine::at(record.address.clone()) {
             Ok(engine) => engine,
             Err(DockerError::Absent { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -411,7 +415,7 @@ impl Kind for Docker {
             ("container".to_owned(), record.container),
             ("image".to_owned(), record.image),
             ("engine".to_owned(), format!("Docker {}", record.engine)),
-            ("socket".to_owned(), record.socket.display().to_string()),
+            ("socket".to_owned(), record.address.to_string()),
         ])
     }
 }

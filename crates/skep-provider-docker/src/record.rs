@@ -1,9 +1,10 @@
 //! What is known of a sandbox's container, beside the sandbox: for `show`, and for whoever has to
 //! take the container away when nobody else is left to do it.
 
+use crate::address::Address;
 use crate::error::{At, DockerError};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// In the sandbox's directory, from before the container starts until it is gone.
 const FILE: &str = "container.json";
@@ -23,7 +24,8 @@ pub struct Record {
     /// The engine's version.
     pub engine: String,
     /// Where the engine listens.
-    pub socket: PathBuf,
+    #[serde(flatten)]
+    pub address: Address,
 }
 
 impl Record {

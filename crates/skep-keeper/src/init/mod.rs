@@ -107,6 +107,11 @@ impl InitSpec<'_> {
         self.manner == Manner::Bare { mounts: false }
     }
 
+    /// Whether neither we nor anybody we started has mounted the workspace.
+    pub fn is_mounted_by_others(&self) -> bool {
+        self.map == IdMap::Host && matches!(self.manner, Manner::Contained(_))
+    }
+
     fn is_bare(&self) -> bool {
         matches!(self.manner, Manner::Bare { .. })
     }
@@ -251,7 +256,14 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option
         }
         Manner::Contained(_) => {
             identity::take_on(spec.map, spec.run.policy.user)?;
-            Ok((open_project(spec)?, None))
+            let project = open_project(spec)?;
+            if spec.is_mounted_by_others() {
+                // The keeper looks whether it is the workspace.
+                channel
+                    .send(&FromInit::Workspace, &[project.as_fd()])
+                    .step(|| "show the keeper the workspace".into())?;
+            }
+            Ok((project, None))
         }
     }
 }

@@ -92,12 +92,19 @@ impl Init {
             let Some(exec) = self.running.remove(&ended.pid) else { continue };
             self.terminals.remove(&exec);
             let told = self.machine.as_mut().and_then(|machine| machine.outcome_of(ended.pid));
+            let (mut code, mut signal) = (ended.code, ended.signal);
+            if let Some(machine) = self.machine.as_ref().filter(|_| machine::is_lost(&told, code)) {
+                if machine.ends_soon() {
+                    return Err(io::Error::other("the machine has ended"));
+                }
+                (code, signal) = (None, Some(libc::SIGKILL));
+            }
             let message = match told {
                 Some(outcome) => machine::ended(exec, &outcome),
                 None => FromInit::Ended {
                     exec,
-                    code: ended.code,
-                    signal: ended.signal,
+                    code,
+                    signal,
                     cpu_ms: ended.cpu.as_millis() as u64,
                     memory_peak: ended.memory_peak,
                     felt: Vec::new(),

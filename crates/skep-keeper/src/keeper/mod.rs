@@ -355,6 +355,7 @@ impl<'a> Keeper<'a> {
             }
             // Said once, before the loop.
             FromInit::Here
+            | FromInit::Workspace
             | FromInit::Ready(..)
             | FromInit::Failed(_)
             | FromInit::Serve(_)

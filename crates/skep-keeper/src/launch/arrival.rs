@@ -1,5 +1,6 @@
 //! Init, from its beginning in the vessel to its report.
 
+use super::workspace;
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::identity::IdMap;
@@ -339,12 +340,22 @@ impl<'a> Arrival<'a> {
         let step = || "wait for init".to_owned();
         let mut served: Vec<Served> = Vec::new();
         let (mut egress, mut handle) = (self.egress.take(), None);
+        let mut checked = !self.plan.is_mounted_by_others();
         loop {
             let (message, mut descriptors) = self.receive()?;
             match message {
                 FromInit::Here => {
                     handle = descriptors.pop();
                     self.is_here(handle.as_ref())?;
+                }
+                FromInit::Workspace => {
+                    let seen = descriptors.pop();
+                    let seen = seen.ok_or_else(|| Failure::invalid("init shows no workspace"))?;
+                    workspace::check(spec, &seen)?;
+                    checked = true;
+                }
+                FromInit::Ready(..) if !checked => {
+                    return Err(Failure::invalid("init did not show its workspace"));
                 }
                 FromInit::Ready(report, mut facts) => {
                     if let Some(pid) = descriptors.pop().as_ref().and_then(vessel::pid_of) {

@@ -15,6 +15,7 @@ mod limits;
 mod owners;
 mod plan;
 mod quota;
+mod workspace;
 
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};

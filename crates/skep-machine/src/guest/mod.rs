@@ -66,8 +66,8 @@ fn live(knock: Knock) -> io::Result<()> {
     rustix::system::sethostname(command_line.name.as_bytes())?;
     let groups = groups::Groups::mount();
     let ready = match places::mount_view(&command_line.project) {
-        Ok(nonce) => command_line.ready(nonce, None),
-        Err(error) => command_line.ready(String::new(), Some(error.to_string())),
+        Ok(shared) => command_line.ready(shared, None),
+        Err(error) => command_line.ready(Default::default(), Some(error.to_string())),
     };
     let mut guest = Guest {
         signals: SignalFd::new(&[libc::SIGCHLD])?,
@@ -108,10 +108,11 @@ impl CommandLine {
         })
     }
 
-    fn ready(&self, nonce: String, failure: Option<String>) -> io::Result<Ready> {
+    fn ready(&self, shared: places::Shared, failure: Option<String>) -> io::Result<Ready> {
         Ok(Ready {
             configuration: self.configuration.clone(),
-            nonce,
+            nonce: shared.nonce,
+            project: shared.project,
             boot_id: skep_sys::process::boot_id()?,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             failure,

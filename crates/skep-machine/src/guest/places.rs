@@ -5,7 +5,9 @@ use crate::qemu::{PORT, SHARE};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, symlinkat};
 use rustix::mount::{MountFlags, mount, mount_move};
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -92,17 +94,25 @@ pub(super) fn open_serial() -> io::Result<OwnedFd> {
     }
 }
 
+/// What was found in the share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// What the host wrote there a moment ago.
+    pub(super) nonce: String,
+    /// The inode of the project's root.
+    pub(super) project: u64,
+}
+
 /// Mounts the share, puts the guest's own `/proc`, `/sys` and `/dev` into it, and makes it the
-/// root. Returns the nonce that was found in it.
-pub(super) fn mount_view(project: &Path) -> io::Result<String> {
+/// root.
+pub(super) fn mount_view(project: &Path) -> io::Result<Shared> {
     mount(SHARE, VIEW, "virtiofs", MountFlags::NOSUID | MountFlags::NODEV, None::<&std::ffi::CStr>)
         .map_err(named("mount the share".into()))?;
     let nonce = std::fs::read_to_string(Path::new(VIEW).join(NONCE))
         .map_err(|error| io::Error::other(format!("cannot read the nonce: {error}")))?;
     let within = Path::new(VIEW).join(project.strip_prefix("/").unwrap_or(project));
-    if !within.is_dir() {
-        return Err(io::Error::other("the project is not in the share"));
-    }
+    let seen = std::fs::symlink_metadata(&within).ok().filter(Metadata::is_dir);
+    let seen = seen.ok_or_else(|| io::Error::other("the project is not in the share"))?;
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
     mounted("proc", "/view/proc", plain | MountFlags::NODEV, "")?;
     // There may be no /sys in the view; then there is none in the guest either.
@@ -115,7 +125,7 @@ pub(super) fn mount_view(project: &Path) -> io::Result<String> {
     mount_move(".", "/").map_err(named("make the view the root".into()))?;
     rustix::process::chroot(".").map_err(named("make the view the root".into()))?;
     rustix::process::chdir("/")?;
-    Ok(nonce)
+    Ok(Shared { nonce, project: seen.ino() })
 }
 
 /// The few devices that programs expect, and none of the machine's.

@@ -54,7 +54,7 @@ pub(super) fn list(context: &Context, json: Json) -> Result<(), Failure> {
         Some(engine) => {
             images.extend(engine.images().map_err(problem)?.into_iter().map(Kept::from))
         }
-        None => context.output.say("no Docker engine answers here; these are skep's own images"),
+        None => context.output.say("no Docker engine is used here; these are skep's own images"),
     }
     images.sort();
     if json.json {
@@ -79,25 +79,34 @@ pub(super) fn list(context: &Context, json: Json) -> Result<(), Failure> {
 /// `skep image pull`.
 pub(super) fn pull(context: &Context, reference: &str, json: Json) -> Result<(), Failure> {
     let mut progress = |line: &str| context.output.say(&visible(line));
-    let image = open(context)?.pull(reference, &mut progress).map_err(problem)?;
+    let image = open(context)?.pull(reference, &mut progress).map_err(not_fetched)?;
     show(context, &image.into(), json)
 }
 
 /// An image that was named for a new sandbox is brought to whoever will show it, if it is not there: from
 /// the other place, or for the engine from a registry. What is asked of a server has to be there.
 pub(crate) fn ensure(context: &Context, request: &CreateRequest) -> Result<(), Problem> {
-    let (Some(reference), Some(word)) = (&request.image, request.provider.as_deref()) else {
-        return Ok(());
-    };
+    let Some(reference) = &request.image else { return Ok(()) };
     if context.host().is_some() {
         return Ok(());
     }
-    match word {
+    let word = match &request.provider {
+        Some(typed) => typed.clone(),
+        None => provider_in_force(context, &request.project)?,
+    };
+    match word.as_str() {
         "docker" => ensure_in_engine(context, reference),
         "microvm" | "oci" => ensure_own(context, reference),
         word if word.starts_with("oci:") => ensure_own(context, reference),
         _ => Ok(()),
     }
+}
+
+/// The one that the settings name.
+fn provider_in_force(context: &Context, project: &Path) -> Result<String, Problem> {
+    let settings = context.api()?.config(Some(project))?;
+    let set = settings.into_iter().find(|(key, ..)| key == "provider.name");
+    Ok(set.and_then(|(_, value, _)| value.as_str().map(str::to_owned)).unwrap_or_default())
 }
 
 fn ensure_in_engine(context: &Context, reference: &str) -> Result<(), Problem> {
@@ -111,7 +120,7 @@ fn ensure_in_engine(context: &Context, reference: &str) -> Result<(), Problem> {
         }
         None => {
             let mut progress = |line: &str| context.output.say(&visible(line));
-            engine.pull(reference, &mut progress).map(drop).map_err(problem)
+            engine.pull(reference, &mut progress).map(drop).map_err(not_fetched)
         }
     }
 }
@@ -257,24 +266,35 @@ fn open(context: &Context) -> Result<Engine, Problem> {
     connect(context)?.map_err(problem)
 }
 
-/// The same, if there is one. One that is named and wrong is an error.
+/// The same, if there is one. skep's own images need none, so that one which cannot be used is only said.
 fn engine_if_any(context: &Context) -> Result<Option<Engine>, Problem> {
     match connect(context)? {
         Ok(engine) => Ok(Some(engine)),
         Err(DockerError::Absent { .. }) => Ok(None),
+        Err(error @ DockerError::Remote { .. }) => {
+            context.output.say(&format!("left out: {}", visible(&error.to_string())));
+            Ok(None)
+        }
         Err(error) => Err(problem(error)),
     }
 }
 
 fn connect(context: &Context) -> Result<Result<Engine, DockerError>, Problem> {
     refuse_servers(context)?;
-    let address = context.surroundings.variable("DOCKER_HOST");
-    let address = address.map(|address| address.to_string_lossy().into_owned());
-    Ok(Engine::connect(address.as_deref()))
+    Ok(Engine::connect(&crate::wiring::docker_engine()))
 }
 
 fn problem(error: DockerError) -> Problem {
     error.problem()
+}
+
+/// There are other ways to an image than a registry.
+fn not_fetched(error: DockerError) -> Problem {
+    let problem = problem(error);
+    match problem.hint {
+        Some(_) => problem,
+        None => problem.hint("`skep image import FILE REF` takes one from a file or a directory"),
+    }
 }
 
 fn visible(text: &str) -> String {
