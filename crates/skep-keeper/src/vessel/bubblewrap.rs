@@ -93,16 +93,22 @@ fn arguments(map: IdMap, network: NetworkMode, namespace: Option<i32>) -> Vec<Ve
     words.into_iter().map(String::into_bytes).collect()
 }
 
-/// A descriptor for what a program says, and what it has said, on one line.
+/// How much is told of what a program has said: why it ended it has said last.
+const LAST_LINES: usize = 4;
+const LAST_BYTES: i64 = 2048;
+
+/// What a program has said last into this memory, on one line.
 pub fn said(memory: &OwnedFd) -> String {
-    use std::io::{Read, Seek};
+    use std::io::{Read, Seek, SeekFrom};
     let mut bytes = Vec::new();
     let read = memory.try_clone().map(File::from).and_then(|mut file| {
-        file.rewind()?;
-        file.take(4096).read_to_end(&mut bytes)
+        file.seek(SeekFrom::End(-LAST_BYTES)).or_else(|_| file.seek(SeekFrom::Start(0)))?;
+        file.take(LAST_BYTES as u64).read_to_end(&mut bytes)
     });
     drop(read);
-    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("; ")
 }
 
 /// The gate is opened by one byte.
@@ -117,6 +123,24 @@ mod tests {
     fn words(map: IdMap, network: NetworkMode, namespace: Option<i32>) -> String {
         let words = arguments(map, network, namespace);
         words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_last_words_of_a_program_are_told() {
+        use std::io::Write;
+        let memory = || {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            File::from(rustix::fs::memfd_create("said", flags).unwrap())
+        };
+        let mut short = memory();
+        short.write_all(b"one\n\ntwo\n").unwrap();
+        assert_eq!(said(&short.into()), "one; two");
+        let mut long = memory();
+        for number in 0..5000 {
+            writeln!(long, "line {number}").unwrap();
+        }
+        assert_eq!(said(&long.into()), "line 4996; line 4997; line 4998; line 4999");
+        assert_eq!(said(&memory().into()), "");
     }
 
     #[test]
