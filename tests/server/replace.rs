@@ -173,17 +173,49 @@ fn the_shipped_units_are_sound() {
     }
 }
 
+/// Below a directory of its own, as packagers do it.
+fn make(lab: Option<&Lab>, target: &str, place: &std::path::Path) {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let mut command = std::process::Command::new("make");
+    if let Some(lab) = lab {
+        command.env("HOME", &lab.home).env("SKEP_HOME", &lab.state);
+    }
+    let words = ["-s", "-C", root, target, "PREFIX=/opt/skep"];
+    let made = command.args(words).arg(format!("DESTDIR={}", place.display())).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// What goes is what was installed. Work that nobody reviewed is not part of the program.
+#[test]
+fn clean_10_an_uninstall_takes_no_work_with_it() {
+    for_each([Who::user()], |lab| {
+        lab.write("a", "a\n");
+        lab.run_script("echo work > b").run().ok();
+        let (project, before) = (lab.tree(), lab.sandboxes());
+        let place = tempfile::tempdir().unwrap();
+        make(Some(lab), "install-units", place.path());
+        let other = place.path().join("opt/skep/lib/systemd/system/other.service");
+        std::fs::write(&other, "").unwrap();
+        make(Some(lab), "uninstall", place.path());
+        let left = std::process::Command::new("find")
+            .arg(place.path())
+            .args(["-type", "f"])
+            .output()
+            .unwrap();
+        let left = String::from_utf8_lossy(&left.stdout).into_owned();
+        assert_eq!(left.trim(), other.to_str().unwrap());
+        lab.tree().assert_equals(&project, "the project was changed");
+        assert_eq!(lab.sandboxes(), before);
+        let name = before[0]["name"].as_str().unwrap();
+        assert_eq!(lab.diff(name)["changes"][0]["path"], "b");
+    });
+}
+
 /// They started `/usr/bin/skep`, wherever skep was, and nobody installed them.
 #[test]
 fn the_installed_units_start_what_is_installed() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let place = tempfile::tempdir().unwrap();
-    let made = std::process::Command::new("make")
-        .args(["-s", "-C", root, "install-units", "PREFIX=/opt/skep"])
-        .arg(format!("DESTDIR={}", place.path().display()))
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    make(None, "install-units", place.path());
     for kind in ["system", "user"] {
         let units = place.path().join("opt/skep/lib/systemd").join(kind);
         let service = std::fs::read_to_string(units.join("skep.service")).unwrap();
