@@ -84,6 +84,18 @@ fn store_6_a_database_that_is_taken_away_is_noticed_by_a_server() {
         let database = lab.state.join("skep.db");
         let directories = || entries(&lab.state.join("sandboxes")).len();
         let create = || server.post("/v1/sandboxes", &json!({ "project": lab.project }));
+        // The whole directory under another name: nothing is done there, and no other is made.
+        let moved = lab.root.join("moved");
+        std::fs::rename(&lab.state, &moved).unwrap();
+        let stop = || server.post("/v1/sandboxes/s/stop", &json!({}));
+        for refused in [create(), stop(), create()] {
+            assert!(refused.status >= 500, "{refused:?}");
+            assert!(["store", "io"].contains(&refused.json()["code"].as_str().unwrap()));
+        }
+        assert!(!lab.state.exists(), "another state directory was made");
+        std::fs::rename(&moved, &lab.state).unwrap();
+        assert_eq!(directories(), 1);
+        server.script("s", "true");
         let away = lab.root.join("away.db");
         std::fs::rename(&database, &away).unwrap();
         for _ in 0..3 {
