@@ -7,10 +7,13 @@
 use crate::engine::Engine;
 use crate::error::{At, DockerError};
 use skep_keeper::vessel::SystemEntry;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// The image's name; its tag tells which host's.
 const NAME: &str = "skep/host-view";
@@ -72,69 +75,147 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Files that the engine mounts something on.
+/// Files that something is mounted on. They are never replaced: the kernel takes the mounts on a file away with it.
 const MOUNTED_ON: &[&str] = &["hosts", "resolv.conf", "hostname"];
 
-/// A copy of those of the host's settings that everybody may read.
+/// A copy of those of the host's settings that everybody may read, brought up to date. One serves all containers: it
+/// holds nothing that is not everybody's, and to make it anew takes longer than the rest of a start.
 ///
 /// A container of root's has root's id, if none of its capabilities: what belongs to root it could
 /// read. A cover over single files would be gone as soon as somebody changes a password, because the new
 /// file is moved into the place of the old one and the kernel takes the mounts on that away. In other
 /// containers the caller's own rights decide, as everywhere.
 pub fn copy_for_all(from: &Path, to: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent)?;
     }
-    std::fs::DirBuilder::new().mode(0o755).create(to)?;
+    let lock = File::options().create(true).append(true).open(to.with_extension("lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    if !to.is_dir() {
+        std::fs::DirBuilder::new().mode(0o755).create(to)?;
+    }
     let mut waiting = vec![PathBuf::new()];
     while let Some(directory) = waiting.pop() {
+        let top = directory.as_os_str().is_empty();
+        let mounted_on = |name: &OsStr| top && MOUNTED_ON.iter().any(|one| name == *one);
+        let mut there = BTreeSet::new();
         for entry in std::fs::read_dir(from.join(&directory))? {
-            let name = directory.join(entry?.file_name());
-            match copy_entry(&from.join(&name), &to.join(&name)) {
-                Ok(true) => waiting.push(name),
+            let entry = entry?.file_name();
+            let name = directory.join(&entry);
+            if mounted_on(&entry) {
+                continue;
+            }
+            match copy_entry(&from.join(&name), &to.join(&name), &to.with_extension("new")) {
+                Ok(Copied::Nothing) => continue,
+                Ok(Copied::Directory) => waiting.push(name),
+                Ok(Copied::Leaf) => {}
                 // Gone meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => drop(other?),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            }
+            there.insert(entry);
+        }
+        for entry in std::fs::read_dir(to.join(&directory))? {
+            let entry = entry?;
+            if !there.contains(&entry.file_name()) && !mounted_on(&entry.file_name()) {
+                remove(&entry.path())?;
             }
         }
     }
     for name in MOUNTED_ON.iter().map(|name| to.join(name)) {
-        if name.symlink_metadata().is_err() {
-            std::fs::write(name, "")?;
-        }
+        File::options().create(true).append(true).open(name)?;
     }
     Ok(())
 }
 
-/// Copies a file, a link, or a directory without what is in it; whether it is one that may be looked into.
-fn copy_entry(from: &Path, to: &Path) -> io::Result<bool> {
+/// What an entry became.
+enum Copied {
+    /// It is not for everybody, or neither file, link nor directory.
+    Nothing,
+    Leaf,
+    /// One that may be looked into. It is there; what is in it is not looked at.
+    Directory,
+}
+
+/// Copies a file, a link, or a directory without what is in it, unless that is there already.
+fn copy_entry(from: &Path, to: &Path, new: &Path) -> io::Result<Copied> {
     let kind = from.symlink_metadata()?;
+    let there = to.symlink_metadata().ok();
     if kind.is_symlink() {
-        std::os::unix::fs::symlink(std::fs::read_link(from)?, to)?;
-        return Ok(false);
+        let points_to = std::fs::read_link(from)?;
+        if std::fs::read_link(to).is_ok_and(|now| now == points_to) {
+            return Ok(Copied::Leaf);
+        }
+        remove(new)?;
+        std::os::unix::fs::symlink(points_to, new)?;
+        return place(new, to);
     }
     if !is_for_all(&kind) || !(kind.is_dir() || kind.is_file()) {
-        return Ok(false);
+        return Ok(Copied::Nothing);
     }
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut file = File::options().read(true).custom_flags(flags.bits() as i32).open(from)?;
     // Of what was opened: another may have been moved into its place.
     let metadata = file.metadata()?;
     if !is_for_all(&metadata) {
-        return Ok(false);
+        return Ok(Copied::Nothing);
     }
-    let mode = metadata.permissions().mode() & 0o777;
     if metadata.is_dir() {
-        std::fs::DirBuilder::new().mode(0o755).create(to)?;
-        return Ok(true);
+        if !there.is_some_and(|there| there.is_dir()) {
+            remove(to)?;
+            std::fs::DirBuilder::new().mode(0o755).create(to)?;
+        }
+        return Ok(Copied::Directory);
     }
-    if metadata.is_file() {
-        let mut copy = File::options().write(true).create_new(true).mode(0o600).open(to)?;
-        io::copy(&mut file, &mut copy)?;
-        copy.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    if !metadata.is_file() {
+        return Ok(Copied::Nothing);
     }
-    Ok(false)
+    if there.is_some_and(|there| is_copy_of(&there, &metadata)) {
+        return Ok(Copied::Leaf);
+    }
+    remove(new)?;
+    let mut copy = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+    io::copy(&mut file, &mut copy)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    copy.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    copy.set_modified(changed(&metadata))?;
+    place(new, to)
+}
+
+/// When a file, or what is known of it, was last changed: no program can set that.
+fn changed(metadata: &Metadata) -> SystemTime {
+    let seconds = Duration::from_secs(metadata.ctime().max(0) as u64);
+    SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(metadata.ctime_nsec().max(0) as u64)
+}
+
+/// Whether a copy was made of this, as it is. A copy's own time is that of the original's last change.
+fn is_copy_of(copy: &Metadata, original: &Metadata) -> bool {
+    copy.is_file()
+        && copy.len() == original.len()
+        && copy.mode() & 0o777 == original.mode() & 0o777
+        && copy.modified().is_ok_and(|time| time == changed(original))
+}
+
+/// Moves what was made into its place, whatever is there.
+fn place(new: &Path, to: &Path) -> io::Result<Copied> {
+    if to.symlink_metadata().is_ok_and(|there| there.is_dir()) {
+        remove(to)?;
+    }
+    std::fs::rename(new, to)?;
+    Ok(Copied::Leaf)
+}
+
+/// Removes anything, or nothing.
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match path.symlink_metadata() {
+        Ok(there) if there.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn is_for_all(metadata: &Metadata) -> bool {
@@ -193,5 +274,31 @@ mod tests {
         assert_eq!(names(""), ["hostname", "hosts", "open", "resolv.conf"]);
         assert_eq!(names("open"), ["link", "read"]);
         assert_eq!(std::fs::read(to.join("open/read")).unwrap(), b"x");
+        // What changes is followed, what is closed goes, and what has something mounted on it stays the file it is.
+        let inode = |name: &str| std::fs::metadata(to.join(name)).unwrap().ino();
+        let (kept, mounted_on) = (inode("open/read"), inode("hosts"));
+        copy_for_all(&path(""), &to).unwrap();
+        assert_eq!(inode("open/read"), kept, "nothing was copied again");
+        std::fs::write(path("hosts"), "of the host").unwrap();
+        std::fs::write(path("open/read"), "y").unwrap();
+        std::fs::write(path("open/closed"), "z").unwrap();
+        std::fs::set_permissions(path("open/closed"), PermissionsExt::from_mode(0o644)).unwrap();
+        copy_for_all(&path(""), &to).unwrap();
+        assert_eq!(std::fs::read(to.join("open/read")).unwrap(), b"y");
+        assert_eq!(names("open"), ["closed", "link", "read"]);
+        assert_eq!(
+            (inode("hosts"), std::fs::read(to.join("hosts")).unwrap()),
+            (mounted_on, vec![])
+        );
+        std::fs::set_permissions(path("open/closed"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::remove_file(path("open/link")).unwrap();
+        std::fs::create_dir(path("open/link")).unwrap();
+        std::fs::set_permissions(path("open/link"), PermissionsExt::from_mode(0o755)).unwrap();
+        copy_for_all(&path(""), &to).unwrap();
+        assert_eq!(names("open"), ["link", "read"]);
+        assert!(to.join("open/link").is_dir());
+        std::fs::set_permissions(path("open"), PermissionsExt::from_mode(0o700)).unwrap();
+        copy_for_all(&path(""), &to).unwrap();
+        assert_eq!(names(""), ["hostname", "hosts", "resolv.conf"]);
     }
 }

@@ -88,7 +88,7 @@ impl Docker {
         let door = prepare_door(spec, ids)?;
         let skep = (self.skep)();
         let view = match &spec.policy.image {
-            None => View::of_host(&engine, &skep, spec, ids.0)?,
+            None => View::of_host(&engine, &skep, &self.state_dir, ids.0)?,
             Some(reference) => View::of_image(&engine, &skep, reference)?,
         };
         let body = container::body(&Parts {
@@ -157,6 +157,9 @@ impl Docker {
     }
 }
 
+/// In the state directory: what everybody may read of the host's settings.
+const SETTINGS: &str = "images/settings";
+
 /// Whose system a container shows, and how init is executed on it.
 struct View {
     image: String,
@@ -174,14 +177,14 @@ impl View {
     fn of_host(
         engine: &Engine,
         skep: &Path,
-        spec: &RunSpec,
+        state_dir: &Path,
         user: u32,
     ) -> Result<Self, DockerError> {
         let system = system_entries();
         let image = host_view::ensure(engine, &system)?;
         let settings = match user {
             0 => {
-                let copy = spec.directory.join("etc");
+                let copy = state_dir.join(SETTINGS);
                 host_view::copy_for_all(Path::new("/etc"), &copy)
                     .at(|| "copy what everybody may read of `/etc`".into())?;
                 Some(copy)
