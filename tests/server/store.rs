@@ -18,7 +18,7 @@ fill() { dd if=/dev/zero of="$state/filler" bs=4k 2>/dev/null; dd if=/dev/zero o
 free() { rm -f "$state/filler" "$state/filler2"; }
 "$skep" create s >/dev/null || exit 91
 "$skep" exec s -- sh -c 'echo b > b' || exit 92
-"$skep" exec -d s -- sh -c 'sleep 5; echo went on' > "$state.exec" || exit 93
+"$skep" exec -d s -- sh -c 'until [ -e /tmp/free ]; do sleep 0.1; done; echo went on' > "$state.exec" || exit 93
 digest=$("$skep" diff s --json | jq -r .digest)
 for words in 'create t' 'exec s -- true' 'snapshot s label' 'approve s' 'fork s --name f'; do
   fill
@@ -28,6 +28,7 @@ for words in 'create t' 'exec s -- true' 'snapshot s label' 'approve s' 'fork s 
   [ "$("$skep" diff s --json | jq -r .digest)" = "$digest" ] || exit 94
 done
 "$skep" ls --all --json | jq -r '.[].name' | sort | tr '\n' ' '; echo
+"$skep" exec s -- touch /tmp/free || exit 99
 "$skep" logs -f "$(cat "$state.exec")"
 "$skep" create t >/dev/null || exit 95
 "$skep" exec t -- true || exit 96
