@@ -236,11 +236,10 @@ for name in [long+'.wild.test']+['n%d.wild.test'%i for i in range(400)]:
         assert!((100..=120).contains(&names.len()), "{} names left", names.len());
         assert!(names.iter().all(|name| name.len() < 100), "{names:?}");
         let log = world.skep(["net", "s", "--json", "--denied"]).run().ok().json_lines();
-        assert!(
-            log.iter().filter(|line| line["reason"] == "rate").count() > 200,
-            "{:?}",
-            log.first()
-        );
+        // More of them in a second than are written are counted.
+        let missing: u64 = log.iter().filter_map(|line| line["missing"].as_u64()).sum();
+        let written = log.iter().filter(|line| line["reason"] == "rate").count() as u64;
+        assert!(written > 100 && written + missing > 280, "{written} {missing} {:?}", log.last());
     });
 }
 

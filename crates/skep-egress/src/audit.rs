@@ -27,6 +27,8 @@ struct Log {
     second: (String, u32),
     /// Lines that were not written, or were dropped, since one said so.
     missing: u64,
+    /// The last of them.
+    unwritten: Option<EgressEntry>,
 }
 
 /// Denials that are written in one second; more are counted. Whoever floods the log would push out of it what they
@@ -78,13 +80,8 @@ impl Audit {
             host.push('…');
         }
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = (self.clock)();
-        if verdict == EgressVerdict::Deny && !log.has_room_for_a_denial(&at) {
-            log.missing += 1;
-            return;
-        }
         let entry = EgressEntry {
-            at,
+            at: (self.clock)(),
             exec: subject.exec.clone(),
             host,
             port: subject.port,
@@ -97,15 +94,29 @@ impl Audit {
             bytes_out,
             missing: None,
         };
+        if verdict == EgressVerdict::Deny && !log.has_room_for_a_denial(&entry.at) {
+            log.missing += 1;
+            log.unwritten = Some(entry);
+            return;
+        }
         // A log that cannot be written must not stop what was allowed, and there is nobody to
         // tell: the file lies on the disk that would have to hold the complaint.
         let _ = log.append(entry);
+    }
+
+    /// Nothing comes any more: a flood that lasted until the end has one more line, with what is missing.
+    pub(crate) fn close(&self) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = log.unwritten.take() {
+            log.missing = log.missing.saturating_sub(1);
+            let _ = log.append(last);
+        }
     }
 }
 
 impl Log {
     fn new(file: File, size: u64, most: u64) -> Self {
-        Self { file, size, most, second: (String::new(), 0), missing: 0 }
+        Self { file, size, most, second: (String::new(), 0), missing: 0, unwritten: None }
     }
 
     /// Counts by the seconds of the clock's text.
@@ -123,6 +134,7 @@ impl Log {
             self.drop_older_half()?;
         }
         entry.missing = Some(std::mem::take(&mut self.missing)).filter(|missing| *missing > 0);
+        self.unwritten = None;
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
         // One write: lines of several writers never mix in a file opened for appending.
@@ -214,15 +226,22 @@ mod tests {
                 audit.deny(&subject("flood.test"), "not-allowed");
             }
         }
-        SECOND.store(59, Ordering::Relaxed);
+        SECOND.store(58, Ordering::Relaxed);
         audit.deny(&subject("last.test"), "not-allowed");
+        // A flood that nothing follows is counted when the log is closed.
+        SECOND.store(59, Ordering::Relaxed);
+        for _ in 0..each {
+            audit.deny(&subject("flood.test"), "not-allowed");
+        }
+        audit.close();
+        audit.close();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.len() <= 64 << 10);
         let entries: Vec<EgressEntry> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(entries[0].host, "sent.test", "pushed out");
         let missing: u64 = entries.iter().filter_map(|entry| entry.missing).sum();
-        assert_eq!(entries.len() as u64 + missing, u64::from(seconds * each) + 2);
+        assert_eq!(entries.len() as u64 + missing, u64::from((seconds + 1) * each) + 2);
     }
 
     #[test]

@@ -212,6 +212,11 @@ impl Gateway {
         }
     }
 
+    /// Nothing passes any more.
+    pub(crate) fn close_log(&self) {
+        self.audit.close();
+    }
+
     /// Notes that something did not get through. What is allowed and has no address, or does not take the
     /// connection, was not denied: it is noted as an allowed attempt that came to nothing.
     pub(crate) fn deny(&self, subject: &Subject, reason: &'static str) {

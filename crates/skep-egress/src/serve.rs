@@ -87,6 +87,7 @@ pub async fn run(mut sockets: Sockets, mut control: UnixStream) -> io::Result<()
     none_left(&gateway, LAST_WORDS).await;
     gateway.cut_all();
     none_left(&gateway, LAST_LINES).await;
+    gateway.close_log();
     Ok(())
 }
 
