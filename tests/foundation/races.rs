@@ -181,3 +181,38 @@ fn fs_5_a_stolen_staging_directory_leads_nothing_out() {
         Tree::read(&outside).assert_equals(&before, "written outside");
     });
 }
+
+/// Init is ended with the last command; who has asked it something just before is answered all the same.
+#[test]
+fn heavy_a_look_at_a_run_that_is_just_ending_is_answered() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        let runs = || Loop::start(lab, "while :; do \"$0\" run -- true; done");
+        let running = [runs(), runs()];
+        // Before that was so, one of thirty looks waited for ever, and the run for its lock.
+        for _ in 0..if long() { 1000 } else { 120 } {
+            let looked = lab.skep(["diff"]).within(25).run();
+            assert!([0, 1, 3, 4].contains(&looked.code()), "{}", looked.describe());
+        }
+        drop(running);
+        wait_for("the last runs to end", 20, || lab.sandboxes().is_empty().then_some(()));
+        lab.audit_leftovers();
+    });
+}
+
+/// A shell that goes on until it is dropped, and then finishes what it has begun.
+struct Loop(Child);
+
+impl Loop {
+    fn start(lab: &Lab, script: &str) -> Self {
+        let script = format!("trap 'exit 0' TERM; {script}");
+        Self(lab.program("sh").args(["-c", &script]).arg(&lab.binary).spawn())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}

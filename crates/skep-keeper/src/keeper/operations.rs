@@ -111,13 +111,18 @@ impl Keeper<'_> {
     }
 
     /// The last command has ended, and whoever ran it is about to say stop. Nobody has to wait for
-    /// the others inside to die: they are ended now.
+    /// the others inside to die: they are ended now. Not while somebody waits for init's answer, which would
+    /// never come: then the stop ends them.
     fn be_over(&mut self, exec: &ExecId) {
-        if *self.vessel == Vessel::Namespaces {
+        if *self.vessel == Vessel::Namespaces && !self.somebody_waits_for_init() {
             self.init.kill();
             self.state.over_since = Some(Instant::now());
         }
         self.forget_if_quiet(exec);
+    }
+
+    fn somebody_waits_for_init(&self) -> bool {
+        !self.state.waiting.is_empty() || self.state.strays.somebody_waits()
     }
 
     /// Atomic, so that a reader sees an end or none.

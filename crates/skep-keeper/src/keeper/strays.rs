@@ -56,6 +56,13 @@ enum Purpose {
     Look,
 }
 
+impl Strays {
+    /// Whether a client waits for init to have looked.
+    pub(super) fn somebody_waits(&self) -> bool {
+        self.asked.iter().any(|purpose| matches!(purpose, Purpose::Freeze(_)))
+    }
+}
+
 impl Keeper<'_> {
     /// Once all that were found are in the sandbox's group, has those looked for who were not. Whoever
     /// is started later is in it from the start.

@@ -1,9 +1,10 @@
 //! Clients and the output of execs.
 
 use super::{Connection, Keeper};
-use crate::protocol::{FrameKind, Operation, Request, ToInit, VERSION};
+use crate::protocol::{FrameKind, Operation, Reply, Request, ToInit, VERSION};
 use crate::vessel::Tasks;
 use rustix::net::SocketFlags;
+use skep_provider::Stillness;
 use skep_provider::log::Stream;
 use skep_types::{ExecId, TerminalSize};
 
@@ -140,9 +141,10 @@ impl Keeper<'_> {
     }
 
     fn operate(&mut self, client: u64, operation: Operation) {
+        if self.state.over_since.is_some() {
+            return self.operate_late(client, operation);
+        }
         match operation {
-            // Who comes between the last end and the stop comes too late.
-            Operation::Exec { .. } if self.state.over_since.is_some() => self.forget(client),
             // Nobody begins while somebody looks at what is there.
             order @ Operation::Exec { .. } if self.state.frozen => {
                 self.state.held_back.push((client, order));
@@ -156,7 +158,7 @@ impl Keeper<'_> {
             Operation::Record(order) => self.start_recorded(client, *order),
             Operation::Signal { exec, signal } => {
                 self.operate_signal(&exec, signal);
-                self.reply(client, &Ok(crate::protocol::Reply::Done));
+                self.reply(client, &Ok(Reply::Done));
             }
             Operation::Freeze => self.operate_freeze(client, true),
             Operation::Thaw => self.operate_freeze(client, false),
@@ -168,6 +170,31 @@ impl Keeper<'_> {
             Operation::Knock { targets } => self.operate_knock(client, targets),
             Operation::Adopt(adoption) => self.operate_adopt(client, *adoption),
             Operation::Stop => self.state.stopping = true,
+        }
+    }
+
+    /// Between the last end and the stop: init is being killed and answers nothing. Once it has gone nobody
+    /// inside is left to move; who wants anything done inside comes too late.
+    fn operate_late(&mut self, client: u64, operation: Operation) {
+        match operation {
+            Operation::Stop => self.state.stopping = true,
+            Operation::Status => self.operate_status(client),
+            Operation::Freeze | Operation::Thaw | Operation::Signal { .. } => {
+                self.init.wait();
+                self.reply(client, &Ok(Reply::Done));
+            }
+            Operation::Stood => {
+                self.init.wait();
+                self.reply(client, &Ok(Reply::Stood(Stillness::Held)));
+            }
+            // Which is answered with "ask the store".
+            Operation::Record(order) => self.start_recorded(client, *order),
+            Operation::Exec { .. }
+            | Operation::Write { .. }
+            | Operation::Reach { .. }
+            | Operation::Revoke { .. }
+            | Operation::Knock { .. }
+            | Operation::Adopt(_) => self.forget(client),
         }
     }
 }
