@@ -39,7 +39,7 @@ proptest! {
         world.put(&path("a"), Node::File(new.clone(), 0o755));
         let all = ids(&world);
         let mut left = all.clone();
-        let mut first = None;
+        let mut plans = Vec::new();
         for (number, mask) in masks.into_iter().enumerate() {
             let (taken, rest) = split(&left, mask);
             if taken.is_empty() || rest.is_empty() {
@@ -49,17 +49,17 @@ proptest! {
             let plan = approve(&world, &selection, number as u8);
             prop_assert_eq!(plan.remaining, 1);
             prop_assert_eq!(&ids(&world), &rest);
-            first.get_or_insert(plan);
+            plans.push(plan);
             left = rest;
         }
-        approve(&world, &Selection::default(), 9);
+        plans.push(approve(&world, &Selection::default(), 9));
         prop_assert_eq!(std::fs::read(world.spec.project.join("a")).unwrap(), new);
         prop_assert!(derived(&world).changes.is_empty());
-        if let Some(plan) = first {
-            // As after undoing everything.
-            std::fs::write(world.spec.project.join("a"), &old).unwrap();
+        // As after undoing everything, the last one first.
+        std::fs::write(world.spec.project.join("a"), &old).unwrap();
+        for plan in plans.iter().rev() {
             unsettle(&world.spec, &plan.settlement).unwrap();
-            prop_assert_eq!(ids(&world), all);
         }
+        prop_assert_eq!(ids(&world), all);
     }
 }
