@@ -56,13 +56,12 @@ mod wiring;
 #[cfg(test)]
 mod fake;
 
-use arguments::GlobalArguments;
+use arguments::{AfterDashes, GlobalArguments};
 use context::Context;
 use exit::{Failure, Family};
 use output::Output;
 use std::ffi::OsString;
 use surroundings::Surroundings;
-use tree::Run as _;
 
 /// Runs one command line, program name included, and returns the exit code.
 pub fn main(line: Vec<OsString>) -> u8 {
@@ -94,13 +93,17 @@ pub fn main(line: Vec<OsString>) -> u8 {
 }
 
 fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
+    // The lines that are typed most, and that skep is measured by.
     let line = match commands::exec::without_options(line) {
-        Ok((exec, after)) => {
-            let global = GlobalArguments::default();
-            let output = output.styled(&global, &surroundings);
-            let context = Context::new(&global, surroundings, output);
-            return exit::finish(exec.run(after, &context), Family::Exec, &context.output);
-        }
+        Ok(plain) => return at_once(plain, Family::Exec, surroundings, output),
+        Err(line) => line,
+    };
+    let line = match commands::run::without_options(line) {
+        Ok(plain) => return at_once(plain, Family::Exec, surroundings, output),
+        Err(line) => line,
+    };
+    let line = match commands::diff::without_options(line) {
+        Ok(plain) => return at_once(plain, Family::Other, surroundings, output),
         Err(line) => line,
     };
     match tree::parse(line) {
@@ -114,4 +117,17 @@ fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
         }
         Err(error) => exit::finish(Err(Failure::Usage(error)), Family::Other, &output),
     }
+}
+
+/// Runs a command whose line needed no parser.
+fn at_once<C: tree::Run>(
+    (command, after): (C, AfterDashes),
+    family: Family,
+    surroundings: Surroundings,
+    output: Output,
+) -> u8 {
+    let global = GlobalArguments::default();
+    let output = output.styled(&global, &surroundings);
+    let context = Context::new(&global, surroundings, output);
+    exit::finish(command.run(after, &context), family, &context.output)
 }

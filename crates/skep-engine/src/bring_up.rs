@@ -78,6 +78,7 @@ impl Desk {
                 meanwhile: &mut || {
                     if let Ok(engine) = open() {
                         engine.store.rehearse();
+                        spares::clear(engine.layout(), &planned.sandbox.id);
                     }
                 },
             },
@@ -228,7 +229,7 @@ impl Engine {
     pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
-            let as_new = spares::take(self.layout(), &directory);
+            let as_new = spares::take(self.layout(), &sandbox.id);
             let parts = ["", "work", "messages", "execs", "upper"].iter().filter(|_| !as_new);
             parts.into_iter().try_for_each(|name| layout::make_private(&directory.join(name)))?;
             // The upper lends its mode to the project's root inside; the messages are read by all.

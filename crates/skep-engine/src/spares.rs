@@ -9,16 +9,21 @@
 //! Untrusted code could write to the upper's root: what it may have left there (names, attributes, flags)
 //! is looked for, and what it may have changed (owner, mode) is set anew. Whatever is not known to be as
 //! new is not kept.
+//!
+//! What every sandbox leaves (the ends of its execs, overlayfs's own directories) stays in a spare one. Who
+//! takes it moves that into the trash, two renames, and removes it while it waits for its processes: the
+//! disk's time is then nobody's.
 
 use crate::{Layout, layout, trash};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ioctl_getflags, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, ioctl_getflags, openat};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
+use skep_types::SandboxId;
 use std::fs::{DirEntry, read_dir, rename};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How many are kept at most: as many as a person runs at once.
 const KEPT: usize = 4;
@@ -36,11 +41,46 @@ const NOW: Timestamps = Timestamps {
 /// More than this many ends of execs are not worth it.
 const FEW: usize = 8;
 
-/// Moves a spare directory to `directory`; whether there was one.
-pub fn take(layout: &Layout, directory: &Path) -> bool {
+/// Overlayfs's own directory. It makes a new one at every mount, and would take this for the trace of a crash.
+const OVERLAYS_OWN: &str = "work/work";
+
+/// Moves a spare directory to where that of `id` will be; whether there was one. What the last sandbox
+/// left in it is in the trash then, until [`clear`] removes it.
+pub fn take(layout: &Layout, id: &SandboxId) -> bool {
     let Ok(spares) = read_dir(layout.spares()) else { return false };
+    let directory = layout.sandbox(id);
     // Somebody else may be faster with any of them.
-    spares.flatten().any(|spare| rename(spare.path(), directory).is_ok())
+    let taken = spares.flatten().any(|spare| rename(spare.path(), &directory).is_ok());
+    if taken && empty_out(&directory, &left_of(layout, id)).is_err() {
+        // Then it is removed whole, as if there had been none.
+        let _ = trash::discard(&directory, &layout.trash());
+        return false;
+    }
+    taken
+}
+
+/// Removes what [`take`] has put into the trash. If that fails, it goes with the rest of the trash.
+pub fn clear(layout: &Layout, id: &SandboxId) {
+    let _ = left_of(layout, id).iter().try_for_each(|left| trash::remove(left));
+}
+
+/// Where in the trash things go that were found in the spare directory of `id`: overlayfs's own, and ends.
+fn left_of(layout: &Layout, id: &SandboxId) -> [PathBuf; 1 + FEW] {
+    std::array::from_fn(|number| layout.trash().join(format!("{id}.{number}")))
+}
+
+fn empty_out(directory: &Path, left: &[PathBuf]) -> io::Result<()> {
+    let [own, ends @ ..] = left else { return Ok(()) };
+    match rename(directory.join(OVERLAYS_OWN), own) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut places = ends.iter();
+    for end in read_dir(directory.join("execs"))? {
+        let place = places.next().ok_or_else(|| io::Error::other("more ends than were kept"))?;
+        rename(end?.path(), place)?;
+    }
+    Ok(())
 }
 
 /// Keeps the directory of a removed sandbox, in which nothing runs, for another one. `Ok(false)`: it is
@@ -77,7 +117,7 @@ fn is_known(directory: &Path) -> io::Result<bool> {
     Ok(entries.iter().all(known))
 }
 
-/// Takes out what every sandbox leaves, and looks for what an untouched one does not.
+/// Takes out what few sandboxes have, and looks for what an untouched one does not.
 fn make_as_new(there: &OwnedFd, directory: &Path) -> io::Result<bool> {
     let [upper, work, messages, execs] = parts(there)?;
     if !is_untouched(&upper, &messages)? || names(&messages)?.next().is_some() {
@@ -87,13 +127,13 @@ fn make_as_new(there: &OwnedFd, directory: &Path) -> io::Result<bool> {
     let files = ends.iter().all(|(_, kind)| *kind == FileType::RegularFile);
     // What overlayfs keeps for itself while it is mounted.
     let own = names(&work)?.collect::<io::Result<Vec<_>>>()?;
-    if ends.len() > FEW || !files || own.iter().any(|(name, _)| name.as_bytes() != b"work") {
+    if ends.len() > FEW || !files || own.iter().any(|entry| !is_overlays_own(entry)) {
         return Ok(false);
     }
-    for (name, _) in &ends {
-        unlinkat(&execs, name.as_c_str(), AtFlags::empty())?;
+    for (name, _) in &own {
+        // Who may not write to a directory may not move it elsewhere either.
+        chmodat(&work, name.as_c_str(), Mode::from_raw_mode(0o700), AtFlags::empty())?;
     }
-    trash::remove(&directory.join("work").join("work"))?;
     EXTRAS.iter().try_for_each(|extra| trash::remove(&directory.join(extra)))?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     for part in [&upper, &work] {
@@ -106,6 +146,10 @@ fn make_as_new(there: &OwnedFd, directory: &Path) -> io::Result<bool> {
     rustix::fs::futimens(&upper, &NOW)?;
     rustix::fs::fchmod(there, Mode::from_raw_mode(0o700))?;
     Ok(true)
+}
+
+fn is_overlays_own((name, kind): &(std::ffi::CString, FileType)) -> bool {
+    name.as_bytes() == b"work" && *kind == FileType::Directory
 }
 
 /// An upper in which nothing was made, and on which nothing was set: its flags are those of a directory
@@ -170,7 +214,6 @@ fn directory_flags() -> OFlags {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::PathBuf;
 
     struct Place {
         _base: tempfile::TempDir,
@@ -203,15 +246,32 @@ mod tests {
         layout::make_private(&old.join("mask/d")).unwrap();
         assert!(keep(&place.layout, &old).unwrap());
         assert!(!old.exists());
-        let new = place.layout.sandboxes().join("new");
-        assert!(take(&place.layout, &new));
+        let id = SandboxId::from_random([7; 10]);
+        let new = place.layout.sandbox(&id);
+        assert!(take(&place.layout, &id));
         let mut there: Vec<_> =
             fs::read_dir(&new).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         there.sort();
         assert_eq!(there, ["execs", "messages", "upper", "work"]);
         let empty = |part: &str| fs::read_dir(new.join(part)).unwrap().next().is_none();
         assert!(PARTS.into_iter().all(empty));
-        assert!(!take(&place.layout, &place.layout.sandboxes().join("another")));
+        let trash = || fs::read_dir(place.layout.trash()).unwrap().count();
+        assert_eq!(trash(), 2, "overlayfs's own directory, and an end");
+        clear(&place.layout, &id);
+        assert_eq!(trash(), 0);
+        assert!(!take(&place.layout, &SandboxId::from_random([8; 10])));
+    }
+
+    #[test]
+    fn one_that_cannot_be_emptied_serves_nobody() {
+        let place = Place::new();
+        assert!(keep(&place.layout, &place.sandbox("old")).unwrap());
+        let id = SandboxId::from_random([7; 10]);
+        // In the way of the rename: a directory that is not empty.
+        layout::make_private(&place.layout.trash().join(format!("{id}.0/d"))).unwrap();
+        assert!(!take(&place.layout, &id));
+        assert!(!place.layout.sandbox(&id).exists());
+        assert_eq!(fs::read_dir(place.layout.spares()).unwrap().count(), 0);
     }
 
     #[test]

@@ -12,9 +12,10 @@ use crate::selection::{self, Ignored};
 use crate::tree::Run;
 use clap::Args;
 use skep_types::{Change, ChangeSet};
+use std::ffi::OsString;
 
 /// What can be typed.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Diff {
     #[command(flatten)]
     target: NameAndPaths,
@@ -29,6 +30,20 @@ pub(crate) struct Diff {
     ignored: bool,
     #[command(flatten)]
     json: Json,
+}
+
+/// `skep diff` and `skep diff NAME` need no parser. Any other line is given back.
+pub(crate) fn without_options(
+    mut line: Vec<OsString>,
+) -> Result<(Diff, AfterDashes), Vec<OsString>> {
+    let plain = |word: &OsString| !word.is_empty() && !word.as_encoded_bytes().starts_with(b"-");
+    match line.as_slice() {
+        [_, word, names @ ..] if word == "diff" && names.len() <= 1 && names.iter().all(plain) => {
+            let target = NameAndPaths { words: line.split_off(2), sandbox: None };
+            Ok((Diff { target, ..Diff::default() }, AfterDashes(None)))
+        }
+        _ => Err(line),
+    }
 }
 
 impl Run for Diff {
@@ -90,5 +105,27 @@ impl Diff {
             false => output.say(&diff::totals_of(set, shown)),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_options_means_what_the_parser_says() {
+        use clap::FromArgMatches as _;
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for text in ["skep diff", "skep diff name", "skep diff src/*.rs"] {
+            let (short, after) = without_options(words(text)).unwrap();
+            let command = Diff::augment_args(clap::Command::new("diff"));
+            let parsed = command.try_get_matches_from(words(text).split_off(1)).unwrap();
+            let parsed = Diff::from_arg_matches(&parsed).unwrap();
+            assert_eq!(format!("{short:?}"), format!("{parsed:?}"));
+            assert_eq!(after, crate::arguments::Dashes::Cut.cut(words(text)).1);
+        }
+        for text in ["skep diff -q", "skep diff --", "skep diff a b", "skep diff -- a", "skep ls"] {
+            assert_eq!(without_options(words(text)).unwrap_err(), words(text));
+        }
     }
 }

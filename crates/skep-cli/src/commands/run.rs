@@ -22,7 +22,7 @@ use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Prob
 use std::ffi::OsString;
 
 /// What can be typed.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Run {
     /// The command and its arguments, passed on as they are
     #[arg(value_name = "CMD", trailing_var_arg = true)]
@@ -43,6 +43,19 @@ pub(crate) struct Run {
     connect: ConnectArguments,
     #[command(flatten)]
     json: Json,
+}
+
+/// `skep run -- CMD…` and not a word more needs no parser. Any other line is given back.
+pub(crate) fn without_options(
+    mut line: Vec<OsString>,
+) -> Result<(Run, AfterDashes), Vec<OsString>> {
+    match line.as_slice() {
+        [_, word, dashes, ..] if word == "run" && dashes == "--" => {
+            let after = AfterDashes(Some(line.split_off(3)));
+            Ok((Run::default(), after))
+        }
+        _ => Err(line),
+    }
 }
 
 impl crate::tree::Run for Run {
@@ -240,6 +253,24 @@ fn whole_command(before: &[OsString], after: AfterDashes) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_options_means_what_the_parser_says() {
+        use clap::FromArgMatches as _;
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for text in ["skep run -- true", "skep run -- sh -c -- --json", "skep run --"] {
+            let (short, after) = without_options(words(text)).unwrap();
+            let command = Run::augment_args(clap::Command::new("run"));
+            let parsed = command.try_get_matches_from(words("run")).unwrap();
+            let parsed = Run::from_arg_matches(&parsed).unwrap();
+            assert_eq!(format!("{short:?}"), format!("{parsed:?}"));
+            let (_, cut) = crate::arguments::Dashes::Cut.cut(words(text));
+            assert_eq!(after, cut);
+        }
+        for text in ["skep run", "skep run true", "skep run -q -- x", "skep -q run -- x"] {
+            assert_eq!(without_options(words(text)).unwrap_err(), words(text));
+        }
+    }
 
     #[test]
     fn the_command_keeps_its_own_dashes() {
