@@ -166,6 +166,11 @@ impl Memory {
         let is_ours = bytes.get(MAGIC.len()..) == Some(hash(key, &body).as_bytes());
         if is_ours { Self(body) } else { Self::default() }
     }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 impl Looked {

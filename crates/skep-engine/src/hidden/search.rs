@@ -58,11 +58,14 @@ pub(crate) fn search(
     let plan = rules.search_plan();
     let mut judge = Judge { project, rules, plan: &plan, unlisted: Vec::new() };
     let mut hidden = exact(project, rules, &plan)?;
-    match judge.few()? {
+    let recalled = judge.recall(memories)?;
+    // What is remembered was too large to be gone through.
+    let few = if recalled.memory.is_empty() { judge.few()? } else { None };
+    match few {
         Some(found) => hidden.extend(found),
         None => {
             judge.unlisted.clear();
-            hidden.extend(judge.many(memories)?);
+            hidden.extend(judge.many(&recalled)?);
         }
     }
     hidden.extend(linked(project, rules, &hidden));
@@ -136,6 +139,15 @@ fn exact(project: &TreeRoot, rules: &HideRules, plan: &SearchPlan) -> io::Result
     Ok(hidden)
 }
 
+/// What an earlier search has left, and where this one leaves what it saw.
+struct Recalled {
+    key: Vec<u8>,
+    file: PathBuf,
+    /// Whether times of this project's directories can be relied on.
+    believed: bool,
+    memory: Memory,
+}
+
 struct Judge<'a> {
     project: &'a TreeRoot,
     rules: &'a HideRules,
@@ -167,16 +179,21 @@ impl Judge<'_> {
         Ok(Some(hidden))
     }
 
-    fn many(&mut self, memories: &Path) -> Result<Vec<RelPath>, SearchError> {
-        let project = self.project;
+    fn recall(&self, memories: &Path) -> io::Result<Recalled> {
         let key = self.key()?;
         let file = memories.join(ContentHash::of(&key).to_string());
-        let believed = remembered::can_be_remembered(project);
+        let believed = remembered::can_be_remembered(self.project);
         let memory = if believed { Memory::load(&file, &key) } else { Memory::default() };
-        let looked = remembered::look(project, &memory, &mut |directory| self.list(directory))?;
-        if believed {
+        Ok(Recalled { key, file, believed, memory })
+    }
+
+    fn many(&mut self, recalled: &Recalled) -> Result<Vec<RelPath>, SearchError> {
+        let Recalled { key, file, believed, memory } = recalled;
+        let project = self.project;
+        let looked = remembered::look(project, memory, &mut |directory| self.list(directory))?;
+        if *believed {
             // Without it the next search only takes longer.
-            let _ = looked.keep(&file, &key);
+            let _ = looked.keep(file, key);
         }
         Ok(looked.hits)
     }
@@ -284,6 +301,13 @@ mod tests {
             assert_eq!(hidden(project.path(), &memories, &["*.sql"]), asked);
         }
         assert_eq!(std::fs::read_dir(&memories).unwrap().count(), 2, "one for each set of rules");
+        // It has become small, and is remembered as the large one it was.
+        for number in 0..600 {
+            std::fs::remove_dir_all(project.path().join(format!("z{number}"))).unwrap();
+        }
+        make(project.path(), &["a/new/.env"]);
+        let expected = [deep, "a/key.pem", "a/new/.env", "dist/.env"];
+        assert_eq!(hidden(project.path(), &memories, &[]), expected);
     }
 
     #[test]
