@@ -174,6 +174,85 @@ fn an_undo_after_a_rebase_makes_nothing_of_the_users_the_agents() {
     });
 }
 
+/// An approval that is in a snapshot is undone, and then the project's newer state taken in: in the state
+/// of the snapshot what was undone is pending, whatever it was.
+#[test]
+fn what_was_undone_before_a_rebase_is_pending_in_an_older_state() {
+    for_both(|lab| {
+        for driver in [None, Some("copy")] {
+            let _ = fs::remove_dir_all(&lab.project);
+            for name in ["f", "gone", "mode"] {
+                lab.write(name, numbered(&[]));
+            }
+            lab.write("binary", b"\0old");
+            let create = lab.skep(["create", "s"]);
+            driver
+                .into_iter()
+                .fold(create, |call, driver| call.env("SKEP_DRIVER", driver))
+                .run()
+                .ok();
+            lab.inside(
+                "s",
+                "sed -i 's/^10$/agent/' f; rm gone; chmod 755 mode; printf '\\0new' > binary; \
+                 echo new > new",
+            );
+            let all = ["binary", "f", "gone", "mode", "new"];
+            lab.approve(&["s"]);
+            let approved = lab.tree();
+            lab.skep(["snapshot", "s", "approved"]).run().ok();
+            lab.skep(["undo"]).run().ok();
+            for name in edited(driver).iter().filter(|name| **name == "f").chain(&["mode"]) {
+                lab.write(name, numbered(&[USERS]));
+            }
+            lab.skep(["rebase", "s"]).run().ok();
+            lab.skep(["restore", "s", "approved"]).run().ok();
+            let diff = lab.diff("s");
+            assert_eq!(paths(&diff), all, "{driver:?}: {diff}");
+            assert!(!diff["changes"].to_string().contains("USER"), "{driver:?}: {diff}");
+            lab.approve(&["s"]);
+            assert_eq!(paths(&lab.diff("s")), [""; 0], "{driver:?}");
+            if driver.is_none() {
+                assert_eq!(lab.bytes("f"), numbered(&[AGENTS, USERS]).as_bytes());
+                lab.write("f", numbered(&[AGENTS]));
+            }
+            assert_eq!(lab.bytes("mode"), numbered(&[USERS]).as_bytes());
+            lab.write("mode", numbered(&[]));
+            lab.tree().assert_equals(&approved, "what was approved first");
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
+/// The same where the rebase came before the undo, and the base has the user's lines since.
+#[test]
+fn what_was_undone_after_a_rebase_is_pending_in_an_older_state() {
+    for_both(|lab| {
+        for redone in [false, true] {
+            let _ = fs::remove_dir_all(&lab.project);
+            lab.write("f", numbered(&[]));
+            lab.create("s");
+            lab.inside("s", "sed -i 's/^10$/agent/' f");
+            lab.approve(&["s"]);
+            lab.skep(["snapshot", "s", "approved"]).run().ok();
+            lab.write("f", numbered(&[AGENTS, USERS]));
+            lab.skep(["rebase", "s"]).run().ok();
+            lab.write("f", numbered(&[AGENTS]));
+            let undo = lab.skep(["undo", "--json"]).run().ok().json();
+            if redone {
+                lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+            }
+            lab.skep(["restore", "s", "approved"]).run().ok();
+            let pending: &[&str] = if redone { &[] } else { &["f"] };
+            let diff = lab.diff("s");
+            assert_eq!(paths(&diff), pending, "{diff}");
+            assert!(!diff["changes"].to_string().contains("USER"), "{diff}");
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS]).as_bytes());
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
 /// Back before a rebase and an approval, and then the approval is undone: the state of then has its base.
 #[test]
 fn an_undo_in_an_older_state_leaves_its_base_alone() {

@@ -91,6 +91,12 @@ pub struct Settled {
     pub partial: Option<Partial>,
 }
 
+impl Settled {
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.state, EntryState::File { .. })
+    }
+}
+
 /// How a settled base came from an earlier one, so that the remaining hunks keep their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partial {

@@ -16,6 +16,7 @@
 pub(crate) mod capture;
 mod known;
 pub(crate) mod memory;
+pub(crate) mod moved;
 mod resolve;
 pub(crate) mod rewind;
 mod room;
