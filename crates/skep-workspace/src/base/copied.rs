@@ -6,6 +6,7 @@ use super::capture::{CAPTURE_BYTES, CaptureSummary};
 use super::known::Known;
 use super::memory;
 use super::room::{Room, taken_by};
+use super::{clock_ns, ctime_ns};
 use crate::error::DeriveError;
 use crate::markers::Markers;
 use crate::spec::{HeldTrees, WorkspaceSpec};
@@ -20,6 +21,8 @@ use std::collections::HashSet;
 pub(super) struct Copied {
     /// Looked at, with whatever outcome: what the project has lost does not come back.
     looked_at: HashSet<RelPath>,
+    /// When the last look began: whatever was changed later carries this time or a later one.
+    begun_ns: i128,
     /// What the bytes take up that were kept.
     kept: u64,
 }
@@ -38,12 +41,13 @@ impl Copied {
     ) -> Result<CaptureSummary, DeriveError> {
         let own = most.map_or(u64::MAX, |most| most.saturating_sub(self.kept));
         let mut room = Room::new(spec.upper.clone(), own);
+        let since = std::mem::replace(&mut self.begun_ns, clock_ns());
         let mut summary = CaptureSummary::default();
         for path in union::read(&trees.levels, Markers::of(spec.driver))?.into_paths() {
             if self.looked_at.contains(&path) || !known.was_copied(&path) {
                 continue;
             }
-            let Some(size) = changed(trees, &path) else { continue };
+            let Some(size) = changed(trees, &path, since) else { continue };
             if size > CAPTURE_BYTES || !room.for_file(size) {
                 continue;
             }
@@ -63,11 +67,14 @@ impl Copied {
     }
 }
 
-/// The size of a file in the project, where the copy of it has another size or time.
-fn changed(trees: &HeldTrees<'_>, path: &RelPath) -> Option<u64> {
+/// The size of a file in the project, where the copy of it was changed since, and has another size or time.
+fn changed(trees: &HeldTrees<'_>, path: &RelPath, since_ns: i128) -> Option<u64> {
+    let copy = trees.levels.first()?.meta(path).ok().flatten()?;
+    if ctime_ns(&copy) < since_ns {
+        return None;
+    }
     let file = |meta: &Meta| meta.kind() == FileType::RegularFile;
     let project = trees.project.meta(path).ok().flatten().filter(file)?;
-    let copy = trees.levels.first()?.meta(path).ok().flatten()?;
     let same = file(&copy) && (copy.size, copy.written) == (project.size, project.written);
     (!same).then_some(project.size)
 }
