@@ -82,7 +82,7 @@ impl SandboxStore for PostgresStore {
         let sql = "SELECT id, value, sum FROM sandboxes
                    WHERE name = $1 AND node = $2 AND state = 'deleted' ORDER BY seq DESC LIMIT 1";
         self.read("find a deleted sandbox", |session| {
-            Ok(first(session, TABLE, sql, &[&name, &self.node])?)
+            first(session, TABLE, sql, &[&name, &self.node])
         })
     }
 
