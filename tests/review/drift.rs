@@ -1,8 +1,9 @@
 //! The user goes on working: nothing of the user's is reverted, whatever the sandbox did.
 
-use super::desk::{drift, paths};
+use super::desk::{drift, hunks, paths};
 use crate::harness::{Lab, Tree, for_both, wait_for};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -428,5 +429,37 @@ fn directories_that_come_later_are_no_conflict_in_a_copy() {
         lab.approve(&["s", "made"]);
         assert!(!lab.project.join("made").exists());
         assert_eq!(lab.bytes("d/more/x"), b"user\n");
+    });
+}
+
+/// Without git, too: of what is changed in a copy the bytes that it began with are kept, as long as the
+/// project has them. One that the user edited first has an unknown text before it, and is a conflict.
+#[test]
+fn a_copy_merges_what_it_kept() {
+    let lines = |edits: &[(usize, &str)]| -> String {
+        let line =
+            |n: usize| edits.iter().find(|(at, _)| *at == n).map_or(n.to_string(), |e| e.1.into());
+        (1..=40).map(|n| line(n) + "\n").collect()
+    };
+    for_both(|lab| {
+        for (name, edits) in [("f", &[][..]), ("late", &[(1, "late")]), ("mode", &[])] {
+            lab.write(name, lines(edits));
+        }
+        lab.skep(["create", "s"]).env("SKEP_DRIVER", "copy").run().ok();
+        lab.write("late", lines(&[(1, "late"), (5, "user")]));
+        // Its bytes are those of the base, whatever its mode.
+        let shut = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(lab.project.join("mode"), shut).unwrap();
+        lab.inside("s", "sed -i 's/^30$/agent/' f late mode");
+        lab.skep(["stop", "s"]).run().ok();
+        lab.write("f", lines(&[(5, "user")]));
+        let diff = lab.diff("s");
+        let moved = [("f", true), ("late", false), ("mode", true)];
+        assert_eq!(drift(&diff), moved.map(|(path, merges)| (path.to_owned(), merges)));
+        assert_eq!(hunks(&diff, Some("mode")).len(), 1, "{diff}");
+        lab.approve(&["s", "f", "mode"]);
+        assert_eq!(lab.bytes("f"), lines(&[(5, "user"), (30, "agent")]).as_bytes());
+        assert_eq!(lab.bytes("mode"), lines(&[(30, "agent")]).as_bytes());
+        lab.conflicts(&["s", "late"]);
     });
 }

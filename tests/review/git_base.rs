@@ -97,7 +97,8 @@ fn diff_6_without_git_the_same_is_a_conflict() {
     });
 }
 
-/// Of a copy only hashes are kept: where the commit has the bytes with that hash, both sides are merged.
+/// Of a copy only hashes are kept at first. What the user edits before the sandbox does is gone from the
+/// project by then: where the commit has the bytes with that hash, both sides are merged.
 #[test]
 fn a_copy_merges_what_the_commit_has() {
     for_both(|lab| {
@@ -107,11 +108,10 @@ fn a_copy_merges_what_the_commit_has() {
         git(lab, &["add", "f", "dirty"]);
         git(lab, &["commit", "-qm", "one"]);
         lab.write("dirty", lines(&[(1, "mine")]));
-        let work = "sed -i 's/^30$/agent/' f dirty";
-        let run = lab.skep(["run", "--name", "s", "--", "sh", "-c", work]);
-        run.env("SKEP_DRIVER", "copy").run().ok();
+        lab.skep(["create", "s"]).env("SKEP_DRIVER", "copy").run().ok();
         lab.write("f", lines(&[(5, "user")]));
         lab.write("dirty", lines(&[(1, "mine"), (5, "user")]));
+        lab.inside("s", "sed -i 's/^30$/agent/' f dirty");
         let expected = [("dirty".to_owned(), false), ("f".to_owned(), true)];
         assert_eq!(drift(&lab.diff("s")), expected);
         lab.approve(&["s", "f"]);

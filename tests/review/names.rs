@@ -28,6 +28,39 @@ const NAMES: [&[u8]; 20] = [
     b"..hidden..",
 ];
 
+/// The first word is a name or a path, and never by accident: what was a sandbox's name yesterday does not
+/// approve or drop a path of another one today.
+#[test]
+fn a_word_that_was_a_sandboxs_name_decides_nothing_of_another() {
+    for_both(|lab| {
+        lab.worked("feature", "echo theirs > theirs");
+        lab.skep(["rm", "--discard", "feature"]).run().ok();
+        lab.worked("newest", "mkdir feature; echo one > feature/one; echo two > two");
+        for verb in ["approve", "reject"] {
+            for more in [&[][..], &["two"], &["--json"]] {
+                let ran = lab.without_effect(lab.skep([verb, "feature"]).args(more)).exits(2);
+                ran.says("`newest`").says("deleted").says("`-- feature`").says("`-s NAME`");
+                let ran = lab.without_effect(lab.skep([verb, "nobody"]).args(more)).exits(3);
+                ran.says("neither a sandbox nor a changed path is called `nobody`")
+                    .says("`newest`");
+            }
+            lab.without_effect(lab.skep([verb, "two*", "nobody"])).exits(3);
+        }
+        assert_eq!(paths(&lab.diff("newest")), ["feature/one", "two"]);
+        // What is gone says so.
+        lab.skep(["show", "feature"]).run().exits(3).says("it was deleted");
+        // Said which: the path it is.
+        lab.skep(["reject", "-s", "newest", "feature"]).run().ok();
+        lab.skep(["approve", "--", "two"]).run().ok();
+        assert_eq!(lab.bytes("two"), b"two\n");
+        assert_eq!(paths(&lab.diff("newest")), [""; 0]);
+        // A word that no sandbox ever had is the path, as ever.
+        lab.skep(["exec", "newest", "--", "sh", "-c", "echo three > three"]).run().ok();
+        lab.skep(["approve", "three"]).run().ok();
+        assert_eq!(lab.bytes("three"), b"three\n");
+    });
+}
+
 #[test]
 fn diff_16_any_name_is_shown_safely_and_applied_exactly() {
     for_both(|lab| {

@@ -16,15 +16,6 @@ fn numbered(edits: &[(usize, &str)]) -> String {
 const AGENTS: (usize, &str) = (10, "agent");
 const USERS: (usize, &str) = (50, "USER");
 
-/// What the user edits. Of a copy no bytes are kept to merge with: what was edited on both sides is a
-/// conflict there.
-fn edited(driver: Option<&str>) -> &'static [&'static str] {
-    match driver {
-        Some("copy") => &["touched"],
-        _ => &["f", "touched"],
-    }
-}
-
 /// A sandbox with a snapshot `first`: `f` was edited inside, `touched` only written as it was. Then the
 /// user edits as well, and the sandbox takes that in.
 fn taken_in(lab: &Lab, verb: &[&str], driver: Option<&str>, running: bool) {
@@ -44,23 +35,19 @@ fn taken_in(lab: &Lab, verb: &[&str], driver: Option<&str>, running: bool) {
         lab.skep(["stop", "s"]).run().ok();
     }
     lab.skep(["snapshot", "s", "first"]).run().ok();
-    for name in edited(driver) {
+    for name in ["f", "touched"] {
         lab.write(name, numbered(&[USERS]));
     }
     lab.skep(verb).run().ok();
 }
 
 /// Both sides are in the project when everything is approved, and nothing else was ever shown.
-fn both_sides_land(lab: &Lab, name: &str, driver: Option<&str>, what: &str) {
+fn both_sides_land(lab: &Lab, name: &str, what: &str) {
     let diff = lab.diff(name);
     assert_eq!(paths(&diff), ["f"], "{what}: {diff}");
     assert!(!diff["changes"].to_string().contains("USER"), "{what}: {diff}");
     lab.approve(&[name]);
-    let expected = match edited(driver).contains(&"f") {
-        true => numbered(&[AGENTS, USERS]),
-        false => numbered(&[AGENTS]),
-    };
-    assert_eq!(lab.bytes("f"), expected.as_bytes(), "{what}");
+    assert_eq!(lab.bytes("f"), numbered(&[AGENTS, USERS]).as_bytes(), "{what}");
     assert_eq!(lab.bytes("touched"), numbered(&[USERS]).as_bytes(), "{what}");
 }
 
@@ -78,7 +65,7 @@ fn a_state_from_before_a_rebase_reverts_nothing_of_the_users() {
                 let what = format!("{verb:?} {driver:?} {running}");
                 taken_in(lab, verb, driver, running);
                 lab.skep(["restore", "s", "first"]).run().ok();
-                both_sides_land(lab, "s", driver, &what);
+                both_sides_land(lab, "s", &what);
                 drop_all(lab, &["s"]);
             }
         }
@@ -92,7 +79,7 @@ fn a_state_from_after_a_rebase_brings_nothing_back_that_the_user_took_back() {
         for driver in [None, Some("copy")] {
             taken_in(lab, &["rebase", "s"], driver, false);
             lab.skep(["snapshot", "s", "second"]).run().ok();
-            for name in edited(driver) {
+            for name in ["f", "touched"] {
                 lab.write(name, numbered(&[]));
             }
             lab.skep(["rebase", "s"]).run().ok();
@@ -121,9 +108,9 @@ fn a_sandbox_from_an_older_state_reverts_nothing_of_the_users() {
         lab.skep(["create", "t", "--from", "s:first"]).run().ok();
         // What it comes from has its own.
         assert_eq!(drift(&lab.diff("s")), []);
-        both_sides_land(lab, "t", None, "--from");
+        both_sides_land(lab, "t", "--from");
         lab.skep(["undo"]).run().ok();
-        both_sides_land(lab, "s", None, "where it came from");
+        both_sides_land(lab, "s", "where it came from");
         drop_all(lab, &["t", "s"]);
     });
 }
@@ -145,7 +132,7 @@ fn crash_3_a_restore_that_dies_leaves_the_user_nothing_to_lose() {
                         lab.skep(["restore", "s", "first"]).env("SKEP_FAILPOINT", fault).run();
                     assert_ne!(ran.code(), 0, "{what}: {}", ran.describe());
                     lab.skep(next).run().ok();
-                    both_sides_land(lab, "s", driver, &what);
+                    both_sides_land(lab, "s", &what);
                     drop_all(lab, &["s"]);
                 }
             }
@@ -171,6 +158,83 @@ fn an_undo_after_a_rebase_makes_nothing_of_the_users_the_agents() {
         assert!(!diff["changes"].to_string().contains("USER"), "{diff}");
         lab.approve(&["s"]);
         assert_eq!(lab.bytes("f"), numbered(&[AGENTS]).as_bytes());
+    });
+}
+
+/// An approval that is in a snapshot is undone, and then the project's newer state taken in: in the state
+/// of the snapshot what was undone is pending, whatever it was.
+#[test]
+fn what_was_undone_before_a_rebase_is_pending_in_an_older_state() {
+    for_both(|lab| {
+        for driver in [None, Some("copy")] {
+            let _ = fs::remove_dir_all(&lab.project);
+            for name in ["f", "gone", "mode"] {
+                lab.write(name, numbered(&[]));
+            }
+            lab.write("binary", b"\0old");
+            let create = lab.skep(["create", "s"]);
+            driver
+                .into_iter()
+                .fold(create, |call, driver| call.env("SKEP_DRIVER", driver))
+                .run()
+                .ok();
+            lab.inside(
+                "s",
+                "sed -i 's/^10$/agent/' f; rm gone; chmod 755 mode; printf '\\0new' > binary; \
+                 echo new > new",
+            );
+            let all = ["binary", "f", "gone", "mode", "new"];
+            lab.approve(&["s"]);
+            let approved = lab.tree();
+            lab.skep(["snapshot", "s", "approved"]).run().ok();
+            lab.skep(["undo"]).run().ok();
+            for name in ["f", "mode"] {
+                lab.write(name, numbered(&[USERS]));
+            }
+            lab.skep(["rebase", "s"]).run().ok();
+            lab.skep(["restore", "s", "approved"]).run().ok();
+            let diff = lab.diff("s");
+            assert_eq!(paths(&diff), all, "{driver:?}: {diff}");
+            assert!(!diff["changes"].to_string().contains("USER"), "{driver:?}: {diff}");
+            lab.approve(&["s"]);
+            assert_eq!(paths(&lab.diff("s")), [""; 0], "{driver:?}");
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS, USERS]).as_bytes());
+            lab.write("f", numbered(&[AGENTS]));
+            assert_eq!(lab.bytes("mode"), numbered(&[USERS]).as_bytes());
+            lab.write("mode", numbered(&[]));
+            lab.tree().assert_equals(&approved, "what was approved first");
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
+/// The same where the rebase came before the undo, and the base has the user's lines since.
+#[test]
+fn what_was_undone_after_a_rebase_is_pending_in_an_older_state() {
+    for_both(|lab| {
+        for redone in [false, true] {
+            let _ = fs::remove_dir_all(&lab.project);
+            lab.write("f", numbered(&[]));
+            lab.create("s");
+            lab.inside("s", "sed -i 's/^10$/agent/' f");
+            lab.approve(&["s"]);
+            lab.skep(["snapshot", "s", "approved"]).run().ok();
+            lab.write("f", numbered(&[AGENTS, USERS]));
+            lab.skep(["rebase", "s"]).run().ok();
+            lab.write("f", numbered(&[AGENTS]));
+            let undo = lab.skep(["undo", "--json"]).run().ok().json();
+            if redone {
+                lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+            }
+            lab.skep(["restore", "s", "approved"]).run().ok();
+            let pending: &[&str] = if redone { &[] } else { &["f"] };
+            let diff = lab.diff("s");
+            assert_eq!(paths(&diff), pending, "{diff}");
+            assert!(!diff["changes"].to_string().contains("USER"), "{diff}");
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS]).as_bytes());
+            drop_all(lab, &["s"]);
+        }
     });
 }
 

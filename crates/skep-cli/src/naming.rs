@@ -4,8 +4,9 @@ use crate::arguments::AfterDashes;
 use crate::arguments::target::{Name, NameAndPaths};
 use crate::context::{Context, show_path};
 use crate::paths;
+use crate::selection::{self, Ignored};
 use skep_engine::api::is_called;
-use skep_types::{Code, Problem, Sandbox, escape};
+use skep_types::{ChangeSet, Code, Problem, Sandbox, SandboxName, escape};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -64,14 +65,24 @@ pub(crate) fn named_or_newest(context: &Context, name: Option<&str>) -> Result<S
     }
 }
 
+/// What `[NAME] [PATH…]` means.
+pub(crate) struct Meant {
+    /// The sandbox.
+    pub(crate) sandbox: Sandbox,
+    /// The paths as typed.
+    pub(crate) words: Vec<OsString>,
+    /// The first of them, where it would have been a name if a sandbox were called so.
+    pub(crate) no_name: Option<NoName>,
+}
+
 /// `[NAME] [PATH…]`: the first word is a name if a sandbox is called so, else a path.
 ///
-/// Behind `--`, and with `-s NAME`, there are only paths. Returns the paths as typed.
+/// Behind `--`, and with `-s NAME`, there are only paths.
 pub(crate) fn sandbox_and_paths(
     context: &Context,
     typed: &NameAndPaths,
     after: AfterDashes,
-) -> Result<(Sandbox, Vec<OsString>), Problem> {
+) -> Result<Meant, Problem> {
     split(context, typed, after, named)
 }
 
@@ -80,7 +91,7 @@ pub(crate) fn whole_and_paths(
     context: &Context,
     typed: &NameAndPaths,
     after: AfterDashes,
-) -> Result<(Sandbox, Vec<OsString>), Problem> {
+) -> Result<Meant, Problem> {
     split(context, typed, after, whole)
 }
 
@@ -89,23 +100,24 @@ fn split(
     typed: &NameAndPaths,
     after: AfterDashes,
     find: Find,
-) -> Result<(Sandbox, Vec<OsString>), Problem> {
+) -> Result<Meant, Problem> {
     let mut words = typed.words.clone();
-    let mut found = None;
-    if typed.sandbox.is_none()
-        && let Some(word) = words.first().and_then(|word| word.to_str())
-    {
-        found = called(context, word, find)?;
-        if found.is_some() {
-            words.remove(0);
-        }
+    let first = words.first().filter(|_| typed.sandbox.is_none());
+    let called = match first.and_then(|word| word.to_str()) {
+        Some(word) => Some(called(context, word, find)?),
+        None => None,
+    };
+    if let Some(Called::Sandbox(_)) = called {
+        words.remove(0);
     }
     words.extend(after.0.unwrap_or_default());
-    match (found, &typed.sandbox) {
-        (Some(sandbox), _) => Ok((sandbox, words)),
-        (None, Some(name)) => Ok((find(context, name)?, words)),
-        (None, None) => Ok((named_or_newest(context, None)?, words)),
-    }
+    let (sandbox, no_name) = match (called, &typed.sandbox) {
+        (Some(Called::Sandbox(sandbox)), _) => (*sandbox, None),
+        (Some(Called::None(no_name)), _) => (named_or_newest(context, None)?, Some(no_name)),
+        (None, Some(name)) => (find(context, name)?, None),
+        (None, None) => (named_or_newest(context, None)?, None),
+    };
+    Ok(Meant { sandbox, words, no_name })
 }
 
 /// `[NAME] [WORD]`, where a single word may be either; returns the sandbox and the other word.
@@ -117,8 +129,8 @@ pub(crate) fn sandbox_and_word(
     match (sandbox, words) {
         (None, [name, word]) => Ok((context.api()?.find(name)?, Some(word.clone()))),
         (None, [word]) => match called(context, word, named)? {
-            Some(sandbox) => Ok((sandbox, None)),
-            None => Ok((named_or_newest(context, None)?, Some(word.clone()))),
+            Called::Sandbox(sandbox) => Ok((*sandbox, None)),
+            Called::None(_) => Ok((named_or_newest(context, None)?, Some(word.clone()))),
         },
         (sandbox, words) => Ok((named_or_newest(context, sandbox)?, words.first().cloned())),
     }
@@ -137,17 +149,75 @@ pub(crate) fn name_and_last<'a>(
     }
 }
 
+/// What a word is that may be a name.
+enum Called {
+    Sandbox(Box<Sandbox>),
+    None(NoName),
+}
+
+/// A word that no sandbox is called by, and that is taken for a path.
+pub(crate) struct NoName {
+    word: String,
+    /// When a sandbox of this name was deleted.
+    deleted: Option<String>,
+}
+
+impl NoName {
+    /// Refuses the word where something is about to be decided by it: nothing is changed at such a path, or
+    /// a deleted sandbox was called so, and may be the one that was meant.
+    pub(crate) fn check(
+        &self,
+        context: &Context,
+        sandbox: &Sandbox,
+        set: &ChangeSet,
+    ) -> Result<(), Problem> {
+        let (start, project) = (start(context, sandbox), sandbox.project.as_path());
+        let words = paths::select(&[self.word.clone().into()], start, project, Some(set))?;
+        let conflicts = selection::conflicts(set, &words)?;
+        if !conflicts && selection::changes(set, &words, Ignored::Shown)?.is_empty() {
+            return Err(self.names_nothing(sandbox));
+        }
+        let Some(at) = &self.deleted else { return Ok(()) };
+        let (word, name) = (&self.word, &sandbox.name);
+        let message = format!(
+            "`{word}` is a changed path of sandbox `{name}`, and was a sandbox's name until that was \
+             deleted ({at}); nothing was changed"
+        );
+        Err(Problem::new(Code::Usage, message)
+            .hint(format!("`-- {word}` is the path, `-s NAME` names a sandbox")))
+    }
+
+    fn names_nothing(&self, sandbox: &Sandbox) -> Problem {
+        if SandboxName::parse(&self.word).is_err() {
+            return nothing_selected(sandbox, &[self.word.clone().into()]);
+        }
+        let (word, name) = (escape::visible(self.word.as_bytes()), &sandbox.name);
+        let message = format!("neither a sandbox nor a changed path is called `{word}`");
+        let deleted = match &self.deleted {
+            Some(at) => format!("a sandbox of that name was deleted ({at}); "),
+            None => String::new(),
+        };
+        Problem::new(Code::NotFound, message).hint(format!(
+            "{deleted}the newest sandbox here, `{name}`, was looked at: `skep diff {name} --name-only` \
+             lists its changes, `skep ls` the sandboxes"
+        ))
+    }
+}
+
 /// The sandbox that a word names, if it does.
-fn called(context: &Context, word: &str, find: Find) -> Result<Option<Sandbox>, Problem> {
+fn called(context: &Context, word: &str, find: Find) -> Result<Called, Problem> {
+    let none = |deleted| Called::None(NoName { word: word.to_owned(), deleted });
     match find(context, word) {
         Ok(sandbox) => {
             let path_here = || exists_in_project(context, &sandbox, word.as_ref());
-            let meant = is_called(&sandbox, word) || !path_here();
-            Ok(meant.then_some(sandbox))
+            match is_called(&sandbox, word) || !path_here() {
+                true => Ok(Called::Sandbox(Box::new(sandbox))),
+                false => Ok(none(None)),
+            }
         }
         // Also a beginning that fits several ids is only a path here.
         Err(problem) if matches!(problem.code, Code::NotFound | Code::Usage | Code::Conflict) => {
-            Ok(None)
+            Ok(none(problem.details["deleted"]["at"].as_str().map(str::to_owned)))
         }
         Err(problem) => Err(problem),
     }

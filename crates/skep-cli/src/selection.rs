@@ -30,3 +30,10 @@ pub(crate) fn changes<'a>(
     };
     Ok(set.changes.iter().filter(meant).collect())
 }
+
+/// Whether the words name a path where both sides do not merge; it need not have a change of its own.
+pub(crate) fn conflicts(set: &ChangeSet, words: &[ByteString]) -> Result<bool, Problem> {
+    let selector =
+        PathSelector::parse(words).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    Ok(set.conflicts.iter().any(|conflict| selector.matches(&conflict.path)))
+}

@@ -255,6 +255,19 @@ impl Engine {
         Ok(sandbox)
     }
 
+    /// Why there is no sandbox of that name, where one was deleted: a word that meant it may mean something
+    /// else now.
+    fn or_deleted(&self, name: &str, problem: Problem) -> Problem {
+        if problem.code != Code::NotFound {
+            return problem;
+        }
+        let Ok(Some(deleted)) = self.store.deleted_sandbox(name) else { return problem };
+        let at = deleted.updated_at;
+        problem
+            .hint(format!("it was deleted ({at}); `skep ls --all` lists those that are there"))
+            .details(serde_json::json!({ "deleted": { "id": deleted.id, "at": at } }))
+    }
+
     /// Whether a keeper holds it right now.
     fn is_running(&self, sandbox: &Sandbox) -> bool {
         let Some(keeper) = &sandbox.keeper else { return false };

@@ -22,7 +22,8 @@ impl Api for Engine {
         self.create_once(request)
     }
     fn find(&self, name: &str) -> Answer<Sandbox> {
-        self.store.find_sandbox(name).or_problem()
+        let found = self.store.find_sandbox(name).or_problem();
+        found.map_err(|problem| self.or_deleted(name, problem))
     }
     fn newest(&self, project: &Path) -> Answer<Option<Sandbox>> {
         let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());

@@ -42,6 +42,15 @@ pub fn merge_text(base: &[u8], ours: &[u8], theirs: &[u8]) -> Merged {
     if agreed { Merged::Clean(merged) } else { Merged::Conflict }
 }
 
+/// Three-way merge of permission bits.
+pub(crate) fn merge_modes(base: u32, ours: u32, theirs: u32) -> Option<u32> {
+    match () {
+        () if ours == theirs || theirs == base => Some(ours),
+        () if ours == base => Some(theirs),
+        () => None,
+    }
+}
+
 fn merge_gix(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut input = InternedInput::default();

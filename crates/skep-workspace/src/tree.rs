@@ -201,6 +201,8 @@ pub struct Meta {
     pub stands_for: u64,
     /// Change time: seconds and nanoseconds.
     pub changed: (i64, i64),
+    /// When its bytes were last written, as far as programs let it be.
+    pub written: (i64, i64),
     /// When it was made, where the filesystem says so and it was asked. Unlike the other times of
     /// an entry a program cannot move it.
     pub made_ns: Option<i128>,
@@ -218,6 +220,7 @@ impl Meta {
             links: stat.st_nlink as u64,
             stands_for: stat.st_rdev,
             changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+            written: (stat.st_mtime, stat.st_mtime_nsec as i64),
             made_ns: None,
         }
     }
@@ -234,6 +237,7 @@ impl Meta {
             links: u64::from(found.stx_nlink),
             stands_for: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
             changed: (found.stx_ctime.tv_sec, i64::from(found.stx_ctime.tv_nsec)),
+            written: (found.stx_mtime.tv_sec, i64::from(found.stx_mtime.tv_nsec)),
             made_ns: known
                 .then(|| i128::from(made.tv_sec) * 1_000_000_000 + i128::from(made.tv_nsec)),
         }

@@ -6,7 +6,7 @@ use crate::asking;
 use crate::context::{Context, show_path};
 use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
-use crate::naming;
+use crate::naming::{self, Meant};
 use crate::paths;
 use crate::render::diff::{Folded, counted};
 use crate::render::summary::{self, About};
@@ -59,8 +59,9 @@ pub(crate) struct Approve {
 
 impl Run for Approve {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::whole_and_paths(context, &self.target, after)?;
-        let (request, set) = self.request(context, &sandbox, &typed)?;
+        let meant = naming::whole_and_paths(context, &self.target, after)?;
+        let (request, set) = self.request(context, &meant)?;
+        let sandbox = meant.sandbox;
         let report = context.api()?.approve(&sandbox.id, &request)?;
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
@@ -87,22 +88,26 @@ impl Approve {
     fn request(
         &self,
         context: &Context,
-        sandbox: &Sandbox,
-        typed: &[OsString],
+        meant: &Meant,
     ) -> Result<(ApproveRequest, Option<ChangeSet>), Problem> {
+        let Meant { sandbox, words: typed, no_name } = meant;
         let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
-        let named = [typed, &self.allow_risky].concat();
+        let named = [&typed[..], &self.allow_risky].concat();
         // With a digest this look is for the summary and for words with two readings; without one it is
         // the review.
         let set = match reviewed.is_none()
             || !self.json.json
+            || no_name.is_some()
             || paths::has_two_readings(&named, start, project)
         {
             true => Some(context.api()?.diff(&sandbox.id)?),
             false => None,
         };
+        if let (Some(no_name), Some(set)) = (no_name, &set) {
+            no_name.check(context, sandbox, set)?;
+        }
         let words = paths::select(typed, start, project, set.as_ref())?;
         let mut request = ApproveRequest {
             selection: Selection { paths: words, hunks: self.hunk.clone(), ignored: self.ignored },

@@ -38,7 +38,8 @@ enum Side {
 
 impl Run for Conflicts {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let naming::Meant { sandbox, words: typed, .. } =
+            naming::sandbox_and_paths(context, &self.target, after)?;
         if let Some(side) = self.side {
             return print_side(context, &sandbox, &typed, side);
         }

@@ -48,7 +48,8 @@ pub(crate) fn without_options(
 
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::sandbox_and_paths(context, &self.target, after)?;
+        let naming::Meant { sandbox, words: typed, .. } =
+            naming::sandbox_and_paths(context, &self.target, after)?;
         let set = context.api()?.diff(&sandbox.id)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let words = paths::select(&typed, start, project, Some(&set))?;

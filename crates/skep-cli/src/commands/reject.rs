@@ -30,15 +30,19 @@ pub(crate) struct Reject {
 
 impl Run for Reject {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let (sandbox, typed) = naming::whole_and_paths(context, &self.target, after)?;
+        let naming::Meant { sandbox, words: typed, no_name } =
+            naming::whole_and_paths(context, &self.target, after)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let everything = typed.is_empty() && self.hunk.is_empty();
         let asks = everything && !self.json.json && asking::somebody(context);
-        let set = if asks || paths::has_two_readings(&typed, start, project) {
-            Some(context.api()?.diff(&sandbox.id)?)
-        } else {
-            None
+        let looks = asks || no_name.is_some() || paths::has_two_readings(&typed, start, project);
+        let set = match looks {
+            true => Some(context.api()?.diff(&sandbox.id)?),
+            false => None,
         };
+        if let (Some(no_name), Some(set)) = (no_name, &set) {
+            no_name.check(context, &sandbox, set)?;
+        }
         let words = paths::select(&typed, start, project, set.as_ref())?;
         // What was asked about is dropped and nothing newer.
         let digest = set.as_ref().filter(|_| asks).map(|set| set.digest);

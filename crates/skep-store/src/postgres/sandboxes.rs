@@ -75,6 +75,17 @@ impl SandboxStore for PostgresStore {
         })
     }
 
+    fn deleted_sandbox(&self, name: &str) -> Result<Option<Sandbox>> {
+        if name.contains('\0') {
+            return Ok(None);
+        }
+        let sql = "SELECT id, value, sum FROM sandboxes
+                   WHERE name = $1 AND node = $2 AND state = 'deleted' ORDER BY seq DESC LIMIT 1";
+        self.read("find a deleted sandbox", |session| {
+            first(session, TABLE, sql, &[&name, &self.node])
+        })
+    }
+
     fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>> {
         let project = filter.project.as_ref().map(ByteString::as_bytes);
         let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();

@@ -77,6 +77,12 @@ impl SandboxStore for SqliteStore {
         })
     }
 
+    fn deleted_sandbox(&self, name: &str) -> Result<Option<Sandbox>> {
+        let sql = "SELECT id, value, sum FROM sandboxes
+                   WHERE name = ?1 AND state = 'deleted' ORDER BY seq DESC LIMIT 1";
+        self.read("find a deleted sandbox", |tx| first(tx, TABLE, sql, params![name]))
+    }
+
     fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>> {
         let project = filter.project.as_ref().map(ByteString::as_bytes);
         // A set of states is few words from a closed list; as JSON it is one parameter.

@@ -34,9 +34,13 @@ pub(super) fn unique_names(store: &dyn Store) {
     let same_id = Sandbox { name: sandbox(9, "other").name, ..first.clone() };
     let refused = store.insert_sandbox(&same_id, ScopeMode::Shared, &[]);
     assert!(matches!(refused, Err(StoreError::AlreadyExists { .. })), "{refused:?}");
+    assert_eq!(store.deleted_sandbox("same").unwrap(), None);
     go(store, &first.id, SandboxState::Deleted);
     insert(store, &second);
     assert_eq!(store.find_sandbox("same").unwrap().id, second.id);
+    let deleted = |name: &str| store.deleted_sandbox(name).unwrap().map(|row| row.id);
+    assert_eq!(deleted("same"), Some(first.id.clone()));
+    assert_eq!(deleted("sam"), None);
     // A rename is held to the same rule.
     let third = sandbox(3, "third");
     insert(store, &third);
@@ -192,6 +196,7 @@ pub(super) fn hostile_texts(store: &dyn Store) {
         insert(store, &row);
         assert_eq!(store.newest_sandbox(&text.into()).unwrap().unwrap(), row);
         assert!(matches!(store.find_sandbox(text), Err(StoreError::NotFound { .. })));
+        assert_eq!(store.deleted_sandbox(text).unwrap(), None);
         assert!(store.find_exec(text).is_err() && store.find_approval(text).is_err());
         assert_eq!(store.meta(text).unwrap(), None);
     }

@@ -1,6 +1,7 @@
 //! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
 //! still proves it. A later edit by the user then has a base to be merged against.
 
+use super::copied::Copied;
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
 use super::room::Room;
@@ -17,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Files up to this size are captured with their bytes; larger ones by identity only.
-const CAPTURE_BYTES: u64 = 1 << 20;
+pub(super) const CAPTURE_BYTES: u64 = 1 << 20;
 
 /// In a directory with more changes than this, its names are noted instead of each that is absent.
 const CROWDED: usize = 1_000;
@@ -25,15 +26,13 @@ const CROWDED: usize = 1_000;
 /// What a note takes up, about.
 const NOTE_BYTES: u64 = 512;
 
-/// Of no inode: the copy's state alone counts.
-const NO_IDENTITY: Identity = Identity { device: 0, inode: 0, ctime: (0, 0) };
-
 /// What a capture did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
     /// Paths captured now.
     pub captured: u64,
-    /// Paths whose base is no longer proven by the project, and was not captured before.
+    /// Paths whose base is no longer proven by the project, or, of a copy, no longer there, and was not
+    /// captured before.
     pub unproven: u64,
 }
 
@@ -56,6 +55,7 @@ pub struct Captor {
     /// Directories of which everything was captured, as long as `known` loses nothing.
     earlier: Earlier,
     losses: u64,
+    copied: Copied,
 }
 
 impl Captor {
@@ -70,7 +70,8 @@ impl Captor {
         self.known.follow(&spec.memory)?;
         let known = &self.known;
         if known.is_complete_copy() {
-            return Ok(CaptureSummary::default());
+            let kept = Kept::default();
+            return self.copied.capture(spec, &trees.held(&kept), known, self.most);
         }
         if self.losses != known.losses() {
             self.earlier.forget();
@@ -154,7 +155,7 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
     for path in union::read(&held.levels, Markers::of(spec.driver))?.into_paths() {
         let state =
             upper.state(&path).map_err(|source| DeriveError::read("sandbox", &path, source))?;
-        let capture = Capture { identity: Some(NO_IDENTITY), state: Some(state) };
+        let capture = Capture { identity: Some(Identity::COPIED), state: Some(state) };
         records.push(Record::Capture { path, capture });
     }
     let count = records.len() as u64;

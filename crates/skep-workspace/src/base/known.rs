@@ -5,7 +5,7 @@
 //! last time are read, and of a path a few bytes are kept.
 
 use super::memory::{INDEX, Record, memory_error, parse_index};
-use super::room;
+use super::{Identity, room};
 use crate::error::DeriveError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -45,6 +45,8 @@ pub(crate) struct Known {
     subtrees: HashSet<Mark>,
     listings: HashMap<RelPath, HashSet<ByteString>>,
     anchors: HashMap<RelPath, (u64, u64)>,
+    /// The files of a copy as they were when it was made: half of the hash of each.
+    copied: HashMap<Mark, [u8; 16]>,
     /// What the captured bytes take up.
     kept: u64,
     /// How often the base of a path was moved, or everything was forgotten.
@@ -96,8 +98,12 @@ impl Known {
     fn take(&mut self, record: Record) {
         match record {
             Record::Capture { path, capture } => {
-                if let Some(EntryState::File { size, .. }) = capture.state {
-                    self.kept = self.kept.saturating_add(room::taken_by(size));
+                if let Some(EntryState::File { hash, size, .. }) = capture.state {
+                    if capture.identity == Some(Identity::COPIED) {
+                        self.copied.insert(mark(&path), hash.half());
+                    } else {
+                        self.kept = self.kept.saturating_add(room::taken_by(size));
+                    }
                 }
                 let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
                 self.standing(&path).captured = Some(stood);
@@ -165,6 +171,16 @@ impl Known {
     /// Whether the whole workspace was captured when it was copied.
     pub(crate) fn is_complete_copy(&self) -> bool {
         self.subtrees.contains(&mark(&RelPath::root()))
+    }
+
+    /// Whether these are the bytes that a file of the copy began with.
+    pub(crate) fn was_copied_as(&self, path: &RelPath, hash: &ContentHash) -> bool {
+        self.copied.get(&mark(path)) == Some(&hash.half())
+    }
+
+    /// Whether it is a file that was copied.
+    pub(crate) fn was_copied(&self, path: &RelPath) -> bool {
+        self.copied.contains_key(&mark(path))
     }
 
     pub(crate) fn anchors(&self) -> &HashMap<RelPath, (u64, u64)> {

@@ -91,6 +91,12 @@ pub struct Settled {
     pub partial: Option<Partial>,
 }
 
+impl Settled {
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.state, EntryState::File { .. })
+    }
+}
+
 /// How a settled base came from an earlier one, so that the remaining hunks keep their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partial {
@@ -188,7 +194,7 @@ impl Memory {
 
     /// Whether bytes were kept before; they may be damaged.
     pub(crate) fn has_blob(&self, hash: &ContentHash) -> bool {
-        self.directory.join(BLOBS).join(hash.to_string()).exists()
+        has_blob(&self.directory, hash)
     }
 
     /// Bytes kept before; `None` when they are not here.
@@ -216,6 +222,11 @@ pub(super) fn append(
     let path = directory.join(INDEX);
     append_lines(&path, records, durability)
         .map_err(|source| memory_error("append to", &path, source))
+}
+
+/// Whether bytes were kept in `directory`; they may be damaged.
+pub(super) fn has_blob(directory: &Path, hash: &ContentHash) -> bool {
+    directory.join(BLOBS).join(hash.to_string()).exists()
 }
 
 /// Keeps bytes in `directory`; does nothing when they are kept already.

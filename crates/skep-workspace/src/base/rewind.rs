@@ -5,15 +5,18 @@
 //! base they would count as removed by the sandbox, and an approval would revert the user. So a snapshot
 //! notes how far the index reached, and whoever goes back to it takes the bases of then along.
 //!
-//! What was approved meanwhile stays approved: the project has it.
+//! What was approved or undone meanwhile is so in the project, and moves the base of then as well. A base
+//! that has lines of the user's which the one of then lacks is another one: of what moved there only that
+//! counts which leads back to a base of before, as an undo does.
 
 use super::memory::{
     Durability, INDEX, Memory, Moved, Record, Settled, end_of_lines, memory_error, parse_index,
 };
+use super::moved::along;
 use crate::error::DeriveError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use skep_types::RelPath;
+use skep_types::{EntryState, RelPath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -57,14 +60,30 @@ fn back(memory: &Path, reach: u64) -> Result<Vec<Record>, DeriveError> {
     let parse = |bytes: &[u8]| {
         parse_index(bytes).map_err(|line| DeriveError::Damaged { path: path.clone(), line })
     };
-    let mut then: BTreeMap<RelPath, Settled> = BTreeMap::new();
+    let (mut then, mut earlier) = (BTreeMap::new(), BTreeMap::new());
     for record in parse(&bytes[..split])? {
-        take(record, &mut then);
+        note_earlier(&record, &mut earlier);
+        if let Some((path, settled, _)) = base_of(record) {
+            put(&mut then, path, settled);
+        }
     }
+    let blobs = Memory::load(memory)?;
     let mut now = then.clone();
     let mut moved = BTreeSet::new();
     for record in parse(&bytes[split..])? {
-        moved.extend(take(record, &mut now));
+        if let Some((path, settled, with)) = base_of(record.clone()) {
+            match with {
+                Moved::Sandbox => drop(moved.insert(path.clone())),
+                Moved::Project => {
+                    let step = (now.get(&path), settled.as_ref());
+                    let earlier = earlier.get(&path).map_or(&[][..], Vec::as_slice);
+                    let followed = follow(&blobs, then.get(&path), step, earlier)?;
+                    put(&mut then, path.clone(), followed);
+                }
+            }
+            put(&mut now, path, settled);
+        }
+        note_earlier(&record, &mut earlier);
     }
     let back = moved.into_iter().filter(|path| then.get(path) != now.get(path));
     let record = |path: RelPath| match then.get(&path) {
@@ -74,23 +93,51 @@ fn back(memory: &Path, reach: u64) -> Result<Vec<Record>, DeriveError> {
     Ok(back.map(record).collect())
 }
 
-/// Gives the path if its base moved with the sandbox.
-fn take(record: Record, settled: &mut BTreeMap<RelPath, Settled>) -> Option<RelPath> {
-    let (path, moved) = match record {
-        Record::Settled { path, settled: state, moved } => {
-            settled.insert(path.clone(), state);
-            (path, moved)
-        }
-        Record::Unsettled { path, moved } => {
-            settled.remove(&path);
-            (path, moved)
-        }
+/// The base of then, after the base of its time moved with the project.
+fn follow(
+    blobs: &Memory,
+    then: Option<&Settled>,
+    (from, to): (Option<&Settled>, Option<&Settled>),
+    earlier: &[EntryState],
+) -> Result<Option<Settled>, DeriveError> {
+    if then.map(|settled| &settled.state) == from.map(|settled| &settled.state) {
+        return Ok(to.cloned());
+    }
+    let (Some(base), Some(from), Some(to)) = (then, from, to) else { return Ok(then.cloned()) };
+    let moved = along(blobs, base, from, to)?;
+    Ok(moved.filter(|moved| earlier.contains(&moved.state)).or_else(|| then.cloned()))
+}
+
+/// The path whose base a record is about, that base, and what it moved with.
+fn base_of(record: Record) -> Option<(RelPath, Option<Settled>, Moved)> {
+    match record {
+        Record::Settled { path, settled, moved } => Some((path, Some(settled), moved)),
+        Record::Unsettled { path, moved } => Some((path, None, moved)),
         Record::Capture { .. }
         | Record::Subtree { .. }
         | Record::Listing { .. }
-        | Record::Anchor { .. } => return None,
+        | Record::Anchor { .. } => None,
+    }
+}
+
+fn put(bases: &mut BTreeMap<RelPath, Settled>, path: RelPath, settled: Option<Settled>) {
+    match settled {
+        Some(settled) => drop(bases.insert(path, settled)),
+        None => drop(bases.remove(&path)),
+    }
+}
+
+/// Collects what was ever the base of each path.
+fn note_earlier(record: &Record, earlier: &mut BTreeMap<RelPath, Vec<EntryState>>) {
+    let (path, state) = match record {
+        Record::Settled { path, settled, .. } => (path, &settled.state),
+        Record::Capture { path, capture } => match &capture.state {
+            Some(state) => (path, state),
+            None => return,
+        },
+        _ => return,
     };
-    (moved == Moved::Sandbox).then_some(path)
+    earlier.entry(path.clone()).or_default().push(state.clone());
 }
 
 #[cfg(test)]

@@ -32,12 +32,25 @@ impl Contents<'_> {
             (BaseBytes::Project, Some(state)) => self.project(&entry.path, state),
             (BaseBytes::Blob, Some(EntryState::File { hash, size, .. })) => {
                 if *size > self.limit {
-                    Ok(None)
-                } else {
-                    self.memory.blob(hash)
+                    return Ok(None);
+                }
+                match self.memory.blob(hash)? {
+                    None => self.standing(entry, hash),
+                    kept => Ok(kept),
                 }
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Bytes with this hash that stand on either side: the mode alone is another one there.
+    fn standing(&self, entry: &Entry, hash: &ContentHash) -> Result<Option<Vec<u8>>, DeriveError> {
+        let has =
+            |state: &EntryState| matches!(state, EntryState::File { hash: has, .. } if has == hash);
+        match () {
+            () if has(&entry.project) => self.project(&entry.path, &entry.project),
+            () if has(&entry.sandbox) => self.sandbox(entry),
+            () => Ok(None),
         }
     }
 

@@ -5,7 +5,7 @@ use super::spelling::Spelling;
 use super::{Detail, kind_between};
 use crate::base::{Base, BaseBytes, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
-use crate::merge::{Merged, merge_text};
+use crate::merge::{Merged, merge_modes, merge_text};
 use crate::spec::{HeldTrees, WorkspaceSpec};
 use crate::union::{Seen, Union};
 use skep_types::{
@@ -512,15 +512,6 @@ fn file_parts(state: &EntryState) -> Option<(ContentHash, u64, u32)> {
 /// The nearest permission bits that are nothing to look at in a new directory.
 pub(crate) fn ordinary_directory(mode: u32) -> u32 {
     (mode & 0o775) | 0o700
-}
-
-/// Three-way merge of permission bits.
-pub(crate) fn merge_modes(base: u32, ours: u32, theirs: u32) -> Option<u32> {
-    match () {
-        () if ours == theirs || theirs == base => Some(ours),
-        () if ours == base => Some(theirs),
-        () => None,
-    }
 }
 
 /// Directories that hold something that can be applied.

@@ -7,7 +7,7 @@ mod renames;
 mod spelling;
 
 pub(crate) use content::Contents;
-pub(crate) use judge::{Entry, MergedBytes, Standing, merge_modes, ordinary_directory};
+pub(crate) use judge::{Entry, MergedBytes, Standing, ordinary_directory};
 
 use crate::base::memory::Memory;
 use crate::base::{Proof, Resolver};

@@ -2,10 +2,10 @@
 
 use crate::apply::Source;
 use crate::base::memory::{Memory, Partial, Settled};
-use crate::derive::{Contents, Entry, MergedBytes, Standing, merge_modes};
+use crate::derive::{Contents, Entry, MergedBytes, Standing};
 use crate::error::PlanError;
 use crate::hunks::apply_hunks;
-use crate::merge::{Merged, merge_text};
+use crate::merge::{Merged, merge_modes, merge_text};
 use crate::spec::Trees;
 use skep_types::{Change, Conflict, ContentHash, EntryState, Hunk, HunkId};
 use std::collections::BTreeSet;

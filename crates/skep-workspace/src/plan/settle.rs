@@ -1,12 +1,11 @@
 //! What counts as the base after an approval, and again before it when it is undone.
 
 use crate::base::memory::{Durability, Memory, Moved, Record, Settled};
-use crate::derive::merge_modes;
+use crate::base::moved::along;
 use crate::error::DeriveError;
-use crate::merge::{Merged, merge_text};
 use crate::spec::WorkspaceSpec;
 use serde::{Deserialize, Serialize};
-use skep_types::{ContentHash, EntryState, RelPath};
+use skep_types::RelPath;
 
 /// The bases that an approval moves. It can be stored with the approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,20 +95,8 @@ fn moved_along(memory: &Memory, step: &Step<'_>) -> Result<Option<Settled>, Deri
     if now == *to || now.state == from.state {
         return Ok(Some((*to).clone()));
     }
-    let file = |settled: &Settled| match settled.state {
-        EntryState::File { hash, mode, .. } => Some((hash, mode)),
-        _ => None,
-    };
-    let (Some(ours), Some(base), Some(theirs)) = (file(now), file(from), file(to)) else {
+    if [now, from, to].into_iter().any(|settled| !settled.is_file()) {
         return Ok(Some((*to).clone()));
-    };
-    let bytes = (memory.blob(&base.0)?, memory.blob(&ours.0)?, memory.blob(&theirs.0)?);
-    let modes = merge_modes(base.1, ours.1, theirs.1);
-    let ((Some(base), Some(ours), Some(theirs)), Some(mode)) = (bytes, modes) else {
-        return Ok(None);
-    };
-    let Merged::Clean(merged) = merge_text(&base, &ours, &theirs) else { return Ok(None) };
-    memory.keep_blob(&merged)?;
-    let (hash, size) = (ContentHash::of(&merged), merged.len() as u64);
-    Ok(Some(Settled { state: EntryState::File { hash, size, mode }, partial: None }))
+    }
+    along(memory, now, from, to)
 }

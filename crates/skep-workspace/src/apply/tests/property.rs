@@ -39,7 +39,10 @@ fn trees() -> impl Strategy<Value = Model> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, fork: false, failure_persistence: None, ..ProptestConfig::default() })]
+    // Some cases are none (a path below a file): how many depends on how many are asked for.
+    #![proptest_config(ProptestConfig {
+        cases: 300, max_global_rejects: 1 << 20, fork: false, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn apply_equals_the_model_and_undo_equals_the_original(before in trees(), after in trees()) {
