@@ -12,6 +12,28 @@ use std::path::Path;
 const READ_ONLY: &str = "its filesystem is mounted read-only: make it writable, or, for skep's state, \
                          name another directory with `--home DIR`";
 
+/// In the details of a problem: what is remembered cannot be relied on.
+const DOUBT: &str = "damaged";
+
+/// Whether a problem is that what is remembered cannot be relied on: it may be read and not changed.
+pub fn is_doubt(problem: &Problem) -> bool {
+    problem.details[DOUBT] == true
+}
+
+/// In the details of a problem: the disk of the state directory does not keep what it is told.
+const FAILING: &str = "disk_failed";
+
+/// Says of a problem that the disk of the state directory does not keep what it is told.
+pub(crate) fn failing(problem: Problem) -> Problem {
+    problem.details(serde_json::json!({ FAILING: true }))
+}
+
+/// Whether a problem is that the disk of the state directory does not keep what it is told. A server
+/// changes nothing after it.
+pub fn is_failing(problem: &Problem) -> bool {
+    problem.details[FAILING] == true
+}
+
 /// Turns an error into a [`Problem`].
 pub trait OrProblem<T> {
     /// The same result for the caller.
@@ -37,6 +59,7 @@ or_problem!(StoreError, |error| {
         StoreError::ScopeLocked { conflicts, .. } => {
             problem.details(serde_json::json!({ "locked_by": conflicts }))
         }
+        _ if error.is_doubt() => problem.details(serde_json::json!({ DOUBT: true })),
         _ => problem,
     };
     match error.hint() {

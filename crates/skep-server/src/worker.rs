@@ -11,7 +11,7 @@ use crate::calls::{Head, Order};
 use crate::frame;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use skep_engine::Engine;
+use skep_engine::{Engine, Stop};
 use skep_sys::signal::SignalFd;
 use skep_types::{Code, Problem};
 use std::fs::File;
@@ -54,8 +54,11 @@ pub fn run(
         let undone = engine
             .as_ref()
             .is_some_and(|engine| engine.has_undone() && engine.finish_undone().is_err());
-        let retires = undone || user_namespace() != namespace;
-        send(&socket, given, retires)?;
+        let stop = engine.as_ref().and_then(Engine::stop);
+        // Another handle of the store may go on where this one cannot tell what became of a change.
+        let retires = undone || stop == Some(Stop::Unsure) || user_namespace() != namespace;
+        let failing = given.as_ref().is_err_and(skep_engine::is_failing);
+        send(&socket, given, retires, failing || stop == Some(Stop::Unsynced))?;
         if undone && let Some(engine) = &engine {
             finish(engine);
         }
@@ -105,13 +108,18 @@ fn handle(engine: &mut Engine, request: &[u8], file: Option<File>) -> Result<Giv
     once.map(|once| Given { value: once.value, stream, replayed: once.replayed })
 }
 
-fn send(socket: &OwnedFd, given: Result<Given, Problem>, retires: bool) -> io::Result<()> {
+fn send(
+    socket: &OwnedFd,
+    given: Result<Given, Problem>,
+    retires: bool,
+    unsynced: bool,
+) -> io::Result<()> {
     let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
         Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
         Err(problem) => (Some(for_caller(problem)), serde_json::Value::Null, None),
     };
-    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;
+    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires, unsynced })?;
     payload.push(b'\n');
     serde_json::to_writer(&mut payload, &value)?;
     frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))
