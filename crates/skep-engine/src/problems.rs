@@ -20,6 +20,9 @@ pub fn is_doubt(problem: &Problem) -> bool {
     problem.details[DOUBT] == true
 }
 
+/// In the details of a problem: the store is only read.
+const READS: &str = "read_only";
+
 /// In the details of a problem: the disk of the state directory does not keep what it is told.
 const FAILING: &str = "disk_failed";
 
@@ -59,6 +62,7 @@ or_problem!(StoreError, |error| {
         StoreError::ScopeLocked { conflicts, .. } => {
             problem.details(serde_json::json!({ "locked_by": conflicts }))
         }
+        StoreError::ReadOnly { .. } => problem.details(serde_json::json!({ READS: true })),
         _ if error.is_doubt() => problem.details(serde_json::json!({ DOUBT: true })),
         _ => problem,
     };
@@ -158,11 +162,11 @@ pub fn io_problem(operation: impl AsRef<str>, path: &Path, error: &io::Error) ->
     }
 }
 
-/// On a full disk it cannot be written down what happened. A later start does it: until then nobody is
-/// kept from looking, nor from removing what fills the disk.
-pub(crate) fn unless_full(noted: Result<(), Problem>) -> Result<(), Problem> {
+/// On a full disk, and in a store that is only read, it cannot be written down what happened. A later start
+/// does it: until then nobody is kept from looking, nor from removing what fills the disk.
+pub(crate) fn unless_unwritable(noted: Result<(), Problem>) -> Result<(), Problem> {
     match noted {
-        Err(problem) if problem.code == Code::NoSpace => Ok(()),
+        Err(problem) if problem.code == Code::NoSpace || problem.details[READS] == true => Ok(()),
         other => other,
     }
 }

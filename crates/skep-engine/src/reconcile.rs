@@ -1,7 +1,7 @@
 //! Settling what a crash left: the store, the keepers and the disk are compared, and every
 //! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
 
-use crate::problems::{OrProblem, unless_full};
+use crate::problems::{OrProblem, unless_unwritable};
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
@@ -17,7 +17,7 @@ impl Engine {
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
         self.take_in_all();
         let live = self.living()?;
-        unless_full(self.note_what_happened(&live))?;
+        unless_unwritable(self.note_what_happened(&live))?;
         self.settle_layers()?;
         self.reconcile_approvals()?;
         self.reconcile_deleted(&live)?;

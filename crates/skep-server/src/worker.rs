@@ -19,6 +19,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 const SIGCHLD: i32 = 17;
+/// An answer of so many bytes is one about many sandboxes.
+const LARGE: usize = 64 << 10;
 /// How long what failed is tried to be taken back, and how often.
 const UNDOING: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -58,7 +60,11 @@ pub fn run(
         // Another handle of the store may go on where this one cannot tell what became of a change.
         let retires = undone || stop == Some(Stop::Unsure) || user_namespace() != namespace;
         let failing = given.as_ref().is_err_and(skep_engine::is_failing);
-        send(&socket, given, retires, failing || stop == Some(Stop::Unsynced))?;
+        let size = send(&socket, given, retires, failing || stop == Some(Stop::Unsynced))?;
+        // A keeper that is forked next would keep what this answer took, for its whole life.
+        if size > LARGE {
+            skep_sys::memory::give_back();
+        }
         if undone && let Some(engine) = &engine {
             finish(engine);
         }
@@ -113,7 +119,7 @@ fn send(
     given: Result<Given, Problem>,
     retires: bool,
     unsynced: bool,
-) -> io::Result<()> {
+) -> io::Result<usize> {
     let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
         Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
@@ -122,7 +128,8 @@ fn send(
     let mut payload = serde_json::to_vec(&Head { problem, replayed, retires, unsynced })?;
     payload.push(b'\n');
     serde_json::to_writer(&mut payload, &value)?;
-    frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))
+    frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))?;
+    Ok(payload.len())
 }
 
 /// What is wrong with the server's own settings is not the caller's mistake.
