@@ -221,8 +221,9 @@ fn crash_3_exec_delete_and_gc_killed_at_every_step() {
         lab.skep(["stop", "s"]).run().ok();
         // Started, and nobody could write down by whom it is held: it can be started, and stopped.
         fail(&["start", "s"], "start.keeper");
-        lab.exec_script("s", "true").run().ok();
+        lab.skep(["start", "s"]).run().ok();
         assert_eq!(lab.keepers().len(), 1, "two hold it");
+        lab.exec_script("s", "true").run().ok();
         lab.skep(["stop", "s"]).run().ok();
         fail(&["start", "s"], "start.keeper");
         lab.skep(["stop", "s"]).run().ok();
