@@ -104,6 +104,7 @@ impl Call {
     pub(crate) fn run(self) -> Ran {
         let line = self.line();
         let (deadline, input) = (Instant::now() + self.deadline, self.input.clone());
+        let failed = self.command.get_envs().any(|(name, _)| name == "SKEP_FAILPOINT");
         let mut child = self.spawn();
         let mut stdin = child.stdin.take().unwrap();
         // A command that ends before it has read everything is no failure of the test.
@@ -111,6 +112,9 @@ impl Call {
         let stdout = collect(child.stdout.take().unwrap());
         let stderr = collect(child.stderr.take().unwrap());
         let status = wait(&mut child, deadline, &line);
+        if failed || status.signal().is_some() {
+            super::hosted::somebody_died();
+        }
         let rest = |stream: &mpsc::Receiver<Vec<u8>>| {
             // Whoever still holds the stream after the end was started by skep and forgotten.
             stream.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| {

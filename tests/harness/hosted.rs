@@ -3,6 +3,7 @@
 
 use super::lab::Lab;
 use super::wait::wait_for;
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,32 @@ pub(crate) fn noticed<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         return wait_for(what, 10, look);
     }
     look().unwrap_or_else(|| panic!("not noticed: {what}"))
+}
+
+thread_local! {
+    /// Whether a call of this test was killed since the last one that was made through a server.
+    static DIED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call was killed: what it left is settled by the next one, or by the server, in its own time.
+pub(crate) fn somebody_died() {
+    DIED.set(wanted());
+}
+
+/// Waits until the server has compared everything twice: the second look began after this call.
+fn settled(lab: &Lab) {
+    let looks = || {
+        let asked = Command::new("curl")
+            .args(["-s", "--unix-socket"])
+            .arg(lab.state.join("skep.sock"))
+            .arg("http://localhost/metrics")
+            .output();
+        let text = String::from_utf8_lossy(&asked.unwrap().stdout).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix("skep_reconcile_seconds_count "));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = looks();
+    wait_for("the server to look twice", 30, || (looks() >= before + 2).then_some(()));
 }
 
 /// Whether a process is a server or one of its workers, which hold nothing of a sandbox.
@@ -72,6 +99,9 @@ impl Hosted {
             *state = State::Running(start(lab));
         }
         if let State::Running(_) = &*state {
+            if DIED.take() {
+                settled(lab);
+            }
             command.env("SKEP_HOST", format!("unix://{}", lab.state.join("skep.sock").display()));
         }
     }

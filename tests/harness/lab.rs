@@ -296,7 +296,14 @@ impl Lab {
             }
             sandboxes
         };
-        let look = || (self.tree(), listed(), outside::processes_of(&self.root).len());
+        let processes = || {
+            let of_server = |pid: i32| {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                super::hosted::wanted() && super::hosted::serves(&line)
+            };
+            outside::processes_of(&self.root).iter().filter(|one| !of_server(one.pid)).count()
+        };
+        let look = || (self.tree(), listed(), processes());
         let before = look();
         let ran = call.run();
         let after = look();

@@ -1,5 +1,6 @@
 //! A server of the lab's own, and plain HTTP to it by `curl`.
 
+use super::call::Call;
 use super::lab::Lab;
 use super::wait::wait_for;
 use serde_json::Value;
@@ -77,11 +78,21 @@ impl Lab {
         variables: &[(&str, &str)],
         more: &[&str],
     ) -> Server<'_> {
+        self.serve_by(self.program(&self.binary), home, variables, more)
+    }
+
+    fn serve_by(
+        &self,
+        program: Call,
+        home: &Path,
+        variables: &[(&str, &str)],
+        more: &[&str],
+    ) -> Server<'_> {
         let port = free_port();
         let token = self.token_file();
         let log = fs::File::create(self.root.join("server.log")).unwrap();
-        let mut command = self
-            .skep(["serve", "--listen", &format!("127.0.0.1:{port}"), "--listen"])
+        let mut command = program
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--listen"])
             .arg(format!("unix:{}", home.join("skep.sock").display()))
             .arg("--token-file")
             .arg(token)
@@ -99,6 +110,19 @@ impl Lab {
                 .then_some(())
         });
         server
+    }
+
+    /// One whose system calls on one file strace tampers with, in all of its processes: `inject` is said as
+    /// strace takes it, and counts the calls of each process. Without one everything goes well.
+    pub(crate) fn serve_meeting(&self, file: &Path, inject: Option<&str>) -> Server<'_> {
+        let Some(inject) = inject else { return self.serve(&[]) };
+        let calls = inject.split(':').next().unwrap_or_default();
+        // The tracer is the grandchild: what is started here is the server itself.
+        let strace = self.program("strace").args(["-D", "-f", "-qq", "-o"]);
+        let strace = strace.arg(self.root.join("trace")).arg("-P").arg(file);
+        let strace = strace.args(["-e", &format!("trace={calls}"), "-e"]);
+        let strace = strace.arg(format!("inject={inject}")).arg(&self.binary);
+        self.serve_by(strace, &self.state, &[], &[])
     }
 
     /// What the last server wrote to its log.

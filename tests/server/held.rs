@@ -74,6 +74,39 @@ fn api_9_a_key_covers_all_that_is_asked() {
     });
 }
 
+/// What is said twice, in other letters, packed, or of the server's own place is not taken for something else.
+#[test]
+fn api_11_headers_and_projects_mean_one_thing_or_are_refused() {
+    for_each([Who::user()], |lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let stop = |more: &[&str]| server.send("POST", "/v1/sandboxes/s/stop", &json!({}), more);
+        for (more, status) in [
+            (&["-H", "Idempotency-Key: a", "-H", "Idempotency-Key: b"][..], 400),
+            (&["-H", "If-Match: *", "-H", "If-Match: \"1\""], 400),
+            (&["-H", "Content-Encoding: gzip"], 415),
+            (&["-H", "Content-Type: text/plain"], 415),
+        ] {
+            assert_eq!(stop(more).status, status, "{more:?}");
+        }
+        let letters = ["-X", "POST", "-d", "{}", "-H"];
+        for (kind, status) in [("charset=utf-16", 415), ("charset=UTF-8", 200)] {
+            let kind = format!("Content-Type: application/json; {kind}");
+            let all: Vec<&str> = letters.into_iter().chain([kind.as_str()]).collect();
+            assert_eq!(server.with(TOKEN, &all, "/v1/sandboxes/s/stop").status, status, "{kind}");
+        }
+        for path in ["sandboxes", "newest", "approvals", "config"] {
+            for project in ["", "etc", "../etc"] {
+                let refused = server.get(&format!("/v1/{path}?project={project}")).is(400);
+                assert_eq!(refused.json()["code"], "usage");
+            }
+        }
+        server.post("/v1/undo", &json!({ "project": "etc" })).is(400);
+        assert_eq!(stop(&["-H", "Content-Encoding: identity"]).status, 200);
+        server.stop();
+    });
+}
+
 #[test]
 fn api_11_a_body_is_an_object_of_text() {
     for_each([Who::user()], |lab| {

@@ -1,7 +1,8 @@
 //! The store under the binary and under a server: a full disk, a file that is taken away, deaths.
 
-use crate::harness::{Lab, Who, entries, for_both, for_each, wait_for};
+use crate::harness::{Lab, Who, entries, for_both, for_each, long, wait_for};
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 /// Each kind of commit against a full disk, in the binary. The disk is a small tmpfs in a mount
 /// namespace of the script's own.
@@ -122,6 +123,77 @@ fn store_6_a_database_that_is_taken_away_is_noticed_by_a_server() {
     });
 }
 
+/// Shut by its mode under a server: nothing has an effect, neither for those who have it open nor for root.
+#[test]
+fn store_6_a_database_that_is_shut_is_noticed_by_everybody() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let database = lab.state.join("skep.db");
+        let mode = |mode| {
+            std::fs::set_permissions(&database, std::os::unix::fs::PermissionsExt::from_mode(mode))
+        };
+        let create = || server.post("/v1/sandboxes", &json!({ "project": lab.project }));
+        mode(0o000).unwrap();
+        for _ in 0..3 {
+            let refused = create().is(500).json();
+            assert_eq!(refused["code"], "store", "{refused}");
+        }
+        assert_eq!(server.get("/v1/sandboxes").status, 500);
+        for line in [&["ls", "--json"][..], &["create", "--json", "t"], &["rm", "--json", "s"]] {
+            let ran = lab.skep(line).run().exits(1);
+            assert_eq!(ran.problem()["code"], "store", "{}", ran.describe());
+        }
+        assert_eq!(entries(&lab.state.join("sandboxes")).len(), 1);
+        mode(0o600).unwrap();
+        create().is(201);
+        assert_eq!(lab.sandboxes().len(), 2);
+        server.stop();
+    });
+}
+
+/// Another tool holds the lock for a long time (minutes, in the long run): who wants to change something is
+/// told to come back, who looks is answered, and nothing is left of what was refused.
+#[test]
+fn heavy_store_6_a_lock_held_by_another_tool_is_waited_for_and_then_said() {
+    for_both(|lab| {
+        let server = lab.serve(&[]);
+        server.create("s");
+        let exec = server.post("/v1/sandboxes/s/execs", &json!({ "command": ["sleep", "600"] }));
+        let exec = exec.is(201).json()["id"].as_str().unwrap().to_owned();
+        let hold = "import sqlite3, sys
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read()";
+        let python = lab.program("python3").args(["-c", hold]).arg(lab.state.join("skep.db"));
+        let mut holder = python.spawn();
+        let mut line = [0; 4];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let end = Instant::now() + Duration::from_secs(if long() { 150 } else { 15 });
+        let body = json!({ "project": lab.project });
+        while Instant::now() < end {
+            let asked = ["create", "--json", "t"];
+            std::thread::scope(|scope| {
+                let by_server = scope.spawn(|| server.post("/v1/sandboxes", &body));
+                let ran = lab.skep(asked).run().exits(1);
+                assert_eq!(ran.problem()["code"], "busy", "{}", ran.describe());
+                assert_eq!(ran.problem()["retryable"], true);
+                let refused = by_server.join().unwrap().is(503);
+                assert_eq!(refused.json()["code"], "busy", "{refused:?}");
+                assert!(refused.header("retry-after").is_some());
+            });
+            assert_eq!(server.get("/v1/sandboxes").is(200).json()["items"][0]["name"], "s");
+            assert_eq!(server.get(&format!("/v1/execs/{exec}")).is(200).json()["running"], true);
+            assert_eq!(entries(&lab.state.join("sandboxes")).len(), 1);
+        }
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        server.post("/v1/sandboxes", &body).is(201);
+        lab.create("t");
+        assert_eq!(lab.sandboxes().len(), 3);
+        server.stop();
+    });
+}
+
 /// Killed at every step of exec, delete and gc: what was asked for is there or it is not, unreviewed
 /// work is, and nothing is left over.
 #[test]
@@ -147,6 +219,15 @@ fn crash_3_exec_delete_and_gc_killed_at_every_step() {
             assert_eq!(digest(lab), whole, "{point}");
         }
         lab.skep(["stop", "s"]).run().ok();
+        // Started, and nobody could write down by whom it is held: it can be started, and stopped.
+        fail(&["start", "s"], "start.keeper");
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(lab.keepers().len(), 1, "two hold it");
+        lab.exec_script("s", "true").run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        fail(&["start", "s"], "start.keeper");
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(lab.keepers().len(), 0, "somebody holds it still");
         fail(&["gc", "--older-than", "1ms", "--archive"], "gc.archive");
         assert_eq!(digest(lab), whole, "gc.archive");
         lab.create("t");

@@ -120,7 +120,28 @@ const NOT_THROUGH: &[(&str, &str)] = &[
     ("skep_failing_before_the_command_is_125", NO_START),
     ("unknown_settings_are_errors", "a server does not start with settings that are refused"),
     ("fs_12_any_name_of_a_project_works", "JSON has no path that is not text: refused by name"),
+    ("doctor_runs_a_command_on_every_provider_when_it_is_asked_to", "`--try` is refused by name"),
+    ("rules_of_a_sandbox_change_through_a_server_and_only_by_an_approver", OWN_SERVER),
+    ("nothing_begins_while_somebody_looks", "what a server was asked for begins, whoever gave up"),
+    ("work_past_its_time_to_live_is_archived_where_that_is_set", "the caller's setting, not its"),
+    ("clean_5_work_that_became_a_layer_while_the_removal_waited_is_seen", "a worker waits, not we"),
+    ("crash_1_everything_killed_at_every_step_of_create", "the server is killed with the rest"),
+    ("a_database_that_is_behind_its_journal_asks_too", "its database is replaced under it"),
+    (
+        "res_2_res_4_one_execs_limits_are_held_against_what_is_its_own",
+        "a worker of this build is larger than the limit, and so is its fork until it executes",
+    ),
+    ("review::attention::", SETTLES),
+    ("crash_4_a_damaged_journal_is_not_believed", SETTLES),
+    ("crash_5_a_committed_approval_without_its_journal_needs_attention", SETTLES),
+    ("crash_5_a_journal_that_cannot_be_looked_at_is_not_taken_for_gone", SETTLES),
+    ("crash_5_a_roll_back_cut_short_amid_its_removals_is_ended_by_the_next", SETTLES),
+    ("crash_5_an_approval_that_cannot_be_settled_is_told", SETTLES),
+    ("server::", OWN_SERVER),
 ];
+
+const OWN_SERVER: &str = "it has a server of its own";
+const SETTLES: &str = "the server settles what a killed command left before the obstacle is there";
 
 const NO_START: &str = "a server does not start on a state directory that is refused";
 

@@ -91,6 +91,8 @@ pub(crate) struct Context {
     pub(crate) output: Output,
     global: Global,
     api: OnceCell<Box<dyn Api>>,
+    /// Whether the command changes nothing that is remembered.
+    reads: bool,
 }
 
 impl Context {
@@ -109,19 +111,36 @@ impl Context {
             host: host(typed, &surroundings),
         };
         output.detail(&format!("state directory: {}", show_path(&global.state_dir)));
-        Self { surroundings, output, global, api: OnceCell::new() }
+        Self { surroundings, output, global, api: OnceCell::new(), reads: false }
+    }
+
+    /// For a command that changes nothing that is remembered, or for one that may.
+    pub(crate) fn reading(mut self, reads: bool) -> Self {
+        self.reads = reads;
+        self
     }
 
     /// The API, opened on first use.
     pub(crate) fn api(&self) -> Result<&dyn Api, Problem> {
         if self.api.get().is_none() {
-            let opened = wiring::open(&self.global)?;
+            let opened = wiring::open(&self.global);
+            let opened = opened.or_else(|problem| self.open_in_doubt(problem))?;
             let _ = self.api.set(opened);
         }
         match self.api.get() {
             Some(api) => Ok(api.as_ref()),
             None => Err(Problem::new(Code::Internal, "the engine was not opened")),
         }
+    }
+
+    /// What is damaged is read as far as it can be, and said to be so; it is not changed.
+    fn open_in_doubt(&self, problem: Problem) -> Result<Box<dyn Api>, Problem> {
+        if !self.reads || !skep_engine::is_doubt(&problem) {
+            return Err(problem);
+        }
+        let Ok(engine) = wiring::open_to_read(&self.global) else { return Err(problem) };
+        self.output.warn(&problem.message);
+        Ok(Box::new(engine))
     }
 
     /// The way to a running sandbox, as long as nobody has opened the store.

@@ -111,7 +111,8 @@ fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
             let family = parsed.family();
             let output =
                 output.json_errors(parsed.wants_json()).styled(parsed.global(), &surroundings);
-            let context = Context::new(parsed.global(), surroundings, output);
+            let context =
+                Context::new(parsed.global(), surroundings, output).reading(parsed.reads());
             let outcome = parsed.start(&context);
             exit::finish(outcome, family, &context.output)
         }

@@ -29,6 +29,7 @@ pub(crate) fn create(
         paths::in_project(path, start, &project).map(|path| path.as_path_or_dot().to_owned())
     });
     Ok(CreateRequest {
+        trial: false,
         name: typed.name.clone(),
         scope: scope.collect::<Result<_, _>>()?,
         provider: typed.provider.clone(),

@@ -1,11 +1,9 @@
 //! Which store: the file in the state directory, or a PostgreSQL by its address.
 
 use crate::context::Global;
-use skep_engine::Layout;
+use skep_engine::{Layout, OrProblem as _};
 use skep_policy::{ConfigDocument, Settings, Sources, StoreSettings};
-use skep_store::{
-    Access, NewInstance, PostgresOptions, PostgresStore, SqliteStore, Store, StoreError,
-};
+use skep_store::{Access, NewInstance, PostgresOptions, PostgresStore, SqliteStore, Store};
 use skep_types::{Code, Problem};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -21,12 +19,13 @@ pub(crate) fn open(
     configs: &(ConfigFile, ConfigFile),
     random: String,
     host: String,
+    access: Access,
 ) -> Result<Box<dyn Store>, Problem> {
     let settings = settings(global, configs)?;
     let Some(url) = &settings.url else {
         let new = NewInstance { instance: random, node: host };
-        let store = SqliteStore::open(&layout.database(), Access::ReadWrite, &new);
-        return Ok(Box::new(store.map_err(|error| problem(&error))?));
+        let store = SqliteStore::open(&layout.database(), access, &new);
+        return Ok(Box::new(store.or_problem()?));
     };
     let node = match &settings.node {
         Some(node) => node.clone(),
@@ -38,7 +37,7 @@ pub(crate) fn open(
         lease: settings.lease,
         ..PostgresOptions::new(url, first, &holder, &random)
     };
-    Ok(Box::new(PostgresStore::open(&options).map_err(|error| problem(&error))?))
+    Ok(Box::new(PostgresStore::open(&options).or_problem()?))
 }
 
 /// Whether the store is surely the file in the state directory. Settings that cannot be read are for
@@ -50,14 +49,6 @@ pub(crate) fn is_own(global: &Global) -> bool {
         && !variables()
         && says_nothing(global.user_config())
         && says_nothing(global.system_config())
-}
-
-fn problem(error: &StoreError) -> Problem {
-    let problem = Problem::from_error(error.code(), error);
-    match error.hint() {
-        Some(hint) => problem.hint(hint),
-        None => problem,
-    }
 }
 
 /// `--store`, `SKEP_STORE…`, the user's file, the system's file. Files that do not speak of a store

@@ -26,6 +26,7 @@ struct Entry {
     family: Family,
     dashes: Dashes,
     hidden: bool,
+    reads: bool,
     augment: fn(clap::Command) -> clap::Command,
     start: fn(&clap::ArgMatches, AfterDashes, &Context) -> Outcome,
 }
@@ -38,6 +39,7 @@ const fn entry<C: Run>(name: &'static str, about: &'static str) -> Entry {
         family: Family::Other,
         dashes: Dashes::Ordinary,
         hidden: false,
+        reads: false,
         augment: C::augment_args,
         start: start::<C>,
     }
@@ -63,6 +65,12 @@ impl Entry {
     /// One that is in no list.
     const fn hidden(mut self) -> Self {
         self.hidden = true;
+        self
+    }
+
+    /// One that changes nothing, and so works on what is only to be read.
+    const fn reads(mut self) -> Self {
+        self.reads = true;
         self
     }
 
@@ -102,11 +110,11 @@ static ENTRIES: &[Entry] = &[
         .cut()
         .exec(),
     entry::<c::shell::Shell>("shell", "Open a shell in a sandbox").exec(),
-    entry::<c::ls::Ls>("ls", "List sandboxes"),
-    entry::<c::show::Show>("show", "Show a sandbox"),
-    entry::<c::ps::Ps>("ps", "List the execs of a sandbox"),
-    entry::<c::logs::Logs>("logs", "Print the kept output of an exec"),
-    entry::<c::kill::Kill>("kill", "End an exec with everything it started"),
+    entry::<c::ls::Ls>("ls", "List sandboxes").reads(),
+    entry::<c::show::Show>("show", "Show a sandbox").reads(),
+    entry::<c::ps::Ps>("ps", "List the execs of a sandbox").reads(),
+    entry::<c::logs::Logs>("logs", "Print the kept output of an exec").reads(),
+    entry::<c::kill::Kill>("kill", "End an exec with everything it started").reads(),
     entry::<c::stop::Stop>("stop", "End everything in a sandbox; its changes are kept"),
     entry::<c::start::Start>("start", "Start a stopped sandbox"),
     entry::<c::freeze::Freeze>("freeze", "Pause every process of a sandbox"),
@@ -114,7 +122,8 @@ static ENTRIES: &[Entry] = &[
     entry::<c::rm::Rm>("rm", "Delete sandboxes"),
     entry::<c::diff::Diff>("diff", "Show what a sandbox changed")
         .usage("skep diff [OPTIONS] [NAME] [--] [PATH]...")
-        .cut(),
+        .cut()
+        .reads(),
     entry::<c::approve::Approve>("approve", "Apply changes to the project")
         .usage("skep approve [OPTIONS] [NAME] [--] [PATH]...")
         .cut(),
@@ -124,26 +133,28 @@ static ENTRIES: &[Entry] = &[
     entry::<c::undo::Undo>("undo", "Reverse an approval"),
     entry::<c::conflicts::Conflicts>("conflicts", "Show where the project moved since create")
         .usage("skep conflicts [OPTIONS] [NAME] [--] [PATH]...")
-        .cut(),
+        .cut()
+        .reads(),
     entry::<c::pull::Pull>("pull", "Bring commits made inside into the project's repository"),
     entry::<c::cp::Cp>("cp", "Copy files into a sandbox, or out of it"),
     entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
-    entry::<c::history::History>("history", "List approvals"),
-    entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval"),
+    entry::<c::history::History>("history", "List approvals").reads(),
+    entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval").reads(),
     entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label"),
     entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot"),
     entry::<c::fork::Fork>("fork", "Start new sandboxes from the state of one"),
-    entry::<c::compare::Compare>("compare", "Show sandboxes side by side"),
+    entry::<c::compare::Compare>("compare", "Show sandboxes side by side").reads(),
     entry::<c::template::Template>("template", "Named states to create sandboxes from"),
     entry::<c::net::Net>("net", "Show and change what a sandbox may reach")
         .usage("skep net [OPTIONS] [NAME]\n       skep net <COMMAND> [OPTIONS] [NAME] ..."),
-    entry::<c::doctor::Doctor>("doctor", "Probe what works on this machine"),
-    entry::<c::providers::Providers>("providers", "List where sandboxes can run"),
+    entry::<c::doctor::Doctor>("doctor", "Probe what works on this machine").reads(),
+    entry::<c::providers::Providers>("providers", "List where sandboxes can run").reads(),
     entry::<c::image::Image>("image", "What machines and containers are made from"),
     entry::<c::gc::Gc>("gc", "Clean up"),
-    entry::<c::stats::Stats>("stats", "Count sandboxes, and what they were promised and use"),
-    entry::<c::events::Events>("events", "Print what happened"),
-    entry::<c::config::Config>("config", "Print the settings in force"),
+    entry::<c::stats::Stats>("stats", "Count sandboxes, and what they were promised and use")
+        .reads(),
+    entry::<c::events::Events>("events", "Print what happened").reads(),
+    entry::<c::config::Config>("config", "Print the settings in force").reads(),
     entry::<c::serve::Serve>("serve", "Serve the HTTP API"),
     entry::<c::token::Token>("token", "Tokens for the HTTP API"),
     entry::<c::completion::Completion>("completion", "Print a completion script for a shell"),
@@ -175,6 +186,11 @@ impl Parsed {
     /// Which table of exit codes it follows.
     pub(crate) fn family(&self) -> Family {
         self.entry.family
+    }
+
+    /// Whether the command changes nothing that is remembered.
+    pub(crate) fn reads(&self) -> bool {
+        self.entry.reads
     }
 
     /// The options that every command takes.

@@ -5,7 +5,7 @@ use crate::project;
 use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::{Api, CreateRequest, StartedExec, StartedRun};
-use skep_engine::{Engine, EngineConfig, Layout, Way, Wish};
+use skep_engine::{Engine, EngineConfig, Layout, OrProblem as _, Way, Wish};
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
 use skep_provider::{Attach, Provider};
@@ -13,7 +13,7 @@ use skep_provider_docker::Docker;
 use skep_provider_microvm::{Emulation, Microvm, Surroundings};
 use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
-use skep_store::Store;
+use skep_store::{Access, Store};
 use skep_types::{Code, ExecId, ExecSpec, Problem, Sandbox, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,21 @@ fn layout(global: &Global) -> Result<Layout, Problem> {
 /// Opens the engine in this process.
 pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
     let (config, providers) = parts(global)?;
-    let store = open_store(global, &config)?;
+    let store = open_store(global, &config, Access::ReadWrite)?;
     Engine::open(config, providers, store)
+}
+
+/// Opens one that only reads: nothing is settled, migrated or made.
+pub(crate) fn open_to_read(global: &Global) -> Result<Engine, Problem> {
+    let (config, providers) = parts(global)?;
+    let store = open_store(global, &config, Access::ReadOnly)?;
+    Ok(Engine::open_to_read(config, providers, store))
+}
+
+/// Reads the store from end to end: a sentence per problem.
+pub(crate) fn check_store(global: &Global) -> Result<Vec<String>, Problem> {
+    let (config, _) = parts(global)?;
+    open_store(global, &config, Access::ReadWrite)?.check().or_problem()
 }
 
 /// Opens it and begins a run, both at once.
@@ -66,14 +79,18 @@ pub(crate) fn open_for_run(
 ) -> Result<(Box<dyn Api>, StartedRun), Problem> {
     let (config, providers) = parts(global)?;
     let own = config.clone();
-    let open = || open_store(global, &own);
+    let open = || open_store(global, &own, Access::ReadWrite);
     let (engine, run) = Engine::open_for_run(config, providers, open, request, spec)?;
     Ok((Box::new(engine), run))
 }
 
-fn open_store(global: &Global, config: &EngineConfig) -> Result<Box<dyn Store>, Problem> {
+fn open_store(
+    global: &Global,
+    config: &EngineConfig,
+    access: Access,
+) -> Result<Box<dyn Store>, Problem> {
     let configs = (config.system_config.clone(), config.user_config.clone());
-    storage::open(global, &config.layout, &configs, random_word(), host_name())
+    storage::open(global, &config.layout, &configs, random_word(), host_name(), access)
 }
 
 /// All of an engine but its store.

@@ -72,6 +72,9 @@ pub struct CreateRequest {
     pub provider: Option<String>,
     /// A snapshot (`NAME:LABEL`) or template to start from.
     pub from: Option<String>,
+    /// A trial of the server's own, for a moment: no quota is held against it. No caller can say so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
     /// Recreate under the same name.
     pub fresh: bool,
     /// Unreviewed changes of the one to be recreated may go.

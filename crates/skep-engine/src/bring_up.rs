@@ -115,7 +115,10 @@ impl Engine {
     fn intend(&self, planned: &Planned, row: &mut Option<Sandbox>) -> Result<(), Problem> {
         let limits = &planned.settings.policy.limits;
         // Held until the row is there, and counts.
-        let counted = self.check_quota(&planned.settings.quota, &Wanted::one(limits))?;
+        let counted = match planned.trial {
+            true => None,
+            false => self.check_quota(&planned.settings.quota, &Wanted::one(limits))?,
+        };
         let sandbox = self.insert(planned.sandbox.clone(), false, planned.scope)?;
         drop(counted);
         let sandbox = &*row.insert(sandbox);

@@ -70,6 +70,8 @@ pub(crate) struct Planned {
     pub made_up: bool,
     /// Whether it is made before anybody asks for it, and waits.
     pub ahead: bool,
+    /// Whether no quota is held against it.
+    pub trial: bool,
     _scratch: Scratch,
 }
 
@@ -198,6 +200,7 @@ impl Desk {
             scope: if request.exclusive { ScopeMode::Exclusive } else { ScopeMode::Shared },
             made_up: request.name.is_none(),
             ahead: false,
+            trial: request.trial,
             _scratch: scratch,
         })
     }

@@ -5,7 +5,7 @@ use crate::Engine;
 use crate::api::{LogChunk, LogStream, StartedExec};
 use crate::layout::may_be_there;
 use crate::lifecycle::pend;
-use crate::problems::{OrProblem, io_problem, unless_full};
+use crate::problems::{OrProblem, io_problem, unless_unwritable};
 use serde_json::{Value, json};
 use skep_provider::Attach;
 use skep_store::NewEvent;
@@ -141,7 +141,7 @@ impl Engine {
     /// On a full disk the row waits: who looks is told the end all the same.
     fn record_end(&self, exec: &Exec, end: &ExecEnd) -> Result<(), Problem> {
         let event = self.ends(exec, end);
-        unless_full(self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem())
+        unless_unwritable(self.store.finish_exec(&exec.id, end, &[event]).map(drop).or_problem())
     }
 
     pub(crate) fn ends(&self, exec: &Exec, end: &ExecEnd) -> NewEvent {

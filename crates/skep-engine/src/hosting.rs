@@ -5,10 +5,11 @@ use crate::Engine;
 use crate::api::Finding;
 use crate::create::self_identity;
 use crate::problems::OrProblem;
+use crate::reconcile::directory_names;
 use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use skep_store::{KeyClaim, SandboxFilter};
+use skep_store::{KeyClaim, SandboxFilter, Stop, StoreError};
 use skep_types::{ByteSize, Code, ContentHash, Problem, Sandbox, SandboxId, SandboxState};
 use std::time::Duration;
 
@@ -68,7 +69,40 @@ impl Engine {
     pub fn settle(&self) -> Result<(), Problem> {
         // A server that has nothing to write is alive all the same.
         self.store.renew().or_problem()?;
-        self.reconcile()
+        self.reconcile()?;
+        // A server lives for months: nobody else would fold its log.
+        self.store.upkeep().map(drop).or_problem()
+    }
+
+    /// Why the store takes no more changes, if it does not.
+    pub fn stop(&self) -> Option<Stop> {
+        self.store.stop()
+    }
+
+    /// Whether everything that is remembered can be read, for `skep doctor`.
+    pub(crate) fn store_finding(&self) -> Finding {
+        let mut problems = match self.store.check() {
+            Ok(problems) => problems,
+            Err(error) => vec![error.to_string()],
+        };
+        // Work whose row was in the end of a log that is lost. Nobody removes it.
+        for name in directory_names(&self.layout().sandboxes()) {
+            let unknown = |id| matches!(self.store.sandbox(&id), Err(StoreError::NotFound { .. }));
+            if name.parse().is_ok_and(unknown) {
+                problems.push(format!("the directory `sandboxes/{name}` is of no known sandbox"));
+            }
+        }
+        let sound = problems.is_empty();
+        Finding {
+            name: "store".into(),
+            ok: sound,
+            tried: true,
+            how: "the database was read from end to end".into(),
+            reason: (!sound).then(|| problems.join("; ")),
+            remedy: (!sound).then(|| {
+                "keep the state directory as it is; restore `skep.db` from a backup".into()
+            }),
+        }
     }
 
     /// Leaves nothing of a sandbox that was deleted in the store: for what was only a trial.

@@ -83,6 +83,7 @@ pub use hosting::{Repeated, Tally};
 pub use layout::{Layout, existing_part};
 pub use patch::{Patch, TimeToLive};
 pub use pool::{Filled, PoolFigures, PoolOwner};
+pub use problems::{OrProblem, is_doubt, is_failing};
 pub use receipt::verify_receipt;
 pub use settings::{asked_layers, is_of_owner};
 pub use shut::shut;
@@ -91,9 +92,10 @@ pub use verdicts::Verdicts;
 pub use views::{Page, PageEnd};
 pub use ways::{Way, Wish};
 
-use problems::{OrProblem, io_problem};
+use problems::io_problem;
 use serde_json::Value;
 use skep_provider::Provider;
+pub use skep_store::Stop;
 use skep_store::{NewEvent, Store};
 use skep_types::{
     Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
@@ -162,14 +164,22 @@ impl Engine {
         Self::at(Rc::new(Desk { config, providers }), store)
     }
 
+    /// Opens the engine on a store that is only to be read: nothing is settled, and whatever would
+    /// be changed is refused by the store.
+    pub fn open_to_read(
+        config: EngineConfig,
+        providers: Vec<Box<dyn Provider>>,
+        store: Box<dyn Store>,
+    ) -> Self {
+        Self::unsettled(Rc::new(Desk { config, providers }), store)
+    }
+
+    fn unsettled(desk: Rc<Desk>, store: Box<dyn Store>) -> Self {
+        Self { desk, store, actor: None, unsettled: RefCell::default(), undone: RefCell::default() }
+    }
+
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
-        let engine = Self {
-            desk,
-            store,
-            actor: None,
-            unsettled: RefCell::default(),
-            undone: RefCell::default(),
-        };
+        let engine = Self::unsettled(desk, store);
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         Ok(engine)

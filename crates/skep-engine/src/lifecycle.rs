@@ -83,12 +83,38 @@ impl Engine {
         self.bury_execs(&sandbox)?;
         self.resume_settling(&sandbox, Shut::Left)?;
         let (sandbox, started) = self.start_keeper(sandbox)?;
-        self.update(&sandbox.id, "sandbox.started", Value::Null, &mut |row| {
+        self.note_keeper(&sandbox, &started, "sandbox.started", &mut |row| {
             row.state = SandboxState::Ready;
             row.state_reason = None;
-            row.keeper = Some(started.keeper.clone());
-            row.enforcement = started.enforcement.clone();
         })
+    }
+
+    /// Writes down who holds a sandbox now. A keeper that no row tells of is ended again.
+    pub(crate) fn note_keeper(
+        &self,
+        sandbox: &Sandbox,
+        started: &Started,
+        kind: &str,
+        change: &mut dyn FnMut(&mut Sandbox),
+    ) -> Result<Sandbox, Problem> {
+        let noted = failpoint::hit("start.keeper")
+            .map_err(|error| io_problem("start", self.layout().root(), &error))
+            .and_then(|()| {
+                self.update(&sandbox.id, kind, Value::Null, &mut |row| {
+                    row.keeper = Some(started.keeper.clone());
+                    row.enforcement = started.enforcement.clone();
+                    change(row);
+                })
+            });
+        if noted.is_err() {
+            let directory = self.layout().sandbox(&sandbox.id);
+            let ended = self
+                .provider(&sandbox.provider)
+                .map(|provider| provider.stop(&sandbox.id, &directory, Some(&started.keeper)));
+            // Whoever starts it next ends it first.
+            drop(ended);
+        }
+        noted
     }
 
     /// Starts a sandbox that no keeper holds. Whoever does so searches for secrets first, and the report
@@ -96,6 +122,9 @@ impl Engine {
     pub(crate) fn start_keeper(&self, sandbox: Sandbox) -> Result<(Sandbox, Started), Problem> {
         let (sandbox, searched) = self.hide_more(sandbox)?;
         let provider = self.provider(&sandbox.provider)?;
+        // Whoever started it last may have died before it could be written down who holds it.
+        let directory = self.layout().sandbox(&sandbox.id);
+        provider.stop(&sandbox.id, &directory, None).or_problem()?;
         let mut started = provider.start(&self.start_spec(&sandbox)?).or_problem()?;
         note_hidden(&mut started.enforcement, sandbox.hidden.len(), &searched);
         note_opened(&mut started.enforcement, &sandbox.policy);

@@ -12,6 +12,31 @@ use std::path::Path;
 const READ_ONLY: &str = "its filesystem is mounted read-only: make it writable, or, for skep's state, \
                          name another directory with `--home DIR`";
 
+/// In the details of a problem: what is remembered cannot be relied on.
+const DOUBT: &str = "damaged";
+
+/// Whether a problem is that what is remembered cannot be relied on: it may be read and not changed.
+pub fn is_doubt(problem: &Problem) -> bool {
+    problem.details[DOUBT] == true
+}
+
+/// In the details of a problem: the store is only read.
+const READS: &str = "read_only";
+
+/// In the details of a problem: the disk of the state directory does not keep what it is told.
+const FAILING: &str = "disk_failed";
+
+/// Says of a problem that the disk of the state directory does not keep what it is told.
+pub(crate) fn failing(problem: Problem) -> Problem {
+    problem.details(serde_json::json!({ FAILING: true }))
+}
+
+/// Whether a problem is that the disk of the state directory does not keep what it is told. A server
+/// changes nothing after it.
+pub fn is_failing(problem: &Problem) -> bool {
+    problem.details[FAILING] == true
+}
+
 /// Turns an error into a [`Problem`].
 pub trait OrProblem<T> {
     /// The same result for the caller.
@@ -37,6 +62,8 @@ or_problem!(StoreError, |error| {
         StoreError::ScopeLocked { conflicts, .. } => {
             problem.details(serde_json::json!({ "locked_by": conflicts }))
         }
+        StoreError::ReadOnly { .. } => problem.details(serde_json::json!({ READS: true })),
+        _ if error.is_doubt() => problem.details(serde_json::json!({ DOUBT: true })),
         _ => problem,
     };
     match error.hint() {
@@ -135,11 +162,11 @@ pub fn io_problem(operation: impl AsRef<str>, path: &Path, error: &io::Error) ->
     }
 }
 
-/// On a full disk it cannot be written down what happened. A later start does it: until then nobody is
-/// kept from looking, nor from removing what fills the disk.
-pub(crate) fn unless_full(noted: Result<(), Problem>) -> Result<(), Problem> {
+/// On a full disk, and in a store that is only read, it cannot be written down what happened. A later start
+/// does it: until then nobody is kept from looking, nor from removing what fills the disk.
+pub(crate) fn unless_unwritable(noted: Result<(), Problem>) -> Result<(), Problem> {
     match noted {
-        Err(problem) if problem.code == Code::NoSpace => Ok(()),
+        Err(problem) if problem.code == Code::NoSpace || problem.details[READS] == true => Ok(()),
         other => other,
     }
 }

@@ -1,7 +1,7 @@
 //! Settling what a crash left: the store, the keepers and the disk are compared, and every
 //! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
 
-use crate::problems::{OrProblem, unless_full};
+use crate::problems::{OrProblem, unless_unwritable};
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
@@ -17,7 +17,7 @@ impl Engine {
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
         self.take_in_all();
         let live = self.living()?;
-        unless_full(self.note_what_happened(&live))?;
+        unless_unwritable(self.note_what_happened(&live))?;
         self.settle_layers()?;
         self.reconcile_approvals()?;
         self.reconcile_deleted(&live)?;
@@ -63,10 +63,14 @@ impl Engine {
             // The row was read before we looked for its maker, who may have finished and gone in
             // between. Its maker is dead now: a row that is still the same stays so.
             let now = self.store.sandbox(&sandbox.id).or_problem()?;
-            if now.version == sandbox.version {
-                self.tear_down(sandbox, "interrupted while it was being created");
-            }
-            return Ok(());
+            return match now.version == sandbox.version {
+                true if has_run(&directory) => self.keep_forgotten(sandbox),
+                true => {
+                    self.tear_down(sandbox, "interrupted while it was being created");
+                    Ok(())
+                }
+                false => Ok(()),
+            };
         }
         let Ok(_lock) = crate::lock::take_sandbox(
             self.layout(),
@@ -110,6 +114,20 @@ impl Engine {
         Ok(())
     }
 
+    /// A command begins after the row says that the sandbox is ready: where one has run, the row is from
+    /// before. The newest commits were lost, with the power or the end of a log; the work was not.
+    fn keep_forgotten(&self, sandbox: &Sandbox) -> Result<(), Problem> {
+        let directory = self.layout().sandbox(&sandbox.id);
+        self.provider(&sandbox.provider)?.stop(&sandbox.id, &directory, None).or_problem()?;
+        let reason = "what was remembered of it is older than its work, which is kept";
+        self.update(&sandbox.id, "sandbox.stopped", json!({ "reason": reason }), &mut |row| {
+            row.state = SandboxState::Stopped;
+            row.state_reason = Some(reason.to_owned());
+            row.keeper = None;
+        })
+        .map(drop)
+    }
+
     /// Deleting goes on where it was interrupted. A directory without a row is left alone: with a
     /// lost database it may be the only copy of somebody's work.
     fn reconcile_deleted(&self, live: &[Sandbox]) -> Result<(), Problem> {
@@ -132,6 +150,14 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Whether a command was ever begun in a sandbox. What cannot be looked at may have had one.
+fn has_run(directory: &std::path::Path) -> bool {
+    ["execs", "begun"].iter().any(|name| match std::fs::read_dir(directory.join(name)) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    })
 }
 
 /// That this very keeper ended because nothing ran.

@@ -176,7 +176,7 @@ impl Api for Engine {
 
     fn doctor(&self) -> Answer<Vec<Finding>> {
         let found = self.providers.iter().flat_map(|provider| provider.findings());
-        let own = [self.settings_finding()];
+        let own = [self.settings_finding(), self.store_finding()];
         Ok(own
             .into_iter()
             .chain(self.provider_findings())

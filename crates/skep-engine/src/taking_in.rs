@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {
+    pub(crate) fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {
         let reason = format!("some of its execs are not known: {}", problem.message);
         let sandbox = self.load(id)?;
         if sandbox.state_reason.as_ref() == Some(&reason) {

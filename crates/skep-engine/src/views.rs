@@ -2,7 +2,7 @@
 
 use crate::api::{ListFilter, SandboxView};
 use crate::early_warning::Siblings;
-use crate::problems::{OrProblem, unless_full};
+use crate::problems::{OrProblem, unless_unwritable};
 use crate::{Engine, usage};
 use serde::{Deserialize, Serialize};
 use skep_store::SandboxFilter;
@@ -24,7 +24,10 @@ impl Engine {
         sandbox: Sandbox,
         siblings: &mut Siblings,
     ) -> Result<SandboxView, Problem> {
-        unless_full(self.take_in_of(&sandbox.id))?;
+        // The trouble of this one, which its row tells from now on.
+        if let Err(problem) = unless_unwritable(self.take_in_of(&sandbox.id)) {
+            let _ = self.note_unread(&sandbox.id, &problem);
+        }
         let workspace = self.workspace(&sandbox);
         let usage = usage::of(&workspace.upper).unwrap_or_default();
         // Most have none.

@@ -19,6 +19,7 @@ use skep_types::{Code, Problem};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,8 +75,25 @@ impl FromRequestParts<Shared> for Ask {
     }
 }
 
+/// A header that is said once, or not at all.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, Failure> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        _ => Err(Failure::new(Code::Usage, format!("`{name}` is said more than once"))),
+    }
+}
+
+/// The directory of a project on the server's host. A relative path would mean the server's own place.
+pub(crate) fn absolute(project: String) -> Result<PathBuf, Failure> {
+    match project.starts_with('/') {
+        true => Ok(project.into()),
+        false => Err(Failure::new(Code::Usage, "`project`: an absolute path is expected")),
+    }
+}
+
 fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
-    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let Some(value) = only(headers, header::IF_MATCH.as_str())? else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
         return Ok(None);
@@ -87,7 +105,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let Some(value) = only(headers, "idempotency-key")? else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let good =
         (1..=LONGEST_KEY).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());

@@ -284,6 +284,7 @@ impl CreateBody {
             access: mount.access,
         };
         Ok(CreateRequest {
+            trial: false,
             limits: self.limits.resolve()?,
             ttl: duration("ttl", &self.ttl)?,
             name: self.name,

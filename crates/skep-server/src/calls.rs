@@ -322,6 +322,78 @@ impl Call {
         }
     }
 
+    /// Whether it changes nothing that is remembered. To end a command is no such change: that it has
+    /// ended is noticed later.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Self::Find { .. }
+            | Self::Newest { .. }
+            | Self::Show { .. }
+            | Self::List { .. }
+            | Self::Page { .. }
+            | Self::FindExec { .. }
+            | Self::Execs { .. }
+            | Self::Logs { .. }
+            | Self::Kill { .. }
+            | Self::Diff { .. }
+            | Self::Egress { .. }
+            | Self::StatFile { .. }
+            | Self::ListFiles { .. }
+            | Self::ReadFile { .. }
+            | Self::Pack { .. }
+            | Self::Watch { .. }
+            | Self::Conflicts { .. }
+            | Self::Sides { .. }
+            | Self::History { .. }
+            | Self::Approval { .. }
+            | Self::Receipt { .. }
+            | Self::Snapshots { .. }
+            | Self::Compare { .. }
+            | Self::Templates
+            | Self::Providers
+            | Self::Doctor
+            | Self::Events { .. }
+            | Self::Config { .. }
+            | Self::Stats
+            | Self::Tally => true,
+            Self::Gc { request } => request.dry_run,
+            Self::Create { .. }
+            | Self::Forget { .. }
+            | Self::Patch { .. }
+            | Self::Start { .. }
+            | Self::Stop { .. }
+            | Self::Freeze { .. }
+            | Self::Thaw { .. }
+            | Self::Remove { .. }
+            | Self::Exec { .. }
+            | Self::Approve { .. }
+            | Self::Reject { .. }
+            | Self::Undo { .. }
+            | Self::Finish { .. }
+            | Self::ChangeEgress { .. }
+            | Self::ProbeEgress { .. }
+            | Self::RevokeSecret { .. }
+            | Self::Abandon { .. }
+            | Self::Pull { .. }
+            | Self::CopyOut { .. }
+            | Self::CopyIn { .. }
+            | Self::WriteFile { .. }
+            | Self::MakeDirectory { .. }
+            | Self::RemoveFile { .. }
+            | Self::MoveFile { .. }
+            | Self::Unpack { .. }
+            | Self::Rebase { .. }
+            | Self::Snapshot { .. }
+            | Self::Restore { .. }
+            | Self::Fork { .. }
+            | Self::SaveTemplate { .. }
+            | Self::RemoveTemplate { .. }
+            | Self::Settle
+            | Self::FillPools { .. }
+            | Self::DrainPools => false,
+        }
+    }
+
     /// Whether it is about one sandbox, which has a version.
     pub(crate) fn names_a_sandbox(&self) -> bool {
         serde_json::to_value(self).is_ok_and(|call| call.get("sandbox").is_some())
@@ -343,4 +415,7 @@ pub(crate) struct Head {
     pub(crate) replayed: bool,
     /// Whether the worker ends now, having given up something that it cannot take back.
     pub(crate) retires: bool,
+    /// Whether a sync of the store failed: nobody is to change anything any more.
+    #[serde(default)]
+    pub(crate) unsynced: bool,
 }

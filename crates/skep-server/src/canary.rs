@@ -80,6 +80,7 @@ impl Canary {
         let request = CreateRequest {
             name: SandboxName::parse(&name).ok(),
             project: self.project.clone(),
+            trial: true,
             home: app.home.clone(),
             host_env: app.environment.clone(),
             ..CreateRequest::default()

@@ -4,7 +4,7 @@ use crate::app::Shared;
 use crate::calls::Call;
 use crate::serve::told;
 use skep_engine::{Filled, PoolOwner};
-use skep_types::{KeeperIdentity, Problem};
+use skep_types::{Code, KeeperIdentity, Problem};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) async fn fill(app: Shared) {
     };
     let mut said = BTreeMap::new();
     let mut stopping = app.stopping.clone();
-    while !*stopping.borrow() {
+    while !*stopping.borrow() && app.pool.halted().is_none() {
         match look(&app, &owner).await {
             Ok(filled) => {
                 if filled.failed != said {
@@ -49,11 +49,14 @@ pub(crate) async fn fill(app: Shared) {
 pub(crate) async fn drain(app: &Shared, filling: JoinHandle<()>) {
     let drained = async {
         let _ = filling.await;
-        app.ask_own(Call::DrainPools).await
+        match app.pool.halted() {
+            None => app.ask_own(Call::DrainPools).await.map(drop),
+            Some(_) => Ok(()),
+        }
     };
     let asked = tokio::time::timeout(PATIENCE, drained).await;
     let left = match asked {
-        Ok(Ok(_)) => None,
+        Ok(Ok(())) => None,
         Ok(Err(problem)) => Some(problem.to_string()),
         Err(_) => Some("it took too long".to_owned()),
     };
@@ -64,8 +67,7 @@ pub(crate) async fn drain(app: &Shared, filling: JoinHandle<()>) {
 
 async fn look(app: &Shared, owner: &PoolOwner) -> Result<Filled, Problem> {
     let value = app.ask_own(Call::FillPools { owner: owner.clone() }).await?.json()?;
-    serde_json::from_value(value)
-        .map_err(|error| Problem::new(skep_types::Code::Internal, error.to_string()))
+    serde_json::from_value(value).map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
 /// They are this process's: should it be killed, whoever comes next takes them away.

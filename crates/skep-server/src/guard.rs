@@ -300,8 +300,13 @@ fn check_form(method: &Method, route: Option<&str>, headers: &HeaderMap) -> Resu
     if !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
         return Ok(());
     }
-    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?"));
-    let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let whole = kinds.next().map(|value| value.to_str().unwrap_or("?"));
+    let kind = whole.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    if kinds.next().is_some() || whole.is_some_and(is_other_text) || is_packed(headers) {
+        let message = "the body must be of one type, not packed, and text in UTF-8";
+        return Err(Problem::new(Code::MediaType, message));
+    }
     let empty = !headers.contains_key(header::TRANSFER_ENCODING)
         && headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0");
     let bytes = route.is_some_and(|route| {
@@ -320,6 +325,20 @@ fn check_form(method: &Method, route: Option<&str>, headers: &HeaderMap) -> Resu
             },
         )),
     }
+}
+
+/// JSON is UTF-8; whoever says something else means other letters.
+fn is_other_text(kind: &str) -> bool {
+    let parameters = kind.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+    parameters.into_iter().any(|(name, value)| {
+        let value = value.trim().trim_matches('"');
+        name.trim().eq_ignore_ascii_case("charset") && !value.eq_ignore_ascii_case("utf-8")
+    })
+}
+
+/// Nothing here unpacks a body: one that is said to be packed is not what it looks like.
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers.get_all(header::CONTENT_ENCODING).iter().any(|value| value != "identity")
 }
 
 #[cfg(test)]

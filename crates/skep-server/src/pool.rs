@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::Semaphore;
 
 /// How a worker is started.
@@ -21,6 +21,8 @@ pub struct WorkerCommand {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// More of them, for one that may only read.
+    pub reading: Vec<OsString>,
     /// What is said by its environment: not in any list of processes.
     pub environment: Vec<(OsString, OsString)>,
 }
@@ -57,19 +59,41 @@ struct Inner {
     permits: Arc<Semaphore>,
     /// How many files a worker may have open, if not as many as the server.
     open_files: Option<Rlimit>,
+    /// Why nothing is changed any more, until the server is started again.
+    halted: OnceLock<String>,
 }
 
 #[derive(Debug)]
 struct Worker {
     child: Child,
     socket: tokio::net::UnixStream,
+    /// Whether it may only read.
+    reads: bool,
 }
+
+/// Why nothing is changed after a failed sync.
+const UNSYNCED: &str = "a sync of the store failed: what was written may be lost, and nothing more is \
+                        changed until the server is started again";
 
 impl Pool {
     /// At most `size` workers at a time.
-    pub(crate) fn new(command: WorkerCommand, size: usize, open_files: Option<Rlimit>) -> Self {
+    ///
+    /// With a doubt nothing is changed from the start on.
+    pub(crate) fn new(
+        command: WorkerCommand,
+        size: usize,
+        open_files: Option<Rlimit>,
+        doubt: Option<String>,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(size));
-        Self { inner: Arc::new(Inner { command, idle: Mutex::default(), permits, open_files }) }
+        let halted = doubt.map_or_else(OnceLock::new, OnceLock::from);
+        let idle = Mutex::default();
+        Self { inner: Arc::new(Inner { command, idle, permits, open_files, halted }) }
+    }
+
+    /// Why nothing is changed any more, if that is so.
+    pub(crate) fn halted(&self) -> Option<&str> {
+        self.inner.halted.get().map(String::as_str)
     }
 
     /// Asks a worker; waits for a free one. If the caller goes away the worker still finishes what
@@ -111,6 +135,12 @@ impl Inner {
     }
 
     async fn ask(self: &Arc<Self>, order: &Order, file: Option<&File>) -> Result<Reply, Problem> {
+        if let Some(reason) = self.halted.get()
+            && !order.call.only_reads()
+        {
+            return Err(Problem::new(Code::Store, reason.clone())
+                .hint("look at the disk and the log of the server, then start it again"));
+        }
         let request = serde_json::to_vec(order).map_err(|error| {
             Problem::new(Code::Internal, format!("cannot write a question: {error}"))
         })?;
@@ -128,10 +158,16 @@ impl Inner {
         };
         match answer {
             Ok((head, value, stream)) => {
-                if head.retires {
+                if head.unsynced {
+                    self.halt();
+                }
+                // Looked at under the lock that halting takes: none that may write waits afterwards.
+                let mut idle = self.idle();
+                if head.retires || self.halted.get().is_some() && !worker.reads {
+                    drop(idle);
                     worker.let_go();
                 } else {
-                    self.idle().push(worker);
+                    idle.push(worker);
                 }
                 match head.problem {
                     Some(problem) => Err(problem),
@@ -146,6 +182,15 @@ impl Inner {
         }
     }
 
+    /// From now on nothing is changed. Whoever could do so ends.
+    fn halt(&self) {
+        if self.halted.set(UNSYNCED.to_owned()).is_ok() {
+            tracing::error!("{UNSYNCED}");
+        }
+        let writers: Vec<_> = self.idle().extract_if(.., |worker| !worker.reads).collect();
+        writers.into_iter().for_each(Worker::let_go);
+    }
+
     /// A new worker. Starting a process takes a moment, which nobody else is to wait for.
     async fn another(self: &Arc<Self>) -> Result<Worker, Problem> {
         let failed = |error: std::io::Error| {
@@ -153,16 +198,21 @@ impl Inner {
         };
         let inner = Arc::clone(self);
         let started = tokio::task::spawn_blocking(move || inner.start()).await;
-        let (child, socket) = started.map_err(std::io::Error::other).flatten().map_err(failed)?;
-        Ok(Worker { child, socket: tokio::net::UnixStream::from_std(socket).map_err(failed)? })
+        let (child, socket, reads) =
+            started.map_err(std::io::Error::other).flatten().map_err(failed)?;
+        let socket = tokio::net::UnixStream::from_std(socket).map_err(failed)?;
+        Ok(Worker { child, socket, reads })
     }
 
-    fn start(&self) -> std::io::Result<(Child, UnixStream)> {
+    fn start(&self) -> std::io::Result<(Child, UnixStream, bool)> {
         let (ours, theirs) = UnixStream::pair()?;
+        let reads = self.halted.get().is_some();
+        let more: &[OsString] = if reads { &self.command.reading } else { &[] };
         ours.set_nonblocking(true)?;
         let child = Command::new(&self.command.program)
             .arg0_skep()
             .args(&self.command.arguments)
+            .args(more)
             // The server's own directory may be a project, and go.
             .current_dir("/")
             .envs(self.command.environment.iter().cloned())
@@ -174,7 +224,7 @@ impl Inner {
             let child = rustix::process::Pid::from_child(&child);
             let _ = rustix::process::prlimit(Some(child), Resource::Nofile, limit);
         }
-        Ok((child, ours))
+        Ok((child, ours, reads))
     }
 }
 

@@ -73,6 +73,8 @@ pub struct Config {
     pub worker: WorkerCommand,
     /// Workers at a time.
     pub workers: usize,
+    /// Why what is remembered cannot be relied on: then it is served to be read, and not changed.
+    pub doubt: Option<String>,
     /// A collector of OpenTelemetry to send traces to.
     pub traces: Option<String>,
     /// The process's user.
@@ -123,7 +125,7 @@ pub fn serve(config: Config) -> Result<(), Problem> {
     let (stop, stopping) = watch::channel(false);
     let size = config.workers.max(2);
     let app = Arc::new(App {
-        pool: Pool::new(config.worker, size, open_files),
+        pool: Pool::new(config.worker, size, open_files, config.doubt),
         tokens,
         sessions: Sessions::of(&config.state_dir),
         bootstrap,
@@ -288,7 +290,10 @@ async fn run(
     let tidying = tokio::spawn(again_and_again("tidying", Arc::clone(&app), tidy));
     let feeding = tokio::spawn(again_and_again("feeding", Arc::clone(&app), Feed::watch));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    tracing::info!("serving");
+    match app.pool.halted() {
+        None => tracing::info!("serving"),
+        Some(reason) => tracing::error!(reason, "serving, to be read only"),
+    }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -338,7 +343,9 @@ async fn settle(app: Shared) {
     loop {
         // Only a test can make it fail.
         let _ = skep_sys::failpoint::hit("settle.begins");
-        if let Err(problem) = app.ask_own(Call::Settle).await {
+        if app.pool.halted().is_none()
+            && let Err(problem) = app.ask_own(Call::Settle).await
+        {
             tracing::warn!(%problem, "cannot settle");
         }
         app.count_verdicts().await;
@@ -356,7 +363,9 @@ async fn tidy(app: Shared) {
     loop {
         tokio::time::sleep(pause).await;
         pause = TIDY;
-        if let Err(problem) = app.ask_own(Call::Gc { request: request.clone() }).await {
+        if app.pool.halted().is_none()
+            && let Err(problem) = app.ask_own(Call::Gc { request: request.clone() }).await
+        {
             tracing::warn!(%problem, "cannot tidy up");
         }
         if let Err(problem) = app.tokens.sweep(&app.now()) {

@@ -11,7 +11,7 @@ use crate::calls::{Head, Order};
 use crate::frame;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use skep_engine::Engine;
+use skep_engine::{Engine, Stop};
 use skep_sys::signal::SignalFd;
 use skep_types::{Code, Problem};
 use std::fs::File;
@@ -19,6 +19,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 const SIGCHLD: i32 = 17;
+/// An answer of so many bytes is one about many sandboxes.
+const LARGE: usize = 64 << 10;
 /// How long what failed is tried to be taken back, and how often.
 const UNDOING: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -54,8 +56,15 @@ pub fn run(
         let undone = engine
             .as_ref()
             .is_some_and(|engine| engine.has_undone() && engine.finish_undone().is_err());
-        let retires = undone || user_namespace() != namespace;
-        send(&socket, given, retires)?;
+        let stop = engine.as_ref().and_then(Engine::stop);
+        // Another handle of the store may go on where this one cannot tell what became of a change.
+        let retires = undone || stop == Some(Stop::Unsure) || user_namespace() != namespace;
+        let failing = given.as_ref().is_err_and(skep_engine::is_failing);
+        let size = send(&socket, given, retires, failing || stop == Some(Stop::Unsynced))?;
+        // A keeper that is forked next would keep what this answer took, for its whole life.
+        if size > LARGE {
+            skep_sys::memory::give_back();
+        }
         if undone && let Some(engine) = &engine {
             finish(engine);
         }
@@ -105,16 +114,22 @@ fn handle(engine: &mut Engine, request: &[u8], file: Option<File>) -> Result<Giv
     once.map(|once| Given { value: once.value, stream, replayed: once.replayed })
 }
 
-fn send(socket: &OwnedFd, given: Result<Given, Problem>, retires: bool) -> io::Result<()> {
+fn send(
+    socket: &OwnedFd,
+    given: Result<Given, Problem>,
+    retires: bool,
+    unsynced: bool,
+) -> io::Result<usize> {
     let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
         Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
         Err(problem) => (Some(for_caller(problem)), serde_json::Value::Null, None),
     };
-    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires })?;
+    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires, unsynced })?;
     payload.push(b'\n');
     serde_json::to_writer(&mut payload, &value)?;
-    frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))
+    frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))?;
+    Ok(payload.len())
 }
 
 /// What is wrong with the server's own settings is not the caller's mistake.

@@ -139,6 +139,16 @@ pub enum StoreError {
         /// What was found.
         detail: String,
     },
+    /// The log with the newest commits is not where it was. Nothing was repaired or deleted.
+    #[error(
+        "the database `{}` is older than it was: its log `{}` is missing", path.display(), log.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its log.
+        log: PathBuf,
+    },
     /// Written by a newer skep.
     #[error("the database `{}` has schema {found}; this skep knows up to {known}", path.display())]
     NewerSchema {
@@ -154,6 +164,14 @@ pub enum StoreError {
     Replaced {
         /// The file.
         path: PathBuf,
+    },
+    /// The mode of the file shuts its owner out, whatever the kernel lets this process do.
+    #[error("the database `{}` is shut: its mode is {mode:03o}", path.display())]
+    Shut {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
     },
     /// The database lives where file locks cannot be trusted.
     #[error("the database `{}` is on {filesystem}; a local filesystem is needed", path.display())]
@@ -279,6 +297,8 @@ impl StoreError {
             Self::BadTime { .. } | Self::Encode { .. } => Code::Internal,
             Self::Corrupt { .. }
             | Self::Damaged { .. }
+            | Self::Older { .. }
+            | Self::Shut { .. }
             | Self::NewerSchema { .. }
             | Self::Replaced { .. }
             | Self::ReadOnly { .. }
@@ -287,6 +307,11 @@ impl StoreError {
             | Self::Io { .. }
             | Self::Backend { .. } => Code::Store,
         }
+    }
+
+    /// Whether a part of what is remembered cannot be read: the rest may be, and is not to be changed.
+    pub fn is_doubt(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Damaged { .. })
     }
 
     /// What the caller can do about it, where there is something.
@@ -298,6 +323,10 @@ impl StoreError {
             Self::Corrupt { .. } | Self::Damaged { .. } => {
                 Some("keep the state directory as it is; restore `skep.db` from a backup")
             }
+            Self::Older { .. } => Some(
+                "put the log back beside it; to go on with the older state, remove `skep.db-begun`",
+            ),
+            Self::Shut { .. } => Some("`chmod 600` opens it again"),
             Self::OtherNode { .. } => Some("use skep on that node"),
             Self::NodeHeld { .. } => Some("give each state directory a node name of its own"),
             Self::Fenced { .. } => Some("another server acts for this node now; stop this one"),

@@ -528,6 +528,19 @@ pub struct Outdated {
     pub keys: u64,
 }
 
+/// Why a handle takes no more changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A sync failed: what was written before may be lost, and no later success would prove the
+    /// opposite. Whoever shares the database with this handle is to stop too, until skep is started
+    /// again.
+    Unsynced,
+    /// It is not known whether a change happened. Another handle may go on.
+    Unsure,
+    /// Another holder acts for this node.
+    Fenced,
+}
+
 /// Care of the store as a whole.
 pub trait Housekeeping: Send + Sync {
     /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
@@ -543,6 +556,9 @@ pub trait Housekeeping: Send + Sync {
     /// Keeps the store small and quick to open. May wait for the disk: call it where nobody waits,
     /// after the answer was given. Does little or nothing when there is little to do.
     fn upkeep(&self) -> Result<Upkeep>;
+
+    /// Why this handle takes no more changes, if it does not. There is no way back.
+    fn stop(&self) -> Option<Stop>;
 
     /// Counts what pruning with these bounds would remove; changes nothing.
     fn outdated(&self, since: &KeptSince) -> Result<Outdated>;

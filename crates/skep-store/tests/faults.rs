@@ -117,7 +117,7 @@ fn eight_first_opens_make_one_database() {
     });
     let store = open(&path);
     assert_eq!(store.list_events(&EventFilter::default()).unwrap().len(), 8);
-    assert_eq!(names(directory.path()), ["skep.db", "skep.db-shm", "skep.db-wal"]);
+    assert_eq!(names(directory.path()), ["skep.db", "skep.db-begun", "skep.db-shm", "skep.db-wal"]);
     for name in names(directory.path()) {
         let mode = fs::metadata(directory.path().join(&name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -318,6 +318,36 @@ fn a_torn_log_loses_its_end_and_not_its_start() {
     let rows = store.list_sandboxes(&SandboxFilter::default()).unwrap();
     assert_eq!(rows.len(), 19);
     assert!(store.check().unwrap().is_empty());
+}
+
+/// A file without its log is an older state, and refused, unless somebody else folded the log into it.
+#[test]
+fn a_file_without_its_log_is_known() {
+    let (_directory, path) = fresh();
+    open(&path).set_meta("k", "v").unwrap();
+    let log = beside(&path, "-wal");
+    let away = beside(&path, ".away");
+    fs::rename(&log, &away).unwrap();
+    let refused = try_open(&path, Access::ReadWrite).unwrap_err();
+    assert!(matches!(refused, StoreError::Older { .. }), "{refused:?}");
+    let older = try_open(&path, Access::ReadOnly).unwrap();
+    assert_eq!((&older as &dyn Store).meta("k").unwrap(), None);
+    drop(older);
+    fs::rename(&away, &log).unwrap();
+    assert_eq!(open(&path).meta("k").unwrap().as_deref(), Some("v"));
+    // Any other tool that is the last to close the database folds the log and removes it.
+    for _ in 0..2 {
+        let plain = rusqlite::Connection::open(&path).unwrap();
+        plain.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).unwrap();
+        drop(plain);
+        assert!(!log.exists());
+        assert_eq!(open(&path).meta("k").unwrap().as_deref(), Some("v"));
+    }
+    fs::remove_file(&log).unwrap();
+    let refused = try_open(&path, Access::ReadWrite).unwrap_err();
+    assert!(matches!(refused, StoreError::Older { .. }), "{refused:?}");
+    fs::remove_file(beside(&path, "-begun")).unwrap();
+    assert_eq!(open(&path).meta("k").unwrap().as_deref(), Some("v"));
 }
 
 #[test]

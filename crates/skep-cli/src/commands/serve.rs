@@ -53,7 +53,7 @@ impl Run for Serve {
         // Opened and settled once, here, where a wrong state directory or settings file can still
         // be told to whoever started the server.
         refuse_host(context, "serve")?;
-        drop(crate::wiring::open_engine(context.global())?);
+        let doubt = settle(context)?;
         let state_dir = crate::wiring::prepare(context.global())?;
         let mut listeners = listen::inherited()?;
         let mut wanted = self.listen;
@@ -77,6 +77,7 @@ impl Run for Serve {
         ];
         skep_server::serve(Config {
             traces,
+            doubt,
             listeners,
             token_file: self.token_file.map(|path| around.directory.join(path)),
             worker: worker(&state_dir, context, quotas),
@@ -90,6 +91,26 @@ impl Run for Serve {
         })?;
         Ok(0)
     }
+}
+
+/// Reads the store from end to end, and settles what an earlier start left. What cannot be relied on is
+/// served to be read: the answer says why.
+fn settle(context: &Context) -> Result<Option<String>, Problem> {
+    let global = context.global();
+    let opened =
+        crate::wiring::check_store(global).and_then(|problems| match problems.is_empty() {
+            true => crate::wiring::open_engine(global).map(|_| None),
+            false => Ok(Some(problems.join("; "))),
+        });
+    let doubt = match opened {
+        Err(problem) if skep_engine::is_doubt(&problem) => Some(problem.message),
+        other => other?,
+    };
+    if doubt.is_some() {
+        // What cannot be read either is no reason to start.
+        crate::wiring::open_to_read(global)?;
+    }
+    Ok(doubt.map(|why| format!("the store is only read, for it is damaged: {why}")))
 }
 
 /// The same program: also when its file was replaced by a newer one meanwhile. Quotas that were typed are
@@ -107,6 +128,7 @@ fn worker(
     WorkerCommand {
         program: "/proc/self/exe".into(),
         arguments: vec![home, word],
+        reading: vec![crate::commands::worker::READING.into()],
         environment: store.into_iter().chain(quotas).collect(),
     }
 }

@@ -10,9 +10,16 @@ use skep_types::{Code, Problem};
 /// The word for it.
 pub(crate) const WORD: &str = "__worker";
 
-/// Takes nothing.
+/// How a worker is told that it may only read.
+pub(crate) const READING: &str = "--reading";
+
+/// What can be said.
 #[derive(Debug, Args)]
-pub(crate) struct Worker {}
+pub(crate) struct Worker {
+    /// What is remembered is read, and not changed
+    #[arg(long)]
+    reading: bool,
+}
 
 impl Run for Worker {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
@@ -30,8 +37,11 @@ impl Run for Worker {
             engine.take_settings(global.system_config()?, global.user_config()?);
             Ok(())
         };
-        skep_server::worker::run(socket, || crate::wiring::open_engine(global), renew)
-            .map_err(failed)?;
+        let open = || match self.reading {
+            true => crate::wiring::open_to_read(global),
+            false => crate::wiring::open_engine(global),
+        };
+        skep_server::worker::run(socket, open, renew).map_err(failed)?;
         Ok(0)
     }
 }

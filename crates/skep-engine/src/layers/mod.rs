@@ -99,10 +99,9 @@ impl Engine {
             return result;
         }
         let sandbox = match self.start_keeper(self.load(&id)?) {
-            Ok((_, started)) => self.update(&id, "sandbox.restarted", json!({}), &mut |row| {
-                row.keeper = Some(started.keeper.clone());
-                row.enforcement = started.enforcement.clone();
-            })?,
+            Ok((sandbox, started)) => {
+                self.note_keeper(&sandbox, &started, "sandbox.restarted", &mut |_| ())?
+            }
             Err(problem) => {
                 self.update(
                     &id,

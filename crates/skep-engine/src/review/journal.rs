@@ -7,7 +7,7 @@
 //! 5. The sandbox's bases are settled (or, for an undo, unsettled).
 //! 6. The row says `applied`.
 
-use crate::problems::{OrProblem, io_problem, is_full};
+use crate::problems::{OrProblem, failing, io_problem, is_full};
 use crate::{Engine, layout};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -437,6 +437,8 @@ pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+
 /// Apply errors for callers: conflicts change nothing and exit with 4.
 pub(super) fn apply_problem(error: &ApplyError) -> Problem {
     let code = match error {
@@ -465,6 +467,8 @@ pub(super) fn apply_problem(error: &ApplyError) -> Problem {
             "`skep undo APPROVAL --abandon` gives it up; the project stays as it is and both \
              versions are kept",
         ),
+        // What the disk was told before may be lost too.
+        ApplyError::Own { source, .. } if source.raw_os_error() == Some(EIO) => failing(problem),
         _ => problem,
     }
 }

@@ -386,8 +386,14 @@ impl<K: Kind> Provider for Kept<K> {
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError> {
         let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
-        let process = keeper.and_then(|keeper| open_keeper(keeper, directory));
+        let mut process = keeper.and_then(|keeper| open_keeper(keeper, directory));
         if let Ok(mut client) = Client::connect(id, directory) {
+            // One that no row tells of clears away after it has hung up: its socket's name, too, which
+            // would be the next one's by then.
+            if process.is_none() {
+                let pid = client.keeper_pid().and_then(Pid::from_raw);
+                process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            }
             client.tell(Operation::Stop).or_else(if_gone).map_err(failed)?;
             if process.is_none() {
                 client.wait_for_end();

@@ -1,7 +1,7 @@
 //! Events, upkeep, the host and the server itself.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Query, from_files, stream_place};
+use crate::asking::{Ask, Json, Query, absolute, from_files, stream_place};
 use crate::bodies::GcBody;
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
@@ -110,7 +110,8 @@ struct ConfigQuery {
 #[utoipa::path(get, path = "/v1/config", tag = "operations", params(ConfigQuery),
     responses((status = 200, body = Vec<Setting>), (status = "default", body = Error)))]
 async fn config(ask: Ask, Query(query): Query<ConfigQuery>) -> Outcome {
-    ask.answer(Call::Config { project: query.project.map(Into::into) }).await
+    let project = query.project.map(absolute).transpose()?;
+    ask.answer(Call::Config { project }).await
 }
 
 /// Sums over all sandboxes

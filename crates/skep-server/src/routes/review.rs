@@ -1,7 +1,7 @@
 //! Review: what changed, and what is taken over.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query, json};
+use crate::asking::{Ask, Json, Name, Query, absolute, json};
 use crate::bodies::{ApproveBody, ProjectBody, PullBody, RejectBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
@@ -128,7 +128,7 @@ struct HistoryQuery {
     responses((status = 200, body = Vec<Approval>), (status = "default", body = Error)))]
 async fn history(ask: Ask, Query(query): Query<HistoryQuery>) -> Outcome {
     let path = query.path.map(Into::into);
-    ask.answer(Call::History { project: query.project.into(), path }).await
+    ask.answer(Call::History { project: absolute(query.project)?, path }).await
 }
 
 /// One approval
@@ -160,7 +160,7 @@ async fn undo(ask: Ask, Name(approval): Name) -> Outcome {
     params(("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = ApproveReport), (status = "default", body = Error)))]
 async fn undo_newest(ask: Ask, Json(body, said): Json<ProjectBody>) -> Outcome {
-    ask.answer_to(Call::Undo { approval: None, project: body.project.into() }, &said).await
+    ask.answer_to(Call::Undo { approval: None, project: absolute(body.project)? }, &said).await
 }
 
 /// Finish an approval that needs attention: the approved versions are put in place

@@ -1,7 +1,7 @@
 //! Sandboxes: made, listed, moved through their states, deleted.
 
 use crate::app::Shared;
-use crate::asking::{Ask, Json, Name, Query};
+use crate::asking::{Ask, Json, Name, Query, absolute};
 use crate::bodies::{CreateBody, PatchBody, ProjectBody};
 use crate::calls::Call;
 use crate::failure::{Failure, Outcome};
@@ -74,7 +74,8 @@ async fn list(ask: Ask, Query(query): Query<ListQuery>) -> Outcome {
     if !(1..=LARGEST_PAGE).contains(&limit) {
         return Err(Failure::new(Code::Usage, format!("`limit` is from 1 to {LARGEST_PAGE}")));
     }
-    let filter = ListFilter { project: query.project.map(Into::into), state: query.state };
+    let project = query.project.map(absolute).transpose()?;
+    let filter = ListFilter { project, state: query.state };
     let after = query.cursor.as_deref().map(page_end).transpose()?;
     let page = Page { label: query.label, limit, after };
     ask.answer(Call::Page { filter, page }).await
@@ -96,7 +97,7 @@ fn page_end(cursor: &str) -> Result<PageEnd, Problem> {
 #[utoipa::path(get, path = "/v1/newest", tag = "sandboxes", params(ProjectBody),
     responses((status = 200, body = Option<Sandbox>), (status = "default", body = Error)))]
 async fn newest(ask: Ask, Query(query): Query<ProjectBody>) -> Outcome {
-    ask.answer(Call::Newest { project: query.project.into() }).await
+    ask.answer(Call::Newest { project: absolute(query.project)? }).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

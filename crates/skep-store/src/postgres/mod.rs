@@ -13,13 +13,13 @@ mod sandboxes;
 mod session;
 mod upkeep;
 
-use crate::{Result, StoreError};
+use crate::{Result, Stop, StoreError};
 use fault::{Fault, Outcome};
 use pool::Pool;
 use session::Session;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use open::PostgresOptions;
@@ -65,7 +65,7 @@ pub struct PostgresStore {
     /// The epoch this handle writes under, once it has written.
     epoch: Mutex<Option<i64>>,
     /// Set by an unknown outcome or a lost lease; there is no way back.
-    stopped: AtomicBool,
+    stopped: OnceLock<Stop>,
 }
 
 impl PostgresStore {
@@ -101,15 +101,17 @@ impl PostgresStore {
         operation: &'static str,
         body: impl FnOnce(&mut Session) -> Outcome<T>,
     ) -> Result<T> {
-        if self.stopped.load(Ordering::Acquire) {
+        if self.stopped.get().is_some() {
             return Err(StoreError::Stopped { operation, path: self.path.clone() });
         }
         self.transact(operation, body).map_err(|fault| {
-            if matches!(
-                fault,
-                Fault::Store(StoreError::Fenced { .. } | StoreError::Uncertain { .. })
-            ) {
-                self.stopped.store(true, Ordering::Release);
+            let stop = match &fault {
+                Fault::Store(StoreError::Fenced { .. }) => Some(Stop::Fenced),
+                Fault::Store(StoreError::Uncertain { .. }) => Some(Stop::Unsure),
+                _ => None,
+            };
+            if let Some(stop) = stop {
+                let _ = self.stopped.set(stop);
             }
             fault.into_error(operation, &self.path)
         })

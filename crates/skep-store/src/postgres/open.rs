@@ -7,8 +7,8 @@ use super::{PostgresStore, WRITE_LOCK};
 use crate::{NewInstance, Result, StoreError};
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -76,7 +76,7 @@ impl PostgresStore {
             settling: options.settling,
             operations: AtomicU64::new(0),
             epoch: Mutex::new(None),
-            stopped: AtomicBool::new(false),
+            stopped: OnceLock::new(),
         };
         store
             .migrate(&options.first, MIGRATIONS)

@@ -4,7 +4,7 @@ use super::PostgresStore;
 use super::fault::Outcome;
 use super::session::Session;
 use crate::value::{decode, micros};
-use crate::{Housekeeping, KeptSince, Outdated, Result, Upkeep};
+use crate::{Housekeeping, KeptSince, Outdated, Result, Stop, Upkeep};
 use serde::de::IgnoredAny;
 
 impl Housekeeping for PostgresStore {
@@ -16,6 +16,10 @@ impl Housekeeping for PostgresStore {
     /// The server folds its own log.
     fn upkeep(&self) -> Result<Upkeep> {
         Ok(Upkeep::default())
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        self.stopped.get().copied()
     }
 
     fn outdated(&self, since: &KeptSince) -> Result<Outdated> {

@@ -11,13 +11,13 @@ mod row;
 mod sandboxes;
 mod upkeep;
 
-use crate::{Result, StoreError};
+use crate::{Result, Stop, StoreError};
 use fault::{Fault, Outcome};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use open::{Access, NewInstance};
 
@@ -52,10 +52,13 @@ pub struct SqliteStore {
     path: PathBuf,
     access: Access,
     file: FileId,
-    /// Set by a failed write or sync; there is no way back.
-    stopped: AtomicBool,
+    /// Set by a failed sync; there is no way back.
+    stopped: OnceLock<Stop>,
     durable_commits: AtomicU64,
 }
+
+/// What the owner of the file may do: read and write.
+const OWNERS: u32 = 0o600;
 
 /// Which file a path led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +68,13 @@ struct FileId {
 }
 
 impl FileId {
-    /// `None` if there is no file; one that cannot be looked at now is not gone.
+    /// `None` if there is no file; one that cannot be looked at now is not gone. Whoever shuts it means
+    /// everybody, also those who have it open, and root.
     fn of(path: &Path) -> Result<Option<Self>> {
         match std::fs::metadata(path) {
+            Ok(found) if found.mode() & OWNERS != OWNERS => {
+                Err(StoreError::Shut { path: path.to_owned(), mode: found.mode() & 0o777 })
+            }
             Ok(found) => Ok(Some(Self { device: found.dev(), inode: found.ino() })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(open::io_error("look at", path, error)),
@@ -133,7 +140,7 @@ impl SqliteStore {
         if self.access == Access::ReadOnly {
             return Err(StoreError::ReadOnly { operation, path: path() });
         }
-        if self.stopped.load(Ordering::Acquire) {
+        if self.stopped.get().is_some() {
             return Err(StoreError::Stopped { operation, path: path() });
         }
         let connection = self.connection();
@@ -153,7 +160,7 @@ impl SqliteStore {
     /// The error for the caller; one that cannot be recovered from stops the store.
     fn settle(&self, operation: &'static str, fault: Fault) -> StoreError {
         if fault.is_final() {
-            self.stopped.store(true, Ordering::Release);
+            let _ = self.stopped.set(Stop::Unsynced);
         }
         fault.into_error(operation, &self.path)
     }
@@ -225,6 +232,7 @@ mod tests {
             Err(rusqlite::Error::SqliteFailure(error, None).into())
         });
         assert!(matches!(failed, Err(StoreError::Backend { .. })), "{failed:?}");
+        assert_eq!(crate::Housekeeping::stop(&store), Some(Stop::Unsynced));
         let next = store.write("test", Durability::Process, |_| Ok(()));
         assert!(matches!(next, Err(StoreError::Stopped { .. })), "{next:?}");
         store.read("test", |_| Ok(())).unwrap();

@@ -9,13 +9,16 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// "skep" in the header of the file, so that no other program's database is taken for ours.
 const APPLICATION_ID: i32 = 0x736b_6570;
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Behind the name of the database: how often its log was begun.
+pub(super) const BEGUN: &str = "-begun";
 
 /// What a handle may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +74,15 @@ impl SqliteStore {
             }
             Err(error) => return Err(io_error("open", path, error)),
         };
+        // Asked before SQLite makes a new one.
+        let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|found| found.len() > 0);
         let store = Self::attach(path, access)?;
         store.check_schema(migrations)?;
+        if !has_log && !is_new && access == Access::ReadWrite {
+            store.refuse_older()?;
+            // Somebody else folded it. On a full disk there is no log to be lost either.
+            let _ = store.restart_log();
+        }
         if is_new {
             // The very first commit makes the log and syncs it and its directory entry.
             store.restart_log()?;
@@ -92,7 +102,7 @@ impl SqliteStore {
             path: path.to_owned(),
             access,
             file: before,
-            stopped: AtomicBool::new(false),
+            stopped: OnceLock::new(),
             durable_commits: AtomicU64::new(0),
         })
     }
@@ -123,6 +133,24 @@ impl SqliteStore {
 }
 
 impl SqliteStore {
+    /// A log always has commits that the file has not, the one that began it among them. So a file
+    /// without a log is whole only if somebody else folded it, and then it knows of the last beginning.
+    /// Which one that was stands beside it: see [`SqliteStore::restart_log`].
+    fn refuse_older(&self) -> Result<()> {
+        let begun = match fs::read_to_string(beside(&self.path, BEGUN)) {
+            Ok(text) => text.trim().parse::<u64>().unwrap_or(u64::MAX),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_error("read", &beside(&self.path, BEGUN), error)),
+        };
+        match self.log_restarts()? < begun {
+            false => Ok(()),
+            true => {
+                let (path, log) = (self.path.clone(), beside(&self.path, "-wal"));
+                Err(StoreError::Older { path, log })
+            }
+        }
+    }
+
     /// A database that was restored from a backup has no write-ahead log yet.
     fn ensure_log(&self, connection: &Connection) -> Outcome<()> {
         let mode: String = connection.pragma_query_value(None, "journal_mode", |r| r.get(0))?;

@@ -27,6 +27,20 @@ pub(super) fn rows<T: DeserializeOwned>(
     Ok(values)
 }
 
+/// Those of the rows that are sound. For whoever reads what is known to be damaged, and said so.
+pub(super) fn sound_rows<T: DeserializeOwned>(
+    tx: &Transaction<'_>,
+    table: &'static str,
+    sql: &str,
+    parameters: impl Params,
+) -> Outcome<Vec<T>> {
+    let mut statement = tx.prepare_cached(sql)?;
+    let found = statement.query_map(parameters, triple)?;
+    let found: Vec<_> = found.collect::<rusqlite::Result<_>>()?;
+    let sound = found.iter().filter_map(|(id, value, sum)| decode(table, id, value, *sum).ok());
+    Ok(sound.collect())
+}
+
 /// The first value of such a query.
 pub(super) fn first<T: DeserializeOwned>(
     tx: &Transaction<'_>,

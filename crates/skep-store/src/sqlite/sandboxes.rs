@@ -1,8 +1,8 @@
 //! Sandboxes, their names, scope locks and leases.
 
 use super::fault::Outcome;
-use super::row::{IdSearch, by_id_prefix, execute, first, rows};
-use super::{Durability, SqliteStore, execs, layers, ledger};
+use super::row::{IdSearch, by_id_prefix, execute, first, rows, sound_rows};
+use super::{Access, Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
     changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, is_id,
     refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
@@ -111,8 +111,10 @@ impl SandboxStore for SqliteStore {
                  ORDER BY seq"
             }
         };
-        let found: Vec<Sandbox> =
-            self.read("list sandboxes", |tx| rows(tx, TABLE, sql, params![project, states]))?;
+        let found: Vec<Sandbox> = self.read("list sandboxes", |tx| match self.access {
+            Access::ReadWrite => rows(tx, TABLE, sql, params![project, states]),
+            Access::ReadOnly => sound_rows(tx, TABLE, sql, params![project, states]),
+        })?;
         if found.len() > MANY {
             // Pages that were read for this alone; a process that is forked next would keep them.
             // Failing to let go of them costs memory and nothing else.

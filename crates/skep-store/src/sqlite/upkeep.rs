@@ -1,13 +1,16 @@
 //! Folding the log, and the check of everything.
 
 use super::fault::Outcome;
-use super::open::{BUSY_TIMEOUT, beside};
+use super::open::{BEGUN, BUSY_TIMEOUT, beside, io_error};
 use super::{Access, Durability, SqliteStore, execs, layers, sandboxes};
 use crate::value::{checksum, decode, micros};
-use crate::{Housekeeping, KeptSince, Outdated, Result, StoreError, Upkeep};
-use rusqlite::{Connection, Transaction};
+use crate::{Housekeeping, KeptSince, Outdated, Result, Stop, StoreError, Upkeep};
+use rusqlite::{Connection, OptionalExtension as _, Transaction};
 use serde::de::IgnoredAny;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 /// From this size on the log is folded into the database. The first process that opens a database
@@ -48,6 +51,10 @@ impl Housekeeping for SqliteStore {
             self.restart_log()?;
         }
         Ok(Upkeep { log_bytes, folded })
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        self.stopped.get().copied()
     }
 
     fn outdated(&self, since: &KeptSince) -> Result<Outdated> {
@@ -94,17 +101,48 @@ impl Housekeeping for SqliteStore {
 
 impl SqliteStore {
     /// SQLite syncs a log when it writes its first frame, also with `synchronous=NORMAL`. Writing
-    /// it here keeps that wait out of the next `skep run`.
+    /// it here keeps that wait out of the next `skep run`. How often a log was begun is also written
+    /// beside the database: by that a file without its log is known.
     pub(super) fn restart_log(&self) -> Result<()> {
-        self.write("restart the log", Durability::Power, |tx| {
+        let begun: u64 = self.write("restart the log", Durability::Power, |tx| {
             tx.execute(
                 "INSERT INTO meta (key, value) VALUES ('log_restarts', '1')
                  ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
                 [],
             )?;
-            Ok(())
-        })
+            restarts(tx)
+        })?;
+        note_begun(&beside(self.path(), BEGUN), begun)
     }
+
+    /// How often the log was begun, as the database knows it.
+    pub(super) fn log_restarts(&self) -> Result<u64> {
+        self.read("look when its log was begun", restarts)
+    }
+}
+
+fn restarts(tx: &Transaction<'_>) -> Outcome<u64> {
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'log_restarts'";
+    let found: Option<i64> = tx.query_row(sql, [], |row| row.get(0)).optional()?;
+    Ok(found.unwrap_or(0) as u64)
+}
+
+/// Replaced as a whole. A number that is too small is a loss seen too late; one that is too large
+/// never stands there, because the commit came first.
+fn note_begun(path: &Path, begun: u64) -> Result<()> {
+    let draft = beside(path, &format!(".{}", std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| file.write_all(begun.to_string().as_bytes()))
+        .and_then(|()| fs::rename(&draft, path));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&draft);
+        io_error("note the beginning of the log in", path, source)
+    })
 }
 
 /// Whether the whole log went into the database and was cut to nothing. With somebody still
