@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// The step at index `n` leads from schema `n` to `n + 1`. A step that was released never changes.
 pub(super) const MIGRATIONS: &[&str] =
-    &[include_str!("schema-1.sql"), include_str!("schema-2.sql")];
+    &[include_str!("schema-1.sql"), include_str!("schema-2.sql"), include_str!("schema-3.sql")];
 
 pub(super) fn schema_version(connection: &Connection) -> Outcome<u32> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
