@@ -45,16 +45,18 @@ const FEW: usize = 8;
 const OVERLAYS_OWN: &str = "work/work";
 
 /// Moves a spare directory to where that of `id` will be; whether there was one. What the last sandbox
-/// left in it is in the trash then, until [`clear`] removes it.
+/// left in it is in the trash then, until [`clear`] removes it. Nothing of that is ever in the new place.
 pub fn take(layout: &Layout, id: &SandboxId) -> bool {
     let Ok(spares) = read_dir(layout.spares()) else { return false };
-    let directory = layout.sandbox(id);
-    // Somebody else may be faster with any of them.
-    let taken = spares.flatten().any(|spare| rename(spare.path(), &directory).is_ok());
-    if taken && empty_out(&directory, &left_of(layout, id)).is_err() {
-        // Then it is removed whole, as if there had been none.
-        let _ = trash::discard(&directory, &layout.trash());
+    // Somebody else may be faster with any of them, also with this one: then there is none.
+    let ours = layout.spares().join(id.as_str());
+    if !spares.flatten().any(|spare| rename(spare.path(), &ours).is_ok()) {
         return false;
+    }
+    let emptied = empty_out(&ours, &left_of(layout, id));
+    let taken = emptied.and_then(|()| rename(&ours, layout.sandbox(id))).is_ok();
+    if !taken {
+        let _ = trash::discard(&ours, &layout.trash());
     }
     taken
 }
