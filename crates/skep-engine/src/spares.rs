@@ -16,7 +16,7 @@
 
 use crate::{Layout, layout, trash};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, ioctl_getflags, openat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, ioctl_getflags, openat, unlinkat};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 use skep_types::SandboxId;
@@ -132,6 +132,10 @@ fn make_as_new(there: &OwnedFd, directory: &Path) -> io::Result<bool> {
     if ends.len() > FEW || !files || own.iter().any(|entry| !is_overlays_own(entry)) {
         return Ok(false);
     }
+    // What was printed goes with its sandbox. That a command ended may stay: the store remembers it too.
+    for (name, _) in ends.iter().filter(|(name, _)| !name.as_bytes().ends_with(b".end")) {
+        unlinkat(&execs, name.as_c_str(), AtFlags::empty())?;
+    }
     for (name, _) in &own {
         // Who may not write to a directory may not move it elsewhere either.
         chmodat(&work, name.as_c_str(), Mode::from_raw_mode(0o700), AtFlags::empty())?;
@@ -237,6 +241,7 @@ mod tests {
             }
             layout::make_private(&directory.join("work/work/incompat/volatile")).unwrap();
             fs::write(directory.join("execs/x.end"), "{}").unwrap();
+            fs::write(directory.join("execs/x.head"), "what was printed").unwrap();
             directory
         }
     }
@@ -248,6 +253,8 @@ mod tests {
         layout::make_private(&old.join("mask/d")).unwrap();
         assert!(keep(&place.layout, &old).unwrap());
         assert!(!old.exists());
+        let spare = place.layout.spares().join("old/execs");
+        assert_eq!(fs::read_dir(&spare).unwrap().count(), 1, "what was printed is still there");
         let id = SandboxId::from_random([7; 10]);
         let new = place.layout.sandbox(&id);
         assert!(take(&place.layout, &id));
