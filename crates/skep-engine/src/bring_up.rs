@@ -10,7 +10,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::undone::comes_back;
-use crate::{Desk, Engine, hidden, layout, naming, spares};
+use crate::{Desk, Engine, hidden, layout, naming, waste};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
@@ -78,7 +78,7 @@ impl Desk {
                 meanwhile: &mut || {
                     if let Ok(engine) = open() {
                         engine.store.rehearse();
-                        spares::clear(engine.layout(), &planned.sandbox.id);
+                        waste::clear(engine.layout());
                     }
                 },
             },
@@ -232,8 +232,7 @@ impl Engine {
     pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
-            let as_new = spares::take(self.layout(), &sandbox.id);
-            let parts = ["", "work", "messages", "execs", "upper"].iter().filter(|_| !as_new);
+            let parts = ["", "work", "messages", "execs", "upper"];
             parts.into_iter().try_for_each(|name| layout::make_private(&directory.join(name)))?;
             // The upper lends its mode to the project's root inside; the messages are read by all.
             let mode = |path: &Path, mode| {

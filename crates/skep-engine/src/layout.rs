@@ -116,9 +116,9 @@ impl Layout {
         self.root.join("trash")
     }
 
-    /// Directories of sandboxes that left nothing, for the next ones.
-    pub fn spares(&self) -> PathBuf {
-        self.root.join("spares")
+    /// Directories of removed sandboxes that held nothing, removed when there is time.
+    pub fn waste(&self) -> PathBuf {
+        self.root.join("waste")
     }
 
     /// Work that was put away before its sandbox was removed.

@@ -63,7 +63,6 @@ mod review;
 mod serve_api;
 mod settings;
 mod shut;
-mod spares;
 mod state_place;
 mod stats;
 mod submounts;
@@ -73,6 +72,7 @@ mod undone;
 mod usage;
 mod verdicts;
 mod views;
+mod waste;
 mod ways;
 
 pub use desk::Desk;

@@ -8,7 +8,7 @@ use crate::quota::Wanted;
 use crate::review::{Left, Shut};
 use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
-use crate::{Engine, Layout, hidden, spares, trash, ways};
+use crate::{Engine, Layout, hidden, trash, waste, ways};
 use serde_json::{Value, json};
 use skep_provider::{ProviderError, Started, Stillness};
 use skep_store::{ExecMoves, Expect, NewEvent, Snapshot};
@@ -412,7 +412,7 @@ impl Engine {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
             layers.extend(snapshot.layers.iter().cloned());
         }
-        self.clear_away(sandbox, spares::keep)?;
+        self.clear_away(sandbox, waste::keep)?;
         self.sweep_layers(&layers)
     }
 

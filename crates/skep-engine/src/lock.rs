@@ -18,8 +18,8 @@ pub struct Lock {
 /// Takes the lock of a sandbox, waiting for a while: its directory, so that no file is made for it.
 ///
 /// Where the directory is gone there is only the row to be settled, and the directory of all sandboxes
-/// stands for it. Who waited for a directory that was removed meanwhile, or serves another sandbox now
-/// (`spares.rs`), finds that out from the row, and lets go.
+/// stands for it. Who waited for a directory that was removed meanwhile, or only waits for that
+/// (`waste.rs`), finds that out from the row, and lets go.
 pub fn take_sandbox(
     layout: &Layout,
     id: &SandboxId,

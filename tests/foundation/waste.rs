@@ -1,0 +1,65 @@
+//! Directories of removed sandboxes that wait until somebody has time to remove them.
+
+use crate::harness::{Lab, entries, for_both};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+fn waiting(lab: &Lab) -> Vec<PathBuf> {
+    entries(&lab.state.join("waste"))
+}
+
+#[test]
+fn the_directory_of_a_run_without_changes_goes_with_the_next_one_and_serves_nobody() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        lab.run_script("true").run().ok();
+        let first = waiting(lab);
+        assert_eq!(first.len(), 1, "nothing waits");
+        let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino();
+        let upper = inode(&first[0].join("upper"));
+        // Held, so that no new directory can have its number.
+        let _held = fs::File::open(first[0].join("upper")).unwrap();
+        lab.create("s");
+        assert_eq!(waiting(lab), Vec::<PathBuf>::new());
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        assert_ne!(inode(&lab.state.join("sandboxes").join(id).join("upper")), upper);
+        lab.exec_script("s", "echo b > b").run().ok();
+        // With changes in it, it goes at once.
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        assert_eq!(waiting(lab), Vec::<PathBuf>::new());
+        lab.run_script("true").run().ok();
+        assert_eq!(waiting(lab).len(), 1);
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn what_was_printed_does_not_wait_with_it() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        lab.run_script("echo canary-of-the-output; chmod 0700 . && chmod 0755 .").run().ok();
+        for directory in waiting(lab) {
+            let kept = entries(&directory.join("execs"));
+            assert!(kept.iter().all(|path| path.extension().is_some_and(|end| end == "end")));
+        }
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn only_a_few_directories_wait() {
+    for_both(|lab| {
+        for number in 0..7 {
+            lab.create(&format!("s{number}"));
+        }
+        for number in 0..7 {
+            lab.skep(["rm".to_owned(), format!("s{number}")]).run().ok();
+        }
+        assert_eq!(waiting(lab).len(), 4);
+        // Nothing of it is in the way of whoever removes the state directory.
+        let plain = lab.program("rm").args(["-r"]).arg(lab.state.join("waste"));
+        plain.run().ok();
+        lab.audit_leftovers();
+    });
+}
