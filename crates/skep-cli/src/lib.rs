@@ -95,15 +95,15 @@ pub fn main(line: Vec<OsString>) -> u8 {
 fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
     // The lines that are typed most, and that skep is measured by.
     let line = match commands::exec::without_options(line) {
-        Ok(plain) => return at_once(plain, Family::Exec, surroundings, output),
+        Ok(plain) => return at_once(plain, Family::Exec, false, surroundings, output),
         Err(line) => line,
     };
     let line = match commands::run::without_options(line) {
-        Ok(plain) => return at_once(plain, Family::Exec, surroundings, output),
+        Ok(plain) => return at_once(plain, Family::Exec, false, surroundings, output),
         Err(line) => line,
     };
     let line = match commands::diff::without_options(line) {
-        Ok(plain) => return at_once(plain, Family::Other, surroundings, output),
+        Ok(plain) => return at_once(plain, Family::Other, true, surroundings, output),
         Err(line) => line,
     };
     match tree::parse(line) {
@@ -120,15 +120,16 @@ fn run(line: Vec<OsString>, surroundings: Surroundings, output: Output) -> u8 {
     }
 }
 
-/// Runs a command whose line needed no parser.
+/// Runs a command whose line needed no parser; `reads` as in the list of commands.
 fn at_once<C: tree::Run>(
     (command, after): (C, AfterDashes),
     family: Family,
+    reads: bool,
     surroundings: Surroundings,
     output: Output,
 ) -> u8 {
     let global = GlobalArguments::default();
     let output = output.styled(&global, &surroundings);
-    let context = Context::new(&global, surroundings, output);
+    let context = Context::new(&global, surroundings, output).reading(reads);
     exit::finish(command.run(after, &context), family, &context.output)
 }

@@ -5,7 +5,7 @@ use crate::problems::{OrProblem, unless_unwritable};
 use crate::{Engine, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
-use skep_types::{IdleStop, Problem, Sandbox, SandboxState};
+use skep_types::{IdleStop, Problem, Sandbox, SandboxState, WorkspaceDriver};
 use std::collections::HashSet;
 
 /// Rows of so many sandboxes are a megabyte, which whatever is forked next would keep.
@@ -64,7 +64,9 @@ impl Engine {
             // between. Its maker is dead now: a row that is still the same stays so.
             let now = self.store.sandbox(&sandbox.id).or_problem()?;
             return match now.version == sandbox.version {
-                true if has_run(&directory) => self.keep_forgotten(sandbox),
+                true if has_run(&directory) || has_work(sandbox, &directory) => {
+                    self.keep_forgotten(sandbox)
+                }
                 true => {
                     self.tear_down(sandbox, "interrupted while it was being created");
                     Ok(())
@@ -150,6 +152,16 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Whether something lies in the upper, which is empty until a sandbox is ready; but for a copy, which is
+/// made before that.
+fn has_work(sandbox: &Sandbox, directory: &std::path::Path) -> bool {
+    sandbox.driver != WorkspaceDriver::Copy
+        && match std::fs::read_dir(directory.join("upper")) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
 }
 
 /// Whether a command was ever begun in a sandbox. What cannot be looked at may have had one.

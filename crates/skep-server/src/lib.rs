@@ -71,6 +71,22 @@ pub use roles::Role;
 pub use serve::{Config, serve};
 pub use tokens::{NewToken, Token, Tokens};
 
+/// A line that cannot be written (a full disk, a reader that has gone) is lost, and nothing else is: the
+/// library would say so on standard error, and panic where that fails as well.
+struct Lossy(std::io::Stderr);
+
+impl std::io::Write for Lossy {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
 /// Structured logs on standard error, one JSON object per line.
 pub fn log_to_stderr(verbose: bool) {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
@@ -78,7 +94,7 @@ pub fn log_to_stderr(verbose: bool) {
     let _ = tracing_subscriber::fmt()
         .json()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Lossy(std::io::stderr()))
         .try_init();
 }
 

@@ -141,13 +141,21 @@ pub enum StoreError {
     },
     /// The log with the newest commits is not where it was. Nothing was repaired or deleted.
     #[error(
-        "the database `{}` is older than it was: its log `{}` is missing", path.display(), log.display()
+        "the database `{}` is older than it was: its log `{}` is missing or cannot be read", path.display(), log.display()
     )]
     Older {
         /// The file.
         path: PathBuf,
         /// Its log.
         log: PathBuf,
+    },
+    /// There was a database, and it is gone. None is made in its place.
+    #[error("the database `{}` is gone, and `{}` beside it says that there was one", path.display(), beside.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// What is left of it.
+        beside: PathBuf,
     },
     /// Written by a newer skep.
     #[error("the database `{}` has schema {found}; this skep knows up to {known}", path.display())]
@@ -298,6 +306,7 @@ impl StoreError {
             Self::Corrupt { .. }
             | Self::Damaged { .. }
             | Self::Older { .. }
+            | Self::Lost { .. }
             | Self::Shut { .. }
             | Self::NewerSchema { .. }
             | Self::Replaced { .. }
@@ -325,6 +334,9 @@ impl StoreError {
             }
             Self::Older { .. } => Some(
                 "put the log back beside it; to go on with the older state, remove `skep.db-begun`",
+            ),
+            Self::Lost { .. } => Some(
+                "put the database back, perhaps from a backup; to begin anew, remove what is left of it beside it",
             ),
             Self::Shut { .. } => Some("`chmod 600` opens it again"),
             Self::OtherNode { .. } => Some("use skep on that node"),

@@ -69,6 +69,7 @@ impl SqliteStore {
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound && access == Access::ReadWrite =>
             {
+                refuse_in_place_of_a_lost_one(path)?;
                 create(path, first, migrations).map_err(|fault| fault.into_error("make", path))?;
                 true
             }
@@ -77,9 +78,12 @@ impl SqliteStore {
         // Asked before SQLite makes a new one.
         let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|found| found.len() > 0);
         let store = Self::attach(path, access)?;
-        store.check_schema(migrations)?;
-        if !has_log && !is_new && access == Access::ReadWrite {
+        let found = store.find_schema(migrations)?;
+        if !is_new && access == Access::ReadWrite {
             store.refuse_older()?;
+        }
+        store.bring_up_to_date(found, migrations)?;
+        if !has_log && !is_new && access == Access::ReadWrite {
             // Somebody else folded it. On a full disk there is no log to be lost either.
             let _ = store.restart_log();
         }
@@ -107,7 +111,8 @@ impl SqliteStore {
         })
     }
 
-    fn check_schema(&self, migrations: &[&str]) -> Result<()> {
+    /// The schema that was found: one of ours, and none that is newer.
+    fn find_schema(&self, migrations: &[&str]) -> Result<u32> {
         let connection = self.connection();
         let (found, application) = header(&connection)
             .map_err(|fault| fault.into_error("read the schema version", &self.path))?;
@@ -119,7 +124,12 @@ impl SqliteStore {
         if found > known {
             return Err(StoreError::NewerSchema { path: self.path.clone(), found, known });
         }
-        if found < known {
+        Ok(found)
+    }
+
+    fn bring_up_to_date(&self, found: u32, migrations: &[&str]) -> Result<()> {
+        let connection = self.connection();
+        if found < migrations.len() as u32 {
             if self.access == Access::ReadOnly {
                 let operation = "migrate";
                 return Err(StoreError::ReadOnly { operation, path: self.path.clone() });
@@ -134,11 +144,12 @@ impl SqliteStore {
 
 impl SqliteStore {
     /// A log always has commits that the file has not, the one that began it among them. So a file
-    /// without a log is whole only if somebody else folded it, and then it knows of the last beginning.
-    /// Which one that was stands beside it: see [`SqliteStore::restart_log`].
+    /// without its log (or with one that cannot be read: SQLite passes it over) is whole only if somebody
+    /// else folded it, and then it knows of the last beginning. Which one that was stands beside it: see
+    /// [`SqliteStore::restart_log`]. What stands there and is no number says nothing.
     fn refuse_older(&self) -> Result<()> {
         let begun = match fs::read_to_string(beside(&self.path, BEGUN)) {
-            Ok(text) => text.trim().parse::<u64>().unwrap_or(u64::MAX),
+            Ok(text) => text.trim().parse::<u64>().unwrap_or(0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("read", &beside(&self.path, BEGUN), error)),
         };
@@ -166,6 +177,19 @@ pub(super) fn io_error(operation: &'static str, path: &Path, source: io::Error) 
         return StoreError::Full { operation, path: path.to_owned() };
     }
     StoreError::Io { operation, path: path.to_owned(), source }
+}
+
+/// No new database is made where the log of another one lies, or the note that there was one: what is there
+/// would be taken for the new one's, or be forgotten.
+fn refuse_in_place_of_a_lost_one(path: &Path) -> Result<()> {
+    let log = beside(path, "-wal");
+    let has_log = fs::metadata(&log).is_ok_and(|found| found.len() > 0);
+    let note = beside(path, BEGUN);
+    match (has_log, note.exists()) {
+        (true, _) => Err(StoreError::Lost { path: path.to_owned(), beside: log }),
+        (false, true) => Err(StoreError::Lost { path: path.to_owned(), beside: note }),
+        (false, false) => Ok(()),
+    }
 }
 
 fn check_existing(path: &Path, access: Access, size: u64, mode: u32) -> Result<()> {
