@@ -169,6 +169,53 @@ fn store_2_a_database_that_is_cut_empty_or_without_its_log_is_refused_and_kept()
     });
 }
 
+#[test]
+fn store_2_a_log_that_cannot_be_read_and_a_database_that_is_gone_are_no_beginning() {
+    for_both(|lab| {
+        prepare(lab);
+        by_python(lab, "SELECT count(*) FROM meta");
+        lab.skep(["ls"]).run().ok();
+        let kept = Kept::of(lab);
+        let without_index = || fs::remove_file(lab.state.join("skep.db-shm")).unwrap();
+        kept.with("skep.db-wal", |bytes| bytes[17] ^= 1);
+        without_index();
+        is_refused(&kept, "a wrong byte in the head of the log");
+        kept.with("skep.db-wal", |bytes| bytes.truncate(32));
+        without_index();
+        is_refused(&kept, "a log of nothing but its head");
+        for also in [&["skep.db"][..], &["skep.db", "skep.db-wal", "skep.db-shm"]] {
+            kept.put_back();
+            also.iter().for_each(|name| fs::remove_file(lab.state.join(name)).unwrap());
+            is_refused(&kept, &format!("without {also:?}"));
+            lab.skep(["ls"]).run().exits(1).says("is gone").says("begin anew");
+        }
+        // The control, and what may stand in the note without meaning anything.
+        kept.put_back();
+        assert_eq!(lab.sandboxes().len(), 2);
+        kept.with("skep.db-begun", Vec::clear);
+        assert_eq!(lab.sandboxes().len(), 2);
+        kept.assert_work_is_there("at the end");
+    });
+}
+
+#[test]
+fn a_server_whose_log_cannot_be_written_serves_on() {
+    for_both(|lab| {
+        let (skep, state) = (lab.binary.display(), lab.state.display());
+        let socket = lab.state.join("full.sock");
+        let script = format!(
+            "{skep} --home {state} serve --listen unix:{socket} > /dev/null 2> /dev/full & server=$!
+             for try in $(seq 200); do
+               {skep} --host unix://{socket} ls > /dev/null 2>&1 && {{ kill $server; wait $server; exit 0; }}
+               sleep 0.05
+             done
+             kill $server; exit 1",
+            socket = socket.display()
+        );
+        lab.program("sh").args(["-c", &script]).within(60).run().ok();
+    });
+}
+
 /// A damaged row is found at a start: the server serves the rest to be read, and changes nothing.
 #[test]
 fn store_2_what_is_damaged_is_served_to_be_read_and_not_changed() {
