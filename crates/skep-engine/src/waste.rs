@@ -153,7 +153,7 @@ mod tests {
             layout::make_private(&own).unwrap();
             fs::write(own.join("dirty"), "").unwrap();
             let shut = |path: &Path| {
-                fs::set_permissions(path, fs::Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
             };
             own.ancestors().take(3).for_each(shut);
             fs::write(directory.join("execs/x.end"), "{}").unwrap();
