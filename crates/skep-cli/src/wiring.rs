@@ -5,7 +5,7 @@ use crate::project;
 use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::{Api, CreateRequest, StartedExec, StartedRun};
-use skep_engine::{Engine, EngineConfig, Layout, OrProblem as _, Way, Wish};
+use skep_engine::{Engine, EngineConfig, Layout, Need, OrProblem as _, Way, Wish};
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
 use skep_provider::{Attach, Provider};
@@ -13,7 +13,7 @@ use skep_provider_docker::Docker;
 use skep_provider_microvm::{Emulation, Microvm, Surroundings};
 use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
-use skep_store::{Access, Store};
+use skep_store::{Access, DeferredStore, NewInstance, Store};
 use skep_types::{Code, ExecId, ExecSpec, Problem, Sandbox, SandboxId, WorkspaceDriver};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -79,9 +79,25 @@ pub(crate) fn open_for_run(
 ) -> Result<(Box<dyn Api>, StartedRun), Problem> {
     let (config, providers) = parts(global)?;
     let own = config.clone();
-    let open = || open_store(global, &own, Access::ReadWrite);
+    let open = |need: Need| match need {
+        Need::Memory => match deferred_store(global, &own.layout) {
+            Some(store) => Ok(store),
+            None => open_store(global, &own, Access::ReadWrite),
+        },
+        Need::Answers => open_store(global, &own, Access::ReadWrite),
+    };
     let (engine, run) = Engine::open_for_run(config, providers, open, request, spec)?;
     Ok((Box::new(engine), run))
+}
+
+/// What stands for the store where it surely is the file in the state directory, and has nothing to say.
+fn deferred_store(global: &Global, layout: &Layout) -> Option<Box<dyn Store>> {
+    if !storage::is_own(global) {
+        return None;
+    }
+    let first = NewInstance { instance: random_word(), node: host_name() };
+    let store = DeferredStore::instead_of(&layout.database(), first)?;
+    Some(Box::new(store))
 }
 
 fn open_store(

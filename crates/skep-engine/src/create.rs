@@ -53,7 +53,7 @@ pub(crate) struct Decided {
     project: PathBuf,
     pub settings: Settings,
     /// Of the provider.
-    word: String,
+    pub word: String,
 }
 
 /// A sandbox as it is to be, and what comes with it.

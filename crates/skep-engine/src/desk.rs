@@ -1,7 +1,7 @@
 //! What is decided without the store, and a run that begins before the store is open.
 
 use crate::api::{CreateRequest, StartedRun};
-use crate::create::Start;
+use crate::create::{Decided, Start};
 use crate::execs::check_spec;
 use crate::{Engine, EngineConfig, Layout};
 use skep_provider::{Attach, Provider, RunSpec};
@@ -58,13 +58,38 @@ impl Desk {
     }
 }
 
+/// What a run asks of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Something that only it can tell: names, other sandboxes, quotas.
+    Answers,
+    /// That it remembers the run; when it does so is its own business.
+    Memory,
+}
+
+impl Need {
+    fn of(request: &CreateRequest, decided: &Decided) -> Self {
+        let quota = &decided.settings.quota;
+        let counts = quota.sandboxes.is_some() || quota.memory.is_some() || quota.disk.is_some();
+        let is_plain = request.name.is_none()
+            && !request.exclusive
+            && !request.trial
+            && !counts
+            && decided.word == PLAIN;
+        if is_plain { Self::Memory } else { Self::Answers }
+    }
+}
+
+/// The provider whose sandboxes leave nothing with anybody else's name on it.
+const PLAIN: &str = "namespace";
+
 impl Engine {
     /// Opens the engine and begins a run, both at once: the sandbox is begun as far as nothing of it
     /// would outlive its processes, and `open` opens the store meanwhile.
     pub fn open_for_run(
         config: EngineConfig,
         providers: Vec<Box<dyn Provider>>,
-        open: impl FnOnce() -> Result<Box<dyn Store>, Problem>,
+        open: impl FnOnce(Need) -> Result<Box<dyn Store>, Problem>,
         request: &CreateRequest,
         spec: &ExecSpec,
     ) -> Result<(Self, StartedRun), Problem> {
@@ -77,16 +102,17 @@ impl Engine {
             // One made ahead is faster than one begun now.
             || !decided.settings.pools.is_empty();
         if asks_store {
-            let engine = Self::at(desk, open()?)?;
+            let engine = Self::at(desk, open(Need::Answers)?)?;
             let run = engine.create_for_run(request, spec)?;
             return Ok((engine, run));
         }
+        let need = Need::of(request, &decided);
         let planned = desk.planned(decided, request, Start::default())?;
         let (engine, open) = (OnceCell::new(), Cell::new(Some(open)));
         let missing = || Problem::new(Code::Internal, "the store was not opened");
         let opener = || {
             if let Some(open) = open.take() {
-                let _ = engine.set(Self::at(Rc::clone(&desk), open()?)?);
+                let _ = engine.set(Self::at(Rc::clone(&desk), open(need)?)?);
             }
             engine.get().ok_or_else(missing)
         };

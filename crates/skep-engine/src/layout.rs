@@ -91,6 +91,11 @@ impl Layout {
         skep_provider::record::news_in(&self.root)
     }
 
+    /// Records of runs that the store has not seen.
+    pub fn runs(&self) -> PathBuf {
+        self.root.join("runs")
+    }
+
     /// Where the keeper of a sandbox is found by the sandbox's name.
     pub fn way(&self, name: &SandboxName) -> PathBuf {
         self.root.join("ways").join(name.as_str())

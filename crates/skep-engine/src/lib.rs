@@ -75,7 +75,7 @@ mod views;
 mod waste;
 mod ways;
 
-pub use desk::Desk;
+pub use desk::{Desk, Need};
 pub use execs::LiveEnd;
 pub use files::{Noticed, ToWatch, Watch};
 pub use hidden::unsearched;
@@ -96,7 +96,7 @@ use problems::io_problem;
 use serde_json::Value;
 use skep_provider::Provider;
 pub use skep_store::Stop;
-use skep_store::{NewEvent, Store};
+use skep_store::{NewEvent, Store, StoreError};
 use skep_types::{
     Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
     SecretValue,
@@ -144,6 +144,8 @@ pub struct Engine {
     unsettled: RefCell<Vec<(Approval, Problem)>>,
     /// What was begun, failed, and could not be taken back either.
     undone: RefCell<undone::Undone>,
+    /// Whether what others left was settled when this was opened.
+    reconciled: bool,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.
@@ -151,6 +153,9 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // What cannot be folded now is folded next time.
         let _ = self.store.upkeep();
+        if self.is_settled() {
+            self.store.vouch();
+        }
     }
 }
 
@@ -175,14 +180,27 @@ impl Engine {
     }
 
     fn unsettled(desk: Rc<Desk>, store: Box<dyn Store>) -> Self {
-        Self { desk, store, actor: None, unsettled: RefCell::default(), undone: RefCell::default() }
+        let (unsettled, undone) = (RefCell::default(), RefCell::default());
+        Self { desk, store, actor: None, unsettled, undone, reconciled: false }
     }
 
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
-        let engine = Self::unsettled(desk, store);
+        let mut engine = Self::unsettled(desk, store);
+        // Somebody has settled everything, and nothing was changed since.
+        if engine.store.is_deferred() {
+            return Ok(engine);
+        }
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
+        // Where there is no room for records, runs ask the store.
+        let _ = layout::make_private(&engine.layout().runs());
+        engine.reconciled = true;
         Ok(engine)
+    }
+
+    /// Whether everything was looked at, and nothing is left that the next one should hear of.
+    fn is_settled(&self) -> bool {
+        self.reconciled && self.unsettled.borrow().is_empty() && !self.has_undone()
     }
 
     fn event(
@@ -250,7 +268,14 @@ impl Engine {
 
     /// A sandbox as it is remembered, also while it is being made.
     fn look_up(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
-        let sandbox = self.store.sandbox(id).or_problem()?;
+        let sandbox = match self.store.sandbox(id) {
+            Err(StoreError::NotFound { .. }) => {
+                self.take_in_runs();
+                self.store.sandbox(id)
+            }
+            found => found,
+        };
+        let sandbox = sandbox.or_problem()?;
         if sandbox.state == SandboxState::Deleted {
             return Err(Problem::new(
                 Code::NotFound,
@@ -263,6 +288,15 @@ impl Engine {
                 .hint("it is given to whoever asks for one like it, and goes when the pool does"));
         }
         Ok(sandbox)
+    }
+
+    /// Whether a sandbox is remembered, deleted or not.
+    fn is_known(&self, id: &SandboxId) -> bool {
+        let known = || self.store.sandbox(id).is_ok();
+        known() || {
+            self.take_in_runs();
+            known()
+        }
     }
 
     /// Why there is no sandbox of that name, where one was deleted: a word that meant it may mean something

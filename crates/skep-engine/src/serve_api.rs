@@ -22,10 +22,12 @@ impl Api for Engine {
         self.create_once(request)
     }
     fn find(&self, name: &str) -> Answer<Sandbox> {
+        self.take_in_runs();
         let found = self.store.find_sandbox(name).or_problem();
         found.map_err(|problem| self.or_deleted(name, problem))
     }
     fn newest(&self, project: &Path) -> Answer<Option<Sandbox>> {
+        self.take_in_runs();
         let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
         self.newest_of(&ByteString::from(real))
     }

@@ -1,4 +1,5 @@
-//! Taking in execs that keepers were asked for without the store: their records become rows.
+//! Taking in what was done without the store: sandboxes of runs (`skep_store::DeferredStore`), and execs that
+//! keepers were asked for directly. Their records become rows.
 //!
 //! `skep_provider::record` says how a record is written and where the news of it lies. Here the order
 //! is: claim the news, read the records, write the rows, move the records, drop the news. Whoever dies
@@ -25,6 +26,7 @@ impl Engine {
     /// Records that cannot be read are the trouble of their sandbox and of nobody else: its row says
     /// so, the news of them stay, and the others are gone on with.
     pub(crate) fn take_in_all(&self) {
+        self.take_in_runs();
         for name in directory_names(&self.layout().news()) {
             if let Some(id) = record::sandbox_of(&name)
                 && let Err(problem) = self.take_in_news(&id, &name)
@@ -32,6 +34,12 @@ impl Engine {
                 let _ = self.note_unread(&id, &problem);
             }
         }
+    }
+
+    /// Takes in sandboxes that were made without asking the store. One look into one directory where there
+    /// are none. What cannot be written now is there for the next one.
+    pub(crate) fn take_in_runs(&self) {
+        let _ = self.store.take_in_runs();
     }
 
     pub(crate) fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {

@@ -127,6 +127,7 @@ impl Engine {
             states: filter.state.into_iter().collect(),
             ..SandboxFilter::default()
         };
+        self.take_in_runs();
         let mut sandboxes = self.store.list_sandboxes(&filter).or_problem()?;
         sandboxes.retain(|sandbox| !crate::pool::is_nobodys(sandbox));
         sandboxes.reverse();

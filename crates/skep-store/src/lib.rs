@@ -49,6 +49,7 @@
 //! Both implementations pass one conformance suite (feature `suite`, module `suite`). PostgreSQL is
 //! behind the feature `postgres`: only the binary that may be given an address links it.
 
+mod deferred;
 mod error;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -59,6 +60,7 @@ mod store;
 pub mod suite;
 mod value;
 
+pub use deferred::DeferredStore;
 pub use error::StoreError;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};

@@ -35,7 +35,8 @@ impl<T> Store for T where
 }
 
 /// Something that happened, before the store gave it a number.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NewEvent {
     /// When (RFC 3339).
     pub at: String,
@@ -546,6 +547,22 @@ pub trait Housekeeping: Send + Sync {
     /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
     /// wait for somebody else. Changes nothing, and need not do anything.
     fn rehearse(&self) {}
+
+    /// Whether this is not the store itself, but what stands for it until it must be asked
+    /// ([`crate::DeferredStore`]): nothing that it remembers was looked at.
+    fn is_deferred(&self) -> bool {
+        false
+    }
+
+    /// Takes in sandboxes that were made without asking the store; returns how many there were. Cheap
+    /// where there are none.
+    fn take_in_runs(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Says that nothing is amiss with the store as it is now: as long as nobody changes it, a run need not
+    /// open it. For whoever has opened it, found nothing amiss, and is done with it.
+    fn vouch(&self) {}
 
     /// Says that this node is alive, where others would take it over that hear nothing. For a server, every
     /// few seconds; it writes when half of the time is over.

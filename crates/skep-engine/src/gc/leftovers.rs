@@ -19,7 +19,7 @@ impl Engine {
     pub(super) fn collect_unknown(&self, decisions: &mut Vec<GcDecision>) {
         for name in names(&self.layout().sandboxes()) {
             let id = name.parse::<SandboxId>();
-            if id.is_ok_and(|id| self.store.sandbox(&id).is_ok()) {
+            if id.is_ok_and(|id| self.is_known(&id)) {
                 continue;
             }
             let reason = "no sandbox is known by this id; it may be somebody's only copy".into();

@@ -92,7 +92,7 @@ impl ExecStore for SqliteStore {
     }
 }
 
-fn insert(tx: &Transaction<'_>, exec: &Exec) -> Outcome<()> {
+pub(super) fn insert(tx: &Transaction<'_>, exec: &Exec) -> Outcome<()> {
     let id = exec.id.as_str();
     if tx.prepare_cached(EXISTS)?.exists(params![id])? {
         let name = id.to_owned();

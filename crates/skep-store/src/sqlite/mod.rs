@@ -8,8 +8,10 @@ mod ledger;
 mod migrate;
 mod open;
 mod row;
+mod runs;
 mod sandboxes;
 mod upkeep;
+mod vouch;
 
 use crate::{Result, Stop, StoreError};
 use fault::{Fault, Outcome};
@@ -19,7 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub(crate) use open::io_error;
 pub use open::{Access, NewInstance};
+pub(crate) use runs::directory_of as runs_of;
+pub(crate) use vouch::is_vouched_for;
 
 /// The store in one SQLite file, shared by any number of processes of this host.
 ///

@@ -172,7 +172,7 @@ impl SqliteStore {
     }
 }
 
-pub(super) fn io_error(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
+pub(crate) fn io_error(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
     if is_no_space(&source) {
         return StoreError::Full { operation, path: path.to_owned() };
     }

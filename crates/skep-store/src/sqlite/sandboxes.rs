@@ -13,7 +13,7 @@ use crate::{
     ScopeConflict, ScopeMode, StoreError,
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
-use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
+use skep_types::{ByteString, Sandbox, SandboxId, SandboxName, SandboxState};
 
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = ?1";
@@ -228,7 +228,11 @@ impl SandboxStore for SqliteStore {
 }
 
 pub(super) fn load(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Sandbox> {
-    first(tx, TABLE, BY_ID, params![id.as_str()])?.ok_or_else(|| sandbox_not_found(id).into())
+    find(tx, id)?.ok_or_else(|| sandbox_not_found(id).into())
+}
+
+pub(super) fn find(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Option<Sandbox>> {
+    first(tx, TABLE, BY_ID, params![id.as_str()])
 }
 
 fn load_lease(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<Lease> {
@@ -266,14 +270,19 @@ fn refuse_taken(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
 }
 
 fn refuse_taken_name(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
-    let sql = "SELECT 1 FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
-    if tx.prepare_cached(sql)?.exists(params![sandbox.name.as_str()])? {
-        return Err(sandbox_taken(&sandbox.name).into());
+    match is_taken(tx, &sandbox.name)? {
+        true => Err(sandbox_taken(&sandbox.name).into()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
-fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+/// Whether a sandbox that is not deleted has the name.
+pub(super) fn is_taken(tx: &Transaction<'_>, name: &SandboxName) -> Outcome<bool> {
+    let sql = "SELECT 1 FROM sandboxes WHERE name = ?1 AND state <> 'deleted'";
+    Ok(tx.prepare_cached(sql)?.exists(params![name.as_str()])?)
+}
+
+pub(super) fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let row = encode("sandbox", sandbox.id.as_str(), sandbox)?;
     execute(
         tx,
@@ -295,7 +304,7 @@ fn insert(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     Ok(())
 }
 
-fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcome<()> {
+pub(super) fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcome<()> {
     let row = encode("sandbox", after.id.as_str(), after)?;
     execute(
         tx,
@@ -320,7 +329,7 @@ fn write_back(tx: &Transaction<'_>, before: &Sandbox, after: &Sandbox) -> Outcom
     Ok(())
 }
 
-fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
+pub(super) fn refer_to_layers(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     layers::set_holder(tx, &sandbox_holder(&sandbox.id), &sandbox.layers)
 }
 

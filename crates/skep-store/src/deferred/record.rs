@@ -1,0 +1,220 @@
+//! The record of one sandbox that the database has not seen yet: a file with a line for each version
+//! of its row.
+//!
+//! Whoever writes a line, and whoever takes the record in, holds the file's lock for that moment. A
+//! record that was taken in has no name any more, which its writer sees before the next line.
+
+use crate::value::{checksum, decode};
+use crate::{NewEvent, Result, StoreError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Whoever holds the lock of a record writes a line or a transaction; one that was stopped over it is
+/// not waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What one change of a sandbox wrote: the row as it is since, and what came with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Step {
+    pub sandbox: Sandbox,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun: Vec<Exec>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<(ExecId, ExecEnd, NewEvent)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<NewEvent>,
+}
+
+/// A record that is open.
+#[derive(Debug)]
+pub(crate) struct Record {
+    file: File,
+    path: PathBuf,
+}
+
+/// What can be done with a record while its lock is held.
+pub(crate) struct Held<'a>(&'a Record);
+
+impl Record {
+    /// Begins the record of a sandbox. On error there is none.
+    pub(crate) fn create(directory: &Path, first: &Step) -> io::Result<Self> {
+        let path = directory.join(first.sandbox.id.as_str());
+        let file =
+            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&path)?;
+        let record = Self { file, path };
+        let written = record.hold().and_then(|held| match held {
+            Some(held) => held.append(first),
+            None => Err(io::ErrorKind::NotFound.into()),
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&record.path);
+        }
+        written.map(|()| record)
+    }
+
+    /// Opens one to take it in; `None` if somebody else has done so.
+    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
+        match OpenOptions::new().read(true).append(true).open(path) {
+            Ok(file) => Ok(Some(Self { file, path: path.to_owned() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes its lock; `None` if it was taken in.
+    pub(crate) fn hold(&self) -> io::Result<Option<Held<'_>>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let held = Held(self);
+        Ok((self.file.metadata()?.nlink() > 0).then_some(held))
+    }
+
+    /// Whether nobody has taken it in.
+    pub(crate) fn is_ours(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 0)
+    }
+}
+
+impl Held<'_> {
+    /// Adds a line. On error the record is as it was.
+    pub(crate) fn append(&self, step: &Step) -> io::Result<()> {
+        let text = serde_json::to_string(step)?;
+        let mut file = &self.0.file;
+        let before = file.metadata()?.len();
+        let line = format!("{:016x} {text}\n", checksum(&text));
+        file.write_all(line.as_bytes()).inspect_err(|_| {
+            // Half a line would be taken for the beginning of the next one.
+            let _ = file.set_len(before);
+        })
+    }
+
+    /// Everything that was written. An end without its line feed was never finished.
+    pub(crate) fn steps(&self) -> Result<Vec<Step>> {
+        let mut bytes = Vec::new();
+        let mut file = &self.0.file;
+        file.rewind()
+            .and_then(|()| file.read_to_end(&mut bytes))
+            .map_err(|source| self.failed("read", source))?;
+        parse(&bytes).map_err(|detail| self.damaged(detail))
+    }
+
+    /// It was taken in.
+    pub(crate) fn remove(&self) -> Result<()> {
+        fs::remove_file(&self.0.path).map_err(|source| self.failed("remove", source))
+    }
+
+    fn failed(&self, operation: &'static str, source: io::Error) -> StoreError {
+        StoreError::Io { operation, path: self.0.path.clone(), source }
+    }
+
+    fn damaged(&self, detail: String) -> StoreError {
+        let name = self.0.path.file_name().unwrap_or_default();
+        StoreError::Damaged { table: "runs", id: name.to_string_lossy().into_owned(), detail }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let _ = flock(&self.0.file, FlockOperation::Unlock);
+    }
+}
+
+/// The lines of a record. Each is the next version of the same sandbox.
+fn parse(bytes: &[u8]) -> std::result::Result<Vec<Step>, String> {
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let text = std::str::from_utf8(&bytes[..whole]).map_err(|error| error.to_string())?;
+    let steps: Vec<Step> = text.lines().map(step).collect::<std::result::Result<_, _>>()?;
+    let id: Option<SandboxId> = steps.first().map(|step| step.sandbox.id.clone());
+    let follows = |(number, step): (usize, &Step)| {
+        step.sandbox.version == number as u64 + 1 && Some(&step.sandbox.id) == id.as_ref()
+    };
+    if steps.iter().enumerate().all(follows) { Ok(steps) } else { Err("lines are missing".into()) }
+}
+
+fn step(line: &str) -> std::result::Result<Step, String> {
+    let (sum, value) = line.split_once(' ').ok_or("a line has no checksum")?;
+    let sum = u64::from_str_radix(sum, 16).map_err(|error| error.to_string())?;
+    decode("runs", "", value, sum as i64).map_err(|error| skep_types::chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::sample;
+
+    fn steps(number: u64) -> Vec<Step> {
+        let step = |version| {
+            let mut sandbox = sample::sandbox(1, "one");
+            sandbox.version = version;
+            Step { sandbox, begun: Vec::new(), ended: Vec::new(), events: Vec::new() }
+        };
+        (1..=number).map(step).collect()
+    }
+
+    fn written(steps: &[Step]) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let record = Record::create(directory.path(), &steps[0]).unwrap();
+        for step in &steps[1..] {
+            record.hold().unwrap().unwrap().append(step).unwrap();
+        }
+        fs::read(record.path()).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_read_as_far_as_it_was_finished() {
+        let steps = steps(3);
+        let bytes = written(&steps);
+        assert_eq!(parse(&bytes).unwrap(), steps);
+        let lines: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
+        for cut in 0..bytes.len() {
+            let whole = lines.iter().filter(|end| **end < cut).count();
+            assert_eq!(parse(&bytes[..cut]).unwrap(), steps[..whole], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_no_other_sandbox() {
+        let bytes = written(&steps(2));
+        for at in (0..bytes.len()).step_by(7) {
+            let mut other = bytes.clone();
+            other[at] ^= 4;
+            // The last line feed may be what was flipped: then the line was never finished.
+            let read = parse(&other);
+            assert!(read.is_err() || read.unwrap().len() < 2, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn one_that_was_taken_in_takes_no_more_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let steps = steps(2);
+        let record = Record::create(directory.path(), &steps[0]).unwrap();
+        assert!(Record::create(directory.path(), &steps[0]).is_err());
+        let other = Record::open(record.path()).unwrap().unwrap();
+        other.hold().unwrap().unwrap().remove().unwrap();
+        assert!(record.hold().unwrap().is_none());
+        assert!(!record.is_ours().unwrap());
+        assert!(Record::open(record.path()).unwrap().is_none());
+    }
+}

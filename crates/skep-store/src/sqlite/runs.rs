@@ -1,0 +1,149 @@
+//! Sandboxes that were made without asking the database ([`crate::DeferredStore`]): their records
+//! become rows.
+//!
+//! A record is read, written as rows and removed while its lock is held, so that its writer adds no
+//! line that nobody will read. Whoever dies between the rows and the removal leaves a record that is
+//! behind its rows or ahead of them: the next one writes what is newer, and nothing twice.
+
+use super::fault::Outcome;
+use super::{Access, Durability, SqliteStore, execs, ledger, sandboxes};
+use crate::deferred::{Held, Record, Step};
+use crate::value::micros;
+use crate::{ExecMoves, NewEvent, Result};
+use rusqlite::Transaction;
+use skep_types::{Exec, SandboxName, SandboxState};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the records lie, beside the database.
+pub(crate) const DIRECTORY: &str = "runs";
+/// Records of one transaction: each is held meanwhile, and has a file open.
+const BATCH: usize = 128;
+/// A record in which nothing stands after so long was never begun.
+const NEVER_BEGUN: Duration = Duration::from_secs(600);
+
+impl SqliteStore {
+    /// Where the records of this database lie.
+    pub(super) fn runs(&self) -> PathBuf {
+        directory_of(self.path())
+    }
+
+    /// Takes in every record. One that cannot be read stays where it is, for somebody to look at; so
+    /// does one whose writer does not let go of it.
+    pub(super) fn take_in(&self) -> Result<u64> {
+        if self.access == Access::ReadOnly {
+            return Ok(0);
+        }
+        let Ok(entries) = fs::read_dir(self.runs()) else { return Ok(0) };
+        let names: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        let mut taken = 0;
+        for batch in names.chunks(BATCH) {
+            taken += self.take_in_batch(batch)?;
+        }
+        Ok(taken)
+    }
+
+    fn take_in_batch(&self, paths: &[PathBuf]) -> Result<u64> {
+        let records: Vec<Record> =
+            paths.iter().filter_map(|path| Record::open(path).ok().flatten()).collect();
+        let mut held: Vec<(Held<'_>, Vec<Step>)> = Vec::with_capacity(records.len());
+        for record in &records {
+            let Ok(Some(lock)) = record.hold() else { continue };
+            match lock.steps() {
+                Ok(steps) if !steps.is_empty() => held.push((lock, steps)),
+                Ok(_) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
+                Ok(_) | Err(_) => {}
+            }
+        }
+        if held.is_empty() {
+            return Ok(0);
+        }
+        // What began first was first.
+        held.sort_by_cached_key(|(_, steps)| {
+            steps.first().and_then(|step| micros(&step.sandbox.created_at).ok())
+        });
+        self.write("take runs in", Durability::Process, |tx| {
+            let mut events = Vec::new();
+            for (_, steps) in &held {
+                events.extend(adopt(tx, steps)?);
+            }
+            events.sort_by_cached_key(|event| micros(&event.at).ok());
+            ledger::append(tx, &events)
+        })?;
+        skep_sys::failpoint::hit("runs.rows").map_err(|source| {
+            super::open::io_error("remove what was taken in from", self.path(), source)
+        })?;
+        for (lock, _) in &held {
+            lock.remove()?;
+        }
+        Ok(held.len() as u64)
+    }
+}
+
+/// Where the records of a database lie.
+pub(crate) fn directory_of(database: &Path) -> PathBuf {
+    database.with_file_name(DIRECTORY)
+}
+
+fn is_older(path: &Path, age: Duration) -> bool {
+    let changed = fs::metadata(path).and_then(|found| found.modified());
+    changed.is_ok_and(|at| at.elapsed().is_ok_and(|since| since > age))
+}
+
+/// The rows of one record, as far as they are not there; returns the events that are new.
+fn adopt(tx: &Transaction<'_>, steps: &[Step]) -> Outcome<Vec<NewEvent>> {
+    let Some(last) = steps.last() else { return Ok(Vec::new()) };
+    let Some(there) = sandboxes::find(tx, &last.sandbox.id)? else {
+        let mut row = last.sandbox.clone();
+        if row.state != SandboxState::Deleted && sandboxes::is_taken(tx, &row.name)? {
+            row.name = another_name(&row.name, row.id.as_str())?;
+        }
+        sandboxes::insert(tx, &row)?;
+        sandboxes::refer_to_layers(tx, &row)?;
+        for exec in execs_of(steps) {
+            execs::insert(tx, &exec)?;
+        }
+        return Ok(steps.iter().flat_map(events_of).collect());
+    };
+    // Nobody else may have moved it on meanwhile; what is gone stays gone.
+    let newer: Vec<&Step> =
+        steps.iter().filter(|step| step.sandbox.version > there.version).collect();
+    if newer.is_empty() || there.state == SandboxState::Deleted {
+        return Ok(Vec::new());
+    }
+    for step in &newer {
+        let moves = ExecMoves { begun: &step.begun, ended: &step.ended };
+        execs::apply(tx, &there, moves)?;
+    }
+    let mut row = last.sandbox.clone();
+    row.name = there.name.clone();
+    sandboxes::write_back(tx, &there, &row)?;
+    Ok(newer.into_iter().flat_map(|step| step.events.clone()).collect())
+}
+
+/// A name was made up, and somebody has it: the id makes it another one.
+fn another_name(name: &SandboxName, id: &str) -> Result<SandboxName> {
+    let text = format!("{name}-{id}");
+    SandboxName::parse(&text).map_err(|error| crate::StoreError::Damaged {
+        table: "runs",
+        id: id.to_owned(),
+        detail: error.to_string(),
+    })
+}
+
+/// The execs of a record, with their ends.
+fn execs_of(steps: &[Step]) -> Vec<Exec> {
+    let mut execs: Vec<Exec> = steps.iter().flat_map(|step| step.begun.clone()).collect();
+    for (id, end, _) in steps.iter().flat_map(|step| &step.ended) {
+        if let Some(exec) = execs.iter_mut().find(|exec| exec.id == *id && exec.end.is_none()) {
+            exec.finish(end.clone());
+        }
+    }
+    execs
+}
+
+fn events_of(step: &Step) -> Vec<NewEvent> {
+    let ends = step.ended.iter().map(|(_, _, event)| event.clone());
+    ends.chain(step.events.iter().cloned()).collect()
+}
