@@ -10,7 +10,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::undone::comes_back;
-use crate::{Desk, Engine, hidden, layout, naming, waste};
+use crate::{Desk, Engine, hidden, layout, naming, spare};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
@@ -78,7 +78,6 @@ impl Desk {
                 meanwhile: &mut || {
                     if let Ok(engine) = open() {
                         engine.store.rehearse();
-                        waste::clear(engine.layout());
                     }
                 },
             },
@@ -169,7 +168,8 @@ impl Engine {
             .update_with_execs(&sandbox.id, Expect::default(), moves, &events, update)
             .or_problem()?;
         // Before anybody is told: whatever is edited from then on must carry a later time.
-        skep_workspace::wait_past(&sandbox.base.instant);
+        let made = self.layout().sandbox(&sandbox.id);
+        skep_workspace::wait_past_by(&sandbox.base.instant, &made);
         Ok((ready, first))
     }
 
@@ -232,8 +232,11 @@ impl Engine {
     pub(crate) fn make_directories(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let make = || -> std::io::Result<()> {
-            let parts = ["", "work", "messages", "execs", "upper"];
-            parts.into_iter().try_for_each(|name| layout::make_private(&directory.join(name)))?;
+            spare::take(self.layout(), &directory);
+            layout::make_private(&directory)?;
+            // Those of one that was made ahead are there.
+            let part = |name| layout::make_private_in(&directory.join(name));
+            spare::PARTS.into_iter().try_for_each(part)?;
             // The upper lends its mode to the project's root inside; the messages are read by all.
             let mode = |path: &Path, mode| {
                 std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))

@@ -1,12 +1,13 @@
 //! What is decided without the store, and a run that begins before the store is open.
 
 use crate::api::{CreateRequest, StartedRun};
+use crate::chores::Chores;
 use crate::create::{Decided, Start};
 use crate::execs::check_spec;
 use crate::{Engine, EngineConfig, Layout};
 use skep_provider::{Attach, Provider, RunSpec};
 use skep_store::Store;
-use skep_types::{Code, ExecSpec, Problem, Sandbox};
+use skep_types::{Code, ExecSpec, Problem, Sandbox, SandboxId};
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -122,6 +123,11 @@ impl Engine {
             Some(exec) => engine.hand_over(&sandbox, exec, Attach::Last),
             None => engine.start_exec(&sandbox.id, spec, true),
         };
+        // Others may have to fork again.
+        if engine.store.is_deferred() {
+            let name = SandboxId::from_random((desk.config.random)());
+            engine.chores.replace(Chores::begin(desk.layout().clone(), name.to_string()));
+        }
         Ok((engine, StartedRun { sandbox, exec }))
     }
 }

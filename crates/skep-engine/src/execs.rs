@@ -122,7 +122,8 @@ impl Engine {
         failpoint::hit("exec.row").map_err(failed)?;
         // No command may start before every later edit carries a later time. Nearly always that is long ago;
         // whoever finds a sandbox in the very moment in which it becomes ready waits here.
-        skep_workspace::wait_past(&sandbox.base.instant);
+        let made = self.layout().sandbox(&sandbox.id);
+        skep_workspace::wait_past_by(&sandbox.base.instant, &made);
         let provider = self.provider(&sandbox.provider)?;
         match provider.exec(&self.run_spec(sandbox), &exec.id, &exec.spec, how) {
             Ok(stream) => {

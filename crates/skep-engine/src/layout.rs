@@ -126,6 +126,11 @@ impl Layout {
         self.root.join("waste")
     }
 
+    /// The directories of the next sandbox, made ahead.
+    pub fn spare(&self) -> PathBuf {
+        self.root.join("spare")
+    }
+
     /// Work that was put away before its sandbox was removed.
     pub fn archives(&self) -> PathBuf {
         self.root.join("archives")
@@ -164,7 +169,7 @@ impl Layout {
 /// last minutes when it looks for a free one. Each sandbox frees a dozen: after some hundred of
 /// them, or beside a build that cleans up, one new file took a millisecond. The mark is that of
 /// directories like `/home`; a filesystem that does not know it has no need of it either.
-fn spread(path: &Path) {
+pub(crate) fn spread(path: &Path) {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let Ok(directory) = fs::File::open(path) else { return };
     if let Ok(flags) = ioctl_getflags(&directory) {
@@ -188,6 +193,14 @@ pub(crate) fn is_directory(path: &Path) -> io::Result<bool> {
         Ok(found) => Ok(found.is_dir()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// The same in a directory that is there.
+pub(crate) fn make_private_in(path: &Path) -> io::Result<()> {
+    match rustix::fs::mkdir(path, rustix::fs::Mode::RWXU) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        other => Ok(other?),
     }
 }
 

@@ -29,6 +29,7 @@
 pub mod api;
 mod archive;
 mod bring_up;
+mod chores;
 mod commit;
 mod compare;
 mod copy;
@@ -63,6 +64,7 @@ mod review;
 mod serve_api;
 mod settings;
 mod shut;
+mod spare;
 mod state_place;
 mod stats;
 mod submounts;
@@ -146,6 +148,8 @@ pub struct Engine {
     undone: RefCell<undone::Undone>,
     /// Whether what others left was settled when this was opened.
     reconciled: bool,
+    /// What is done while a command runs.
+    chores: RefCell<chores::Chores>,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.
@@ -180,8 +184,8 @@ impl Engine {
     }
 
     fn unsettled(desk: Rc<Desk>, store: Box<dyn Store>) -> Self {
-        let (unsettled, undone) = (RefCell::default(), RefCell::default());
-        Self { desk, store, actor: None, unsettled, undone, reconciled: false }
+        let (unsettled, undone, chores) = Default::default();
+        Self { desk, store, actor: None, unsettled, undone, reconciled: false, chores }
     }
 
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {

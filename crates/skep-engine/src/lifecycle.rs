@@ -189,6 +189,7 @@ impl Engine {
         let removal = match goes.map(may_go) {
             Some(Ok(())) => Some(self.spending(|| self.delete_stilled(&sandbox, &last))),
             kept => {
+                self.chores.borrow_mut().finish();
                 self.end_processes(&sandbox)?;
                 self.spending(|| self.note_stopped(&sandbox, &last.ended))?;
                 kept

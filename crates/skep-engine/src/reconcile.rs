@@ -2,7 +2,7 @@
 //! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
 
 use crate::problems::{OrProblem, unless_unwritable};
-use crate::{Engine, trash};
+use crate::{Engine, spare, trash};
 use serde_json::{Value, json};
 use skep_store::SandboxFilter;
 use skep_types::{IdleStop, Problem, Sandbox, SandboxState, WorkspaceDriver};
@@ -16,6 +16,7 @@ impl Engine {
     /// that is most of what a start costs.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
         self.take_in_all();
+        spare::clear_unfinished(self.layout());
         let live = self.living()?;
         unless_unwritable(self.note_what_happened(&live))?;
         self.settle_layers()?;

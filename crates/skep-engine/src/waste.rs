@@ -3,7 +3,7 @@
 //! Most runs change nothing, and the directories of each are made only to be removed again. On a disk
 //! where freed blocks are discarded at once, or that is busy, that is what the end of such a run would
 //! wait for. So the directory of a removed sandbox in which nothing is left is only moved away, and the
-//! next sandbox that is made removes it while it waits for its processes: the disk's time is then
+//! next run removes it while its command is at work ([`crate::chores`]): the disk's time is then
 //! nobody's. There are never more than [`MOST`].
 //!
 //! They are not used again: whoever was inside may have handed on a descriptor of what it saw there.
@@ -20,8 +20,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many wait at most: as many as a person runs at once.
-const MOST: usize = 4;
+/// How many wait at most: commands that end at once leave no time to remove any.
+const MOST: usize = 16;
 /// What is in each.
 const PARTS: [&str; 4] = ["upper", "work", "messages", "execs"];
 /// Overlayfs's own directories, one in the other. They are shut, and whoever removes a state directory by

@@ -33,6 +33,9 @@ pub struct Found {
     /// Whether a cgroup could be made. Not taken for true: a start that begins ahead of it looks
     /// whether it is so again.
     pub counted: bool,
+    /// What was read back of its limits: what holds memory, processors and tasks, where it does.
+    #[serde(default)]
+    pub limits: Option<EnforcementReport>,
 }
 
 /// The place of one answer.
@@ -53,6 +56,11 @@ impl Known {
         let state = spec.directory.ancestors().nth(2)?;
         let name = ContentHash::of(&circumstances(spec, map)?).to_string();
         Some(Self { path: state.join("probed").join(name) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What was found, if that is not too long ago.
@@ -129,7 +137,7 @@ mod tests {
         assert_eq!(known.recall(), None);
         let mut report = EnforcementReport::default();
         report.on(Layer::Syscalls, "seccomp");
-        let found = Found { report, counted: true };
+        let found = Found { report, counted: true, limits: None };
         known.remember(&found);
         assert_eq!(known.recall(), Some(found));
         for (when, age) in [("long ago", GOOD_FOR * 2), ("to come", Duration::ZERO)] {
@@ -147,8 +155,11 @@ mod tests {
     fn answers_do_not_pile_up() {
         let directory = tempfile::tempdir().unwrap();
         for number in 0..KEPT * 2 {
-            Known { path: directory.path().join(format!("probed/{number}")) }
-                .remember(&Found { report: EnforcementReport::default(), counted: false });
+            Known { path: directory.path().join(format!("probed/{number}")) }.remember(&Found {
+                report: EnforcementReport::default(),
+                counted: false,
+                limits: None,
+            });
         }
         let left = std::fs::read_dir(directory.path().join("probed")).unwrap().count();
         assert!(left <= KEPT, "{left}");

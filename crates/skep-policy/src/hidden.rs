@@ -31,21 +31,21 @@ pub enum HiddenKind {
 #[serde(deny_unknown_fields)]
 pub struct HiddenEntry {
     /// Which names; lower case.
-    pub pattern: String,
+    pub pattern: &'static str,
     /// What they may be.
     pub kind: HiddenKind,
     /// A path it hides.
-    pub sample: String,
+    pub sample: &'static str,
     /// Why.
-    pub reason: String,
+    pub reason: &'static str,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exception {
-    pattern: String,
+    pattern: &'static str,
     #[serde(rename = "reason")]
-    _reason: String,
+    _reason: &'static str,
 }
 
 /// How a copy of a file is called.
@@ -53,20 +53,20 @@ struct Exception {
 #[serde(deny_unknown_fields)]
 struct CopyName {
     #[serde(default)]
-    prefix: String,
-    suffix: String,
+    prefix: &'static str,
+    suffix: &'static str,
     #[serde(rename = "reason")]
-    _reason: String,
+    _reason: &'static str,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 struct SearchData {
-    skip: Vec<String>,
+    skip: Vec<&'static str>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
 struct DataFile {
     #[serde(rename = "version")]
     _version: u32,
@@ -116,12 +116,12 @@ fn read_builtin() -> Result<Builtin, HideError> {
         serde_json::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
     let without = |kind: HiddenKind| {
         let chosen = data.hide.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
-        NameTable::numbered(chosen.map(|(index, entry)| (index, &entry.pattern)))
+        NameTable::numbered(chosen.map(|(index, entry)| (index, entry.pattern)))
     };
     Ok(Builtin {
         directories: without(HiddenKind::File),
         files: without(HiddenKind::Dir),
-        except: NameTable::new(data.except.iter().map(|entry| &entry.pattern)),
+        except: NameTable::new(data.except.iter().map(|entry| entry.pattern)),
         entries: data.hide,
         copies: data.copies,
         search: data.search,
@@ -235,7 +235,7 @@ impl HideRules {
             let excepted = || names.iter().any(|name| !self.builtin.except.entry(name).is_empty());
             names.iter().find_map(|name| hidden_as(name, false)).filter(|_| !excepted())
         };
-        above.or_else(own).map(|entry| entry.reason.as_str())
+        above.or_else(own).map(|entry| entry.reason)
     }
 
     /// Everything that what is hidden depends on: two sets of rules with the same text hide the same.
@@ -248,7 +248,7 @@ impl HideRules {
     pub fn search_plan(&self) -> SearchPlan {
         SearchPlan {
             exact: self.hide.literals().cloned().collect(),
-            skip: self.builtin.search.skip.clone(),
+            skip: self.builtin.search.skip.iter().map(|name| (*name).to_owned()).collect(),
             whole: self.hide.literals().count() < self.reasons.len(),
         }
     }
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(entry.pattern, entry.pattern.to_lowercase());
             assert!(entry.kind == HiddenKind::File || !is_wild(&entry.pattern), "cheap to ask");
             for prefix in ["", "a/b/c/d/e/"] {
-                for sample in [entry.sample.clone(), entry.sample.to_uppercase()] {
+                for sample in [entry.sample.to_owned(), entry.sample.to_uppercase()] {
                     let at = format!("{prefix}{sample}");
                     assert!(hides(&rules, &at, false), "{at}");
                 }

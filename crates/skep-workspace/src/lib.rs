@@ -70,7 +70,7 @@ pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled};
 pub use base::rewind::{is_behind, reach, rewind};
 pub use base::tracked::{Pass, TrackedPass};
-pub use base::{beginning, now, wait_past};
+pub use base::{beginning, now, wait_past, wait_past_by};
 pub use derive::{Derived, derive};
 pub use error::{DeriveError, PlanError};
 pub use git::isolated;

@@ -17,7 +17,7 @@ use crate::network::{self, inside};
 use crate::probe;
 use crate::protocol::{FromInit, ToInit};
 use crate::vessel;
-use crate::view::apply::{self, Opened, WorkspaceParts};
+use crate::view::apply::{self, Left, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
 use crate::view::image::ImageParts;
 use crate::view::plan::{self, CowDirectory, ViewOp, ViewSpec};
@@ -140,12 +140,16 @@ pub struct Places {
 /// The life of init. `files` are what a machine is booted from. Returns its exit code.
 pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) -> i32 {
     match set_up(spec, files, &channel) {
-        Ok((init, report)) => {
+        Ok((init, report, left)) => {
             let (facts, handle) = match &init.machine {
                 Some(machine) => (machine.facts(), vec![machine.handle()]),
                 None => Default::default(),
             };
             if channel.send(&FromInit::Ready(report, facts), &handle).is_err() {
+                return 1;
+            }
+            // While the keeper gets ready too. Nothing is started before; if it fails, nothing ever is.
+            if left.is_some_and(|left| left.forget().is_err()) {
                 return 1;
             }
             init.serve(&channel)
@@ -165,20 +169,21 @@ pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) 
 /// 5. Build the view and leave the host's tree.
 /// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
 /// 7. Prepare the fences once, and probe them from a child that wears them, unless that was done
-///    under the same circumstances a moment ago.
+///    under the same circumstances a moment ago: then, and only then, the host's tree is still
+///    mounted, for the caller to forget before anything is started.
 /// 8. Boot the machine, where commands run in one.
 fn set_up(
     spec: &InitSpec<'_>,
     files: Option<&MachineFiles>,
     channel: &Channel,
-) -> Result<(Init, EnforcementReport), Failure> {
+) -> Result<(Init, EnforcementReport, Option<Left>), Failure> {
     if !spec.is_bare() {
         die_with_parent()?;
     }
     let mut kept = vec![channel.as_fd()];
     kept.extend(files.iter().flat_map(|files| files.descriptors()));
     skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
-    let (project, doors) = take_place(spec, channel)?;
+    let Taken { project, doors, mut left } = take_place(spec, channel)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "hide init from the inside".into())?;
     if !spec.is_bare() {
@@ -192,8 +197,11 @@ fn set_up(
     let confinement = confinement_for(spec)?;
     let known = spec.known.clone();
     let mut report = match known.filter(|known| probe::fits(known, &spec.run, &confinement)) {
-        Some(known) => known,
-        None => probe::from_inside(spec, &confinement)?,
+        Some(known) if files.is_none() => known,
+        known => {
+            left.take().map_or(Ok(()), Left::forget)?;
+            known.map_or_else(|| probe::from_inside(spec, &confinement), Ok)?
+        }
     };
     let machine = match (&spec.machine, files) {
         (Some(machine), Some(files)) => {
@@ -225,12 +233,21 @@ fn set_up(
         held: Default::default(),
         host_ids: spec.map == IdMap::Host,
     };
-    Ok((init, report))
+    Ok((init, report, left))
 }
 
-/// Steps 2 to 6, as far as they are left for init. Returns the project as it is inside, and the doors
-/// where init has made any.
-fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option<Doors>), Failure> {
+/// What [`take_place`] comes to.
+struct Taken {
+    /// The project as it is inside.
+    project: OwnedFd,
+    /// The doors, where init has made any.
+    doors: Option<Doors>,
+    /// The host's tree, where init has left it.
+    left: Option<Left>,
+}
+
+/// Steps 2 to 6, as far as they are left for init.
+fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<Taken, Failure> {
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
@@ -242,17 +259,18 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option
                 spec.late.iter().for_each(|index| opened.now.insert(*index, None));
                 opened.later = Some(&later);
             }
-            apply::build(&plan_of(spec), opened, &spec.parts, &serve)?;
+            let left = Some(apply::build(&plan_of(spec), opened, &spec.parts, &serve)?);
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
             let doors = connect(spec.run.policy.network, channel)?;
-            Ok((open_project(spec)?, doors))
+            Ok(Taken { project: open_project(spec)?, doors, left })
         }
         Manner::Bare { .. } => {
             let opened = settle(spec, channel)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .step(|| "adopt orphans".into())?;
-            Ok((vessel::bare_workspace(spec, opened, &serve)?, None))
+            let project = vessel::bare_workspace(spec, opened, &serve)?;
+            Ok(Taken { project, doors: None, left: None })
         }
         Manner::Contained(_) => {
             identity::take_on(spec.map, spec.run.policy.user)?;
@@ -263,7 +281,7 @@ fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<(OwnedFd, Option
                     .send(&FromInit::Workspace, &[project.as_fd()])
                     .step(|| "show the keeper the workspace".into())?;
             }
-            Ok((project, None))
+            Ok(Taken { project, doors: None, left: None })
         }
     }
 }

@@ -4,9 +4,9 @@
 //! it ends, if it could have met its limits at all by then: what is reported does not depend on the
 //! moment, as far as what is left behind tells.
 
-use super::Keeper;
 use super::running::{MainEnd, Running};
 use super::shares::Share;
+use super::{Keeper, Membership};
 use skep_confine::cgroup::{Feature, Group};
 use skep_confine::report::{Fallback, report_limits};
 use skep_confine::usage::{family_of, poll_usage};
@@ -102,7 +102,7 @@ impl Keeper<'_> {
         let holds = |group: &Group| {
             group.how(Feature::Memory).is_some() && !group.missing().contains_key(&Feature::Memory)
         };
-        self.group.as_ref().is_some_and(|membership| membership.used && holds(&membership.group))
+        self.group.as_ref().filter(|m| m.used).and_then(Membership::group).is_some_and(holds)
     }
 
     /// The layers that are different for one exec, because limits were typed for it.

@@ -9,17 +9,24 @@
 //!
 //! The moment is one of their time, not of the clock's: on a busy host a command that needs a
 //! millisecond may wait thirty for a processor, and moving it then would cost more than it does.
+//!
+//! A group that nobody is in yet holds nobody. Where a start a moment ago made one with the same limits and
+//! read them back, it is made when the first one is moved, and must come to what was reported then; else
+//! the sandbox ends. Making it and taking it away again cost a tenth of a run that did not live so long.
 
 use super::Keeper;
 use crate::failure::Failure;
+use crate::launch::make_group;
 use crate::vessel::{Tasks, Vessel, pid_of};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Feature, Group, GroupLimits};
+use skep_confine::report::{Fallback, report_limits};
 use skep_confine::usage::{children_of, families_of, time_of_descendants};
-use skep_types::{ExecId, Limits};
+use skep_provider::RunSpec;
+use skep_types::{EnforcementReport, ExecId, Limits};
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long after its start something is moved.
@@ -40,8 +47,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// The sandbox's group, and whether the sandbox is in it yet.
 #[derive(Debug)]
 pub struct Membership {
-    /// The group.
-    pub group: Group,
+    group: Place,
     join_at: Option<Instant>,
     /// Since when somebody is there who is not in it.
     since: Instant,
@@ -51,9 +57,38 @@ pub struct Membership {
     pub closed: bool,
 }
 
+/// A group that is there, or one that is made when the first one is to be in it.
+#[derive(Debug)]
+enum Place {
+    Made(Group),
+    Promised(Box<Promise>),
+}
+
+/// What was said of a group that is not there yet.
+#[derive(Debug, Clone)]
+pub struct Promise {
+    /// What it is to hold.
+    pub limits: Limits,
+    /// What else there is.
+    pub beside: Fallback,
+    /// What was reported of that.
+    pub reported: EnforcementReport,
+    /// Where it is remembered that it can be had.
+    pub remembered: PathBuf,
+}
+
 impl Membership {
     /// A group that init has joined already, or will soon.
     pub fn new(group: Group, joined: bool) -> Self {
+        Self::at(Place::Made(group), joined)
+    }
+
+    /// One that is made before anybody joins it.
+    pub fn promised(promise: Promise) -> Self {
+        Self::at(Place::Promised(Box::new(promise)), false)
+    }
+
+    fn at(group: Place, joined: bool) -> Self {
         let since = Instant::now();
         Self {
             group,
@@ -61,6 +96,38 @@ impl Membership {
             since,
             used: joined,
             closed: joined,
+        }
+    }
+
+    /// The group, if it is there: before that nobody has been in it.
+    pub fn group(&self) -> Option<&Group> {
+        match &self.group {
+            Place::Made(group) => Some(group),
+            Place::Promised(_) => None,
+        }
+    }
+
+    /// The group, which is made now if it was only promised. It holds what was reported, or is taken
+    /// away again; and nobody is promised one after that without another look.
+    fn make(&mut self, spec: &RunSpec, vessel: &Vessel) -> Result<&Group, Failure> {
+        if let Place::Promised(promise) = &self.group {
+            let made = make_group(spec, vessel).and_then(|made| kept(made, promise));
+            if made.is_err() {
+                let _ = std::fs::remove_file(&promise.remembered);
+            }
+            self.group = Place::Made(made?);
+        }
+        match &self.group {
+            Place::Made(group) => Ok(group),
+            Place::Promised(_) => Err(Failure::invalid("the cgroup is missing")),
+        }
+    }
+
+    /// Takes the group away; says whether something is left of it.
+    pub fn leaves_something(self) -> bool {
+        match self.group {
+            Place::Made(group) => group.remove().is_err(),
+            Place::Promised(_) => false,
         }
     }
 
@@ -131,10 +198,12 @@ impl Keeper<'_> {
         if let Some(membership) = &mut self.group
             && membership.join_at.is_some()
         {
-            membership.used = true;
             let mut first = vec![self.init.pid];
             first.extend(self.attendants.egress.as_ref().and_then(|egress| egress.pid()));
-            let moved = move_family(&membership.group, &first).map_err(failed)?;
+            let group = membership.make(self.spec, self.vessel)?;
+            let moved = move_family(group, &first);
+            membership.used = true;
+            let moved = moved.map_err(failed)?;
             membership.join_at = moved.next();
         }
         let waiting: Vec<ExecId> = self
@@ -162,12 +231,13 @@ impl Keeper<'_> {
     }
 
     pub(super) fn join_exec(&mut self, exec: &ExecId) -> Result<(), CgroupError> {
-        let Some(membership) = &self.group else { return Ok(()) };
+        // Nobody is in a group of its own before the sandbox is in one.
+        let Some(group) = self.group.as_ref().and_then(Membership::group) else { return Ok(()) };
         let Some(running) = self.state.execs.get_mut(exec) else { return Ok(()) };
         running.join_at = None;
         let group = match running.group.take() {
             Some(group) => group,
-            None => membership.group.child(exec, &GroupLimits::default())?,
+            None => group.child(exec, &GroupLimits::default())?,
         };
         let born = running.born;
         let main = running.process.as_ref().and_then(pid_of);
@@ -221,9 +291,8 @@ impl Keeper<'_> {
         if counted {
             self.join_all()?;
         }
-        match &self.group {
-            Some(membership) if counted && self.has_exec_groups() => membership
-                .group
+        match self.group.as_ref().and_then(Membership::group) {
+            Some(group) if counted && self.has_exec_groups() => group
                 .child(exec, &GroupLimits::from(limits))
                 .map(Some)
                 .map_err(|error| Failure::invalid(skep_types::chain(&error))),
@@ -297,6 +366,18 @@ impl Keeper<'_> {
     pub(super) fn has_exec_groups(&self) -> bool {
         self.group.is_some() && self.vessel.tasks() == Tasks::Host
     }
+}
+
+/// A group that was promised, if it holds what was reported.
+fn kept(made: Result<Group, CgroupError>, promise: &Promise) -> Result<Group, Failure> {
+    let group = made.map_err(|error| Failure::invalid(skep_types::chain(&error)))?;
+    let found = report_limits(Some(&group), &promise.limits, promise.beside);
+    let same = |(layer, found)| promise.reported.0.get(layer) == Some(found);
+    if found.0.iter().all(same) {
+        return Ok(group);
+    }
+    let _ = group.remove();
+    Err(Failure::invalid("the cgroup does not hold what was reported"))
 }
 
 /// Whether all have been moved.

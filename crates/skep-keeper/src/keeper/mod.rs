@@ -27,7 +27,7 @@ mod under_way;
 
 pub use accountant::{Usage, usage};
 pub use adoption::Adoption;
-pub use groups::Membership;
+pub use groups::{Membership, Promise};
 
 use crate::channel::Channel;
 use crate::failure::Failure;
@@ -118,6 +118,8 @@ struct State {
     told: Duration,
     /// How often something was to be reached without a network, as last counted.
     unreached: u64,
+    /// Whether somebody may have tried since whom the next exec has nothing to do with.
+    unreached_since: bool,
     /// The group of an engine, where skep has none.
     watched: Option<Group>,
     /// Whether init is gone without having been told to.
@@ -205,6 +207,12 @@ impl<'a> Keeper<'a> {
         self
     }
 
+    /// Something was tried from inside, by nobody's command.
+    pub fn probed(mut self, probed: bool) -> Self {
+        self.state.unreached_since = probed;
+        self
+    }
+
     /// Looks for ends by the limits of a group that is somebody else's.
     pub fn watching(mut self, group: Option<Group>) -> Self {
         self.state.watched = group;
@@ -215,8 +223,6 @@ impl<'a> Keeper<'a> {
     ///
     /// When this returns, no process of the sandbox is left.
     pub fn serve(mut self, terminate: &SignalFd) {
-        // What was probed from inside is not what somebody tried.
-        self.unreached();
         if self.vessel.is_bare() {
             // Whom init leaves behind, or did not outlive, comes to us.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -409,14 +415,15 @@ impl<'a> Keeper<'a> {
         for connection in self.state.connections.values_mut() {
             let _ = connection.flush();
         }
-        let Self { spec, state, group, listener, .. } = self;
+        let Self { spec, state, group, listener, init, .. } = self;
         let State { connections, execs, .. } = state;
         // Nothing changes any more: whoever waits for that need not wait for the rest.
         drop((connections, listener));
+        init.let_go();
         for group in execs.into_values().filter_map(|running| running.group) {
             let _ = group.remove();
         }
-        let left = group.is_some_and(|membership| membership.group.remove().is_err());
+        let left = group.is_some_and(Membership::leaves_something);
         // The socket shows that something may be left (see the provider's clean-up).
         if !left {
             let _ = std::fs::remove_file(spec.directory.join("keeper.sock"));

@@ -1,7 +1,7 @@
 //! What clients can ask for, and what happens when a command has ended.
 
-use super::Keeper;
 use super::running::{MainEnd, Running};
+use super::{Keeper, Membership};
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
 use crate::protocol::{FrameKind, Reply, ToInit, Whom, WriteOrder, to_json};
@@ -60,10 +60,8 @@ impl Keeper<'_> {
         self.capture();
         self.finish(exec, end);
         self.schedule_capture();
-        if main.code == Some(0) {
-            // What it tried is not the next one's.
-            self.unreached();
-        }
+        // What it tried is not the next one's.
+        self.state.unreached_since |= main.code == Some(0);
     }
 
     /// Nobody waits for ever for one that cannot die: its end is told, and that it is not gone.
@@ -198,7 +196,7 @@ impl Keeper<'_> {
     /// Processes of the sandbox that the kernel has killed for want of memory.
     pub(super) fn memory_kills(&self) -> u64 {
         let own = self.group.as_ref().filter(|membership| membership.used);
-        let group = own.map(|membership| &membership.group).or(self.state.watched.as_ref());
+        let group = own.and_then(Membership::group).or(self.state.watched.as_ref());
         group.and_then(|group| group.oom_kills()).unwrap_or(0)
     }
 
@@ -219,7 +217,7 @@ impl Keeper<'_> {
     /// Forks refused by the limit on tasks, which is the sandbox's and not the exec's.
     pub(super) fn refused_forks(&self) -> u64 {
         let own = self.group.as_ref().filter(|membership| membership.used);
-        let group = own.map(|membership| &membership.group).or(self.state.watched.as_ref());
+        let group = own.and_then(Membership::group).or(self.state.watched.as_ref());
         group.and_then(|group| group.pids_max_hits()).unwrap_or(0)
     }
 

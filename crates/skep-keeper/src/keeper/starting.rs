@@ -91,6 +91,9 @@ impl Keeper<'_> {
         if self.state.execs.contains_key(exec) {
             return Err(Failure::invalid(format!("exec `{exec}` is already running")));
         }
+        if std::mem::take(&mut self.state.unreached_since) {
+            self.unreached();
+        }
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
         self.make_room_for_output(&limits);
         let group = self.group_first(exec, &command.limits)?;

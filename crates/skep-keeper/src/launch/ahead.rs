@@ -59,8 +59,8 @@ impl<'a> Ahead<'a> {
         Ok(Some(Self { spec, plan, known, found, channel }))
     }
 
-    /// The sandbox's directory is there: init goes on while the cgroup is made, and reports. `None`
-    /// if it was begun on a wrong guess, and is gone.
+    /// The sandbox's directory is there: init goes on, while the cgroup is made where none was promised,
+    /// and reports. `None` if it was begun on a wrong guess, and is gone.
     pub fn catch_up(
         self,
         vessel: &Vessel,
@@ -72,13 +72,17 @@ impl<'a> Ahead<'a> {
         let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
         let arrival = Arrival::new(&plan, &channel, Way::default(), Vec::new());
         arrival.catch_up(init)?;
-        undo.make_group(vessel)?;
-        if undo.group.is_some() != found.counted {
-            undo.end_init();
-            return Ok(None);
+        // One that was promised is made when somebody is to be in it.
+        if found.limits.is_none() {
+            undo.make_group(vessel)?;
+            if undo.group.is_some() != found.counted {
+                undo.end_init();
+                return Ok(None);
+            }
         }
         let up = arrival.wait(spec)?;
+        let promised = found.limits.clone();
         let known = (Some(known), Some(found));
-        Ok(Some(Arrived { plan, known, channel, up, quota, joined: false }))
+        Ok(Some(Arrived { plan, known, channel, up, quota, joined: false, promised }))
     }
 }

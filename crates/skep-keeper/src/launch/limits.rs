@@ -10,27 +10,58 @@ use skep_confine::report::{Fallback, NO_GROUP, NO_LIMIT, report_io, report_limit
 use skep_provider::RunSpec;
 use skep_types::{EnforcementReport, Layer, NetworkMode, SystemView};
 
-/// The part of the report that is about limits, from skep's own group and, where there is none, from
-/// one that is only watched.
+/// Who holds the limits.
+#[derive(Default)]
+pub struct Holders<'a> {
+    /// Skep's own group.
+    pub own: Option<&'a Group>,
+    /// Where there is none, one that is only watched.
+    pub watched: Option<&'a Group>,
+    /// What is known of a group that will be there before anybody needs it.
+    pub promised: Option<&'a EnforcementReport>,
+}
+
+/// The layers that a group answers for.
+const HELD: [Layer; 3] = [Layer::Memory, Layer::Cpu, Layer::Pids];
+
+/// What a report says of the layers that a group answers for, if it holds the memory: what can be
+/// promised of another one.
+pub fn held(report: &EnforcementReport) -> Option<EnforcementReport> {
+    let part = |layer: Layer| Some((layer, report.0.get(&layer)?.clone()));
+    let held: Option<_> = HELD.into_iter().map(part).collect();
+    let is_held = report.0.get(&Layer::Memory).is_some_and(|memory| memory.enforced);
+    held.filter(|_| is_held).map(EnforcementReport)
+}
+
+/// What stands in for a group, or beside it.
+pub fn fallback(spec: &RunSpec, map: IdMap, holders: &Holders<'_>) -> Fallback {
+    let Holders { own, watched, promised } = holders;
+    let limit = spec.policy.limits.pids.filter(|_| map != IdMap::Host);
+    // A hard limit that the caller has stays.
+    let most = || getrlimit(Resource::Nproc).maximum;
+    Fallback {
+        process_limit: limit.map(|limit| most().map_or(limit, |most| most.min(limit))),
+        polled: own.is_none() && watched.is_none() && promised.is_none(),
+        beside: u64::from(own.is_none() && watched.is_some()),
+    }
+}
+
+/// The part of the report that is about limits.
 pub fn report(
     spec: &RunSpec,
     vessel: &Vessel,
     map: IdMap,
-    (own, watched): (Option<&Group>, Option<&Group>),
+    holders: Holders<'_>,
     quota: &Result<Quota, String>,
 ) -> EnforcementReport {
     let limits = &spec.policy.limits;
+    let fallback = fallback(spec, map, &holders);
+    let Holders { own, watched, promised } = holders;
     let group = own.or(watched);
-    let fallback = Fallback {
-        // A hard limit that the caller has stays.
-        process_limit: limits
-            .pids
-            .filter(|_| map != IdMap::Host)
-            .map(|limit| getrlimit(Resource::Nproc).maximum.map_or(limit, |most| most.min(limit))),
-        polled: group.is_none(),
-        beside: u64::from(own.is_none() && watched.is_some()),
+    let mut report = match promised {
+        Some(promised) => promised.clone(),
+        None => report_limits(group, limits, fallback),
     };
-    let mut report = report_limits(group, limits, fallback);
     report.0.insert(Layer::Io, report_io(own, limits.io_weight, &spec.directory));
     if let (Some(machine), Some(_)) = (vessel.machine(), limits.memory) {
         // The group around it leaves room for what makes the guest; the guest has no more.

@@ -20,7 +20,7 @@ mod workspace;
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::InitSpec;
-use crate::keeper::{Attendants, Keeper, Membership};
+use crate::keeper::{Attendants, Keeper, Membership, Promise};
 use crate::known::{Found, Known};
 use crate::machine;
 use crate::network;
@@ -30,6 +30,7 @@ use crate::seen;
 use crate::vessel::{Held, Tasks, Vessel};
 use ahead::Ahead;
 use arrival::{Arrival, Up, Way};
+use limits::Holders;
 use quota::Quota;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -68,6 +69,7 @@ pub fn start(
     let (answer, report) = pipe().map_err(|error| setup(error.into()))?;
     let (gate, opener) = pipe().map_err(|error| setup(error.into()))?;
     failpoint::hit("create.fork").map_err(setup)?;
+    skep_sys::memory::hand_down_code();
     // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
     let keeper =
         clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate)).map_err(setup)?;
@@ -219,6 +221,8 @@ struct Arrived<'a> {
     up: Up,
     quota: Result<Quota, String>,
     joined: bool,
+    /// What is known of a group that was not made yet.
+    promised: Option<EnforcementReport>,
 }
 
 /// 1. The cgroup, before the first process that must be counted.
@@ -251,7 +255,8 @@ fn arrive<'a>(
     let joined = must_join_first(spec);
     arrival.settle(init, group.filter(|_| joined))?;
     let up = arrival.wait(spec)?;
-    Ok(Arrived { plan, known: (known, found), channel, up, quota, joined })
+    let known = (known, found);
+    Ok(Arrived { plan, known, channel, up, quota, joined, promised: None })
 }
 
 /// Joins init's report with that of the limits; what was asked for and is not there is refused.
@@ -262,26 +267,34 @@ fn take_over<'a>(
     (umask, terminate, listener): (u32, SignalFd, OwnedFd),
     mut undo: Undo<'_>,
 ) -> Result<Running<'a>, Failure> {
-    let Arrived { plan, known: (known, found), channel, up, quota, joined } = arrived;
+    let Arrived { plan, known: (known, found), channel, up, quota, joined, promised } = arrived;
     let Up { mut report, facts, servers, mut egress, publisher, handle } = up;
     if let (Some(handle), Some(init)) = (handle, &mut undo.init) {
         init.found(handle)?;
     }
     failpoint::hit("create.ready").step(|| "pass a failpoint".into())?;
-    let now = Found { report: report.clone(), counted: undo.group.is_some() };
-    if let Some(known) = known.filter(|_| found.as_ref() != Some(&now)) {
-        known.remember(&now);
-    }
+    let inside = report.clone();
+    let counted = undo.group.is_some() || promised.is_some();
     let watched = match (vessel, &undo.group, &undo.init) {
         // Where skep has no group, the engine's holds; it is read, not believed.
         (Vessel::Attended(_), None, Some(init)) => CgroupHost::around(init.pid),
         _ => None,
     };
-    let groups = (undo.group.as_ref(), watched.as_ref());
-    let mut held = limits::report(spec, vessel, plan.map, groups, &quota);
+    let holders = Holders {
+        own: undo.group.as_ref(),
+        watched: watched.as_ref(),
+        promised: promised.as_ref(),
+    };
+    let beside = limits::fallback(spec, plan.map, &holders);
+    let mut held = limits::report(spec, vessel, plan.map, holders, &quota);
     limits::note_what_is_in_the_way(&mut held, undo.ungrouped.as_deref());
+    let limits = limits::held(&held).filter(|_| counted);
+    let now = Found { report: inside, counted, limits };
+    if let Some(known) = known.as_ref().filter(|_| found.as_ref() != Some(&now)) {
+        known.remember(&now);
+    }
     report.0.extend(held.0);
-    limits::note_signals(&mut report, vessel, undo.group.is_some());
+    limits::note_signals(&mut report, vessel, counted);
     if let Some(egress) = &mut egress {
         network::serve(egress, &mut report)?;
     }
@@ -289,11 +302,18 @@ fn take_over<'a>(
     seen::write(spec, vessel.facts().into_iter().chain(facts).collect())?;
     let (group, init) = undo.disarm();
     let init = init.ok_or_else(|| Failure::invalid("init is missing"))?;
-    let group = group.map(|group| Membership::new(group, joined));
+    let promise = |reported: EnforcementReport| {
+        let remembered = known.as_ref()?.path().to_owned();
+        Some(Promise { limits: spec.policy.limits.clone(), beside, reported, remembered })
+    };
+    let group = match group {
+        Some(group) => Some(Membership::new(group, joined)),
+        None => promised.and_then(promise).map(Membership::promised),
+    };
     let attendants = Attendants { servers, publisher, egress };
     let lent = plan.map.lent();
     let keeper = Keeper::new(spec, vessel, listener, channel, init, group, umask, attendants);
-    let keeper = keeper.counting(lent).watching(watched);
+    let keeper = keeper.counting(lent).watching(watched).probed(plan.known.is_none());
     Ok(Running { keeper, terminate, report, quota: quota.ok(), image: None })
 }
 
@@ -324,9 +344,10 @@ impl Undo<'_> {
         channel: Channel,
     ) -> Result<Way, Failure> {
         let (child, mut way) = arrival::begin(vessel, plan, files, channel)?;
-        self.init = Some(match way.life.take() {
-            None => Held::new(child),
-            Some(life) => Held::attended(child, life),
+        self.init = Some(match (way.life.take(), vessel) {
+            (None, Vessel::Namespaces) => Held::with_view(child),
+            (None, _) => Held::new(child),
+            (Some(life), _) => Held::attended(child, life),
         });
         failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
         Ok(way)
@@ -391,7 +412,11 @@ fn listen(spec: &RunSpec) -> Result<OwnedFd, Failure> {
     Ok(socket)
 }
 
-fn make_group(spec: &RunSpec, vessel: &Vessel) -> Result<Result<Group, CgroupError>, Failure> {
+/// Makes the group of a sandbox; a host that has none to give is no failure here.
+pub(crate) fn make_group(
+    spec: &RunSpec,
+    vessel: &Vessel,
+) -> Result<Result<Group, CgroupError>, Failure> {
     let parent =
         ParentName::parse(CGROUP_PARENT).map_err(|e| Failure::invalid(skep_types::chain(&e)))?;
     let mut limits = GroupLimits::from(&spec.policy.limits);

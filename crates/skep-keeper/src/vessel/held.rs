@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, Signal};
 use skep_sys::process::{Child, send_signal, wait_for, wait_for_handle};
+use std::fs::File;
 
 /// Init, held by the keeper.
 #[derive(Debug)]
@@ -19,6 +20,9 @@ pub struct Held {
     life: Option<OwnedFd>,
     /// Whether it does.
     leaves: bool,
+    /// Its view, where it may be asked for: as long as this is open, init dies without waiting for its mounts
+    /// to be taken down.
+    view: Option<OwnedFd>,
 }
 
 /// How long our child may take to take things away: less than the keeper is given.
@@ -31,7 +35,21 @@ fn ends_within(process: &OwnedFd, patience: Timespec) -> bool {
 impl Held {
     /// A child of ours: init itself, or what will bring it about.
     pub fn new(child: Child) -> Self {
-        Self { pid: child.pid, pidfd: child.pidfd, launcher: None, life: None, leaves: false }
+        let Child { pid, pidfd } = child;
+        Self { pid, pidfd, launcher: None, life: None, leaves: false, view: None }
+    }
+
+    /// Init in namespaces of its own, whose view is let go of last ([`Held::let_go`]). The kernel takes mounts
+    /// down when the last one leaves a namespace, and waits for every processor meanwhile; nobody who
+    /// waits for init has to.
+    pub fn with_view(child: Child) -> Self {
+        let view = File::open(format!("/proc/{}/ns/mnt", child.pid.as_raw_nonzero()));
+        Self { view: view.ok().map(OwnedFd::from), ..Self::new(child) }
+    }
+
+    /// Takes its mounts down, once it is gone.
+    pub fn let_go(self) {
+        drop(self.view);
     }
 
     /// The same, living by a pipe: it ends by itself when that is closed.

@@ -53,13 +53,13 @@ pub struct WorkspaceParts {
 /// 1. Cut propagation, so that nothing done here reaches the host.
 /// 2. Land a fresh root somewhere out of the way.
 /// 3. Follow the plan.
-/// 4. `pivot_root`, and let go of the old root: from here on the host's tree is unreachable.
+/// 4. `pivot_root`. What is left is to let go of the old root: [`Left::forget`].
 pub fn build(
     ops: &[ViewOp],
     opened: Opened<'_>,
     parts: &WorkspaceParts,
     serve: &ServeFuse<'_>,
-) -> Result<(), Failure> {
+) -> Result<Left, Failure> {
     // Modes are meant as they are said.
     let umask = rustix::process::umask(Mode::empty());
     let built = Builder::land(opened, parts, serve).and_then(|mut builder| {
@@ -68,6 +68,23 @@ pub fn build(
     });
     rustix::process::umask(umask);
     built
+}
+
+/// The host's tree, which is no longer the root of this process, but its current directory, and mounted.
+#[derive(Debug)]
+#[must_use = "until it is forgotten, the host's tree can be reached"]
+pub struct Left(());
+
+impl Left {
+    /// Lets go of the host's tree: from here on it is unreachable, and the current directory is the new root.
+    ///
+    /// The kernel waits until every processor has passed a quiet point, so this is best done while somebody
+    /// else has something to do; before any process is started that is not ours.
+    pub fn forget(self) -> Result<(), Failure> {
+        let step = || "leave the host's tree".to_owned();
+        unmount(".", UnmountFlags::DETACH).step(step)?;
+        rustix::process::chdir("/").step(step)
+    }
 }
 
 /// Builds the view at [`vessel::ROOT`] and leaves it there, for an OCI runtime to make it a root.
@@ -116,7 +133,8 @@ pub fn build_plain(ops: &[ViewOp], opened: Vec<OwnedFd>) -> Result<(), Failure> 
         masked: false,
         owners: SeenOwners::AsStored,
     };
-    build(ops, opened.into(), &parts, &|_| Err(Failure::invalid("nothing is served here")))
+    build(ops, opened.into(), &parts, &|_| Err(Failure::invalid("nothing is served here")))?
+        .forget()
 }
 
 /// Has a filesystem served by fuse-overlayfs, and returns its mount, detached.
@@ -489,12 +507,11 @@ impl<'a> Builder<'a> {
 
     /// `pivot_root` of a directory onto itself stacks the old root over the new one; detaching the
     /// top of that stack leaves the new root alone. No directory for the old root is needed.
-    fn pivot(self) -> Result<(), Failure> {
+    fn pivot(self) -> Result<Left, Failure> {
         let step = || "make the view the root".to_owned();
         rustix::process::fchdir(&self.root).step(step)?;
         rustix::process::pivot_root(".", ".").step(step)?;
-        unmount(".", UnmountFlags::DETACH).step(step)?;
-        rustix::process::chdir("/").step(step)
+        Ok(Left(()))
     }
 }
 

@@ -15,7 +15,8 @@
 mod passed_on;
 mod record;
 
-pub(crate) use record::{Held, Record, Step};
+use record::Step;
+pub(crate) use record::{Held, Moves, Record, Story};
 
 use crate::rules::{changed_sandbox, check_moves, check_version};
 use crate::sqlite::{is_vouched_for, runs_of};

@@ -8,8 +8,9 @@ use crate::value::{checksum, decode};
 use crate::{NewEvent, Result, StoreError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
-use skep_types::{Exec, ExecEnd, ExecId, Sandbox, SandboxId};
+use skep_types::{Exec, ExecEnd, ExecId, Sandbox};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -30,6 +31,36 @@ pub(crate) struct Step {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<(ExecId, ExecEnd, NewEvent)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<NewEvent>,
+}
+
+/// A line that another one follows: of its row nobody needs more than that it is whole.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Earlier {
+    #[serde(rename = "sandbox")]
+    _sandbox: IgnoredAny,
+    #[serde(default)]
+    begun: Vec<Exec>,
+    #[serde(default)]
+    ended: Vec<(ExecId, ExecEnd, NewEvent)>,
+    #[serde(default)]
+    events: Vec<NewEvent>,
+}
+
+/// A record as it is read: what each version brought with it, and the row as it is since the last.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Story {
+    pub row: Sandbox,
+    pub moves: Vec<Moves>,
+}
+
+/// What came with one version of a row; the first is 1.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Moves {
+    pub version: u64,
+    pub begun: Vec<Exec>,
+    pub ended: Vec<(ExecId, ExecEnd, NewEvent)>,
     pub events: Vec<NewEvent>,
 }
 
@@ -109,8 +140,9 @@ impl Held<'_> {
         })
     }
 
-    /// Everything that was written. An end without its line feed was never finished.
-    pub(crate) fn steps(&self) -> Result<Vec<Step>> {
+    /// Everything that was written; `None` if that is nothing. An end without its line feed was never
+    /// finished.
+    pub(crate) fn story(&self) -> Result<Option<Story>> {
         let mut bytes = Vec::new();
         let mut file = &self.0.file;
         file.rewind()
@@ -141,18 +173,25 @@ impl Drop for Held<'_> {
 }
 
 /// The lines of a record. Each is the next version of the same sandbox.
-fn parse(bytes: &[u8]) -> std::result::Result<Vec<Step>, String> {
+fn parse(bytes: &[u8]) -> std::result::Result<Option<Story>, String> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let text = std::str::from_utf8(&bytes[..whole]).map_err(|error| error.to_string())?;
-    let steps: Vec<Step> = text.lines().map(step).collect::<std::result::Result<_, _>>()?;
-    let id: Option<SandboxId> = steps.first().map(|step| step.sandbox.id.clone());
-    let follows = |(number, step): (usize, &Step)| {
-        step.sandbox.version == number as u64 + 1 && Some(&step.sandbox.id) == id.as_ref()
-    };
-    if steps.iter().enumerate().all(follows) { Ok(steps) } else { Err("lines are missing".into()) }
+    let mut lines: Vec<&str> = text.lines().collect();
+    let Some(last) = lines.pop() else { return Ok(None) };
+    let mut moves = Vec::with_capacity(lines.len() + 1);
+    for (line, version) in lines.iter().zip(1..) {
+        let Earlier { begun, ended, events, .. } = value_of(line)?;
+        moves.push(Moves { version, begun, ended, events });
+    }
+    let Step { sandbox: row, begun, ended, events } = value_of(last)?;
+    moves.push(Moves { version: row.version, begun, ended, events });
+    match row.version == moves.len() as u64 {
+        true => Ok(Some(Story { row, moves })),
+        false => Err("lines are missing".into()),
+    }
 }
 
-fn step(line: &str) -> std::result::Result<Step, String> {
+fn value_of<T: DeserializeOwned>(line: &str) -> std::result::Result<T, String> {
     let (sum, value) = line.split_once(' ').ok_or("a line has no checksum")?;
     let sum = u64::from_str_radix(sum, 16).map_err(|error| error.to_string())?;
     decode("runs", "", value, sum as i64).map_err(|error| skep_types::chain(&error))
@@ -185,11 +224,13 @@ mod tests {
     fn a_record_is_read_as_far_as_it_was_finished() {
         let steps = steps(3);
         let bytes = written(&steps);
-        assert_eq!(parse(&bytes).unwrap(), steps);
+        let rows = |bytes: &[u8]| parse(bytes).unwrap().map(|story| story.row);
+        assert_eq!(rows(&bytes), Some(steps[2].sandbox.clone()));
         let lines: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
         for cut in 0..bytes.len() {
             let whole = lines.iter().filter(|end| **end < cut).count();
-            assert_eq!(parse(&bytes[..cut]).unwrap(), steps[..whole], "cut at {cut}");
+            let expected = whole.checked_sub(1).map(|last| steps[last].sandbox.clone());
+            assert_eq!(rows(&bytes[..cut]), expected, "cut at {cut}");
         }
     }
 
@@ -201,7 +242,8 @@ mod tests {
             other[at] ^= 4;
             // The last line feed may be what was flipped: then the line was never finished.
             let read = parse(&other);
-            assert!(read.is_err() || read.unwrap().len() < 2, "byte {at}");
+            let short = |read: Option<Story>| read.is_none_or(|story| story.moves.len() < 2);
+            assert!(read.is_err() || short(read.unwrap()), "byte {at}");
         }
     }
 

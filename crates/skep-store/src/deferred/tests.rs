@@ -126,13 +126,14 @@ fn whoever_dies_between_rows_and_removal_leaves_nothing_twice_and_nothing_out() 
     // Or the run went on writing into it.
     std::fs::write(&path, &copy).unwrap();
     let record = Record::open(&path).unwrap().unwrap();
-    let mut steps = record.hold().unwrap().unwrap().steps().unwrap();
-    let mut last = steps.pop().unwrap();
-    last.sandbox.version = 3;
-    last.sandbox.state = SandboxState::Deleted;
-    last.begun.clear();
-    last.ended = vec![(exec.id.clone(), ExecEnd::exited(3), event("exec ended", 3))];
-    last.events = vec![event("deleted", 3)];
+    let story = record.hold().unwrap().unwrap().story().unwrap().unwrap();
+    let state = SandboxState::Deleted;
+    let last = Step {
+        sandbox: Sandbox { version: 3, state, ..story.row },
+        begun: Vec::new(),
+        ended: vec![(exec.id.clone(), ExecEnd::exited(3), event("exec ended", 3))],
+        events: vec![event("deleted", 3)],
+    };
     record.hold().unwrap().unwrap().append(&last).unwrap();
     place.open().take_in_runs().unwrap();
     assert_eq!(place.kinds(), ["creating", "ready", "exec ended", "deleted"]);

@@ -7,7 +7,7 @@
 
 use super::fault::Outcome;
 use super::{Access, Durability, SqliteStore, execs, ledger, sandboxes};
-use crate::deferred::{Held, Record, Step};
+use crate::deferred::{Held, Moves, Record, Story};
 use crate::value::micros;
 use crate::{ExecMoves, NewEvent, Result};
 use rusqlite::Transaction;
@@ -47,26 +47,24 @@ impl SqliteStore {
     fn take_in_batch(&self, paths: &[PathBuf]) -> Result<u64> {
         let records: Vec<Record> =
             paths.iter().filter_map(|path| Record::open(path).ok().flatten()).collect();
-        let mut held: Vec<(Held<'_>, Vec<Step>)> = Vec::with_capacity(records.len());
+        let mut held: Vec<(Held<'_>, Story)> = Vec::with_capacity(records.len());
         for record in &records {
             let Ok(Some(lock)) = record.hold() else { continue };
-            match lock.steps() {
-                Ok(steps) if !steps.is_empty() => held.push((lock, steps)),
-                Ok(_) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
-                Ok(_) | Err(_) => {}
+            match lock.story() {
+                Ok(Some(story)) => held.push((lock, story)),
+                Ok(None) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
+                Ok(None) | Err(_) => {}
             }
         }
         if held.is_empty() {
             return Ok(0);
         }
         // What began first was first.
-        held.sort_by_cached_key(|(_, steps)| {
-            steps.first().and_then(|step| micros(&step.sandbox.created_at).ok())
-        });
+        held.sort_by_cached_key(|(_, story)| micros(&story.row.created_at).ok());
         self.write("take runs in", Durability::Process, |tx| {
             let mut events = Vec::new();
-            for (_, steps) in &held {
-                events.extend(adopt(tx, steps)?);
+            for (_, story) in &held {
+                events.extend(adopt(tx, story)?);
             }
             events.sort_by_cached_key(|event| micros(&event.at).ok());
             ledger::append(tx, &events)
@@ -92,34 +90,31 @@ fn is_older(path: &Path, age: Duration) -> bool {
 }
 
 /// The rows of one record, as far as they are not there; returns the events that are new.
-fn adopt(tx: &Transaction<'_>, steps: &[Step]) -> Outcome<Vec<NewEvent>> {
-    let Some(last) = steps.last() else { return Ok(Vec::new()) };
-    let Some(there) = sandboxes::find(tx, &last.sandbox.id)? else {
-        let mut row = last.sandbox.clone();
+fn adopt(tx: &Transaction<'_>, story: &Story) -> Outcome<Vec<NewEvent>> {
+    let mut row = story.row.clone();
+    let Some(there) = sandboxes::find(tx, &row.id)? else {
         if row.state != SandboxState::Deleted && sandboxes::is_taken(tx, &row.name)? {
             row.name = another_name(&row.name, row.id.as_str())?;
         }
         sandboxes::insert(tx, &row)?;
         sandboxes::refer_to_layers(tx, &row)?;
-        for exec in execs_of(steps) {
+        for exec in execs_of(&story.moves) {
             execs::insert(tx, &exec)?;
         }
-        return Ok(steps.iter().flat_map(events_of).collect());
+        return Ok(story.moves.iter().flat_map(events_of).collect());
     };
     // Nobody else may have moved it on meanwhile; what is gone stays gone.
-    let newer: Vec<&Step> =
-        steps.iter().filter(|step| step.sandbox.version > there.version).collect();
+    let newer: Vec<&Moves> =
+        story.moves.iter().filter(|moves| moves.version > there.version).collect();
     if newer.is_empty() || there.state == SandboxState::Deleted {
         return Ok(Vec::new());
     }
-    for step in &newer {
-        let moves = ExecMoves { begun: &step.begun, ended: &step.ended };
-        execs::apply(tx, &there, moves)?;
+    for moves in &newer {
+        execs::apply(tx, &there, ExecMoves { begun: &moves.begun, ended: &moves.ended })?;
     }
-    let mut row = last.sandbox.clone();
     row.name = there.name.clone();
     sandboxes::write_back(tx, &there, &row)?;
-    Ok(newer.into_iter().flat_map(|step| step.events.clone()).collect())
+    Ok(newer.into_iter().flat_map(|moves| moves.events.clone()).collect())
 }
 
 /// A name was made up, and somebody has it: the id makes it another one.
@@ -133,9 +128,9 @@ fn another_name(name: &SandboxName, id: &str) -> Result<SandboxName> {
 }
 
 /// The execs of a record, with their ends.
-fn execs_of(steps: &[Step]) -> Vec<Exec> {
-    let mut execs: Vec<Exec> = steps.iter().flat_map(|step| step.begun.clone()).collect();
-    for (id, end, _) in steps.iter().flat_map(|step| &step.ended) {
+fn execs_of(story: &[Moves]) -> Vec<Exec> {
+    let mut execs: Vec<Exec> = story.iter().flat_map(|moves| moves.begun.clone()).collect();
+    for (id, end, _) in story.iter().flat_map(|moves| &moves.ended) {
         if let Some(exec) = execs.iter_mut().find(|exec| exec.id == *id && exec.end.is_none()) {
             exec.finish(end.clone());
         }
@@ -143,7 +138,7 @@ fn execs_of(steps: &[Step]) -> Vec<Exec> {
     execs
 }
 
-fn events_of(step: &Step) -> Vec<NewEvent> {
-    let ends = step.ended.iter().map(|(_, _, event)| event.clone());
-    ends.chain(step.events.iter().cloned()).collect()
+fn events_of(moves: &Moves) -> Vec<NewEvent> {
+    let ends = moves.ended.iter().map(|(_, _, event)| event.clone());
+    ends.chain(moves.events.iter().cloned()).collect()
 }

@@ -54,7 +54,23 @@ pub fn now() -> io::Result<Instant> {
 /// It is read from the finest clock: a file saved a moment ago is not taken for a later edit.
 pub fn beginning() -> io::Result<Instant> {
     let wall_ns = wall_ns(ClockId::Realtime) + 1;
-    Ok(Instant { wall_ns, boot_ns: self::wall_ns(ClockId::Boottime), boot_id: boot_id()? })
+    Ok(Instant {
+        wall_ns,
+        boot_ns: self::wall_ns(ClockId::Boottime),
+        boot_id: skep_sys::process::boot_id()?,
+    })
+}
+
+/// The same, where something was changed since `instant`: the clock that changes are stamped with never goes
+/// back, so if `witness` carries a time that is not older, nothing that is changed from now on does. Kernels
+/// since 6.13 stamp finely what somebody has looked at, and all others no earlier than that.
+pub fn wait_past_by(instant: &Instant, witness: &std::path::Path) {
+    let stamped = rustix::fs::stat(witness)
+        .map(|found| i128::from(found.st_ctime) * 1_000_000_000 + i128::from(found.st_ctime_nsec));
+    if stamped.is_ok_and(|stamped| stamped >= instant.wall_ns) && clock_is_sound(instant) {
+        return;
+    }
+    wait_past(instant);
 }
 
 /// Returns when every later change carries a change time that is not older than `instant`.
@@ -86,14 +102,10 @@ fn wall_ns(clock: ClockId) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
 /// Whether change times can still be compared with `base`: the wall clock was not set back since.
 pub(crate) fn clock_is_sound(base: &Instant) -> bool {
     let (wall, boot) = (wall_ns(ClockId::Realtime), wall_ns(ClockId::Boottime));
-    let id = boot_id().unwrap_or_default();
+    let id = skep_sys::process::boot_id().unwrap_or_default();
     no_step_back(base, &Instant { wall_ns: wall, boot_ns: boot, boot_id: id })
 }
 

@@ -1,0 +1,91 @@
+//! The directories of the next sandbox, made while nobody waits for them.
+//!
+//! A directory that is put far from the others (`layout::spread`) lies in a part of the disk that may not
+//! have been read yet, and whoever makes it waits for that. So one is made ahead, while the command of a run
+//! is at work, and the next run moves it to its place. It is new: no process was ever inside, and nobody
+//! has a descriptor of it. (Used ones are never used again: see `waste.rs`.)
+//!
+//! It is a convenience and nothing else. Where there is none, where somebody else was faster, or where a
+//! part is missing, what is needed is made then.
+
+use crate::layout::{Layout, make_private, spread};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// What is in each sandbox's directory from the start.
+pub const PARTS: [&str; 4] = ["work", "messages", "execs", "upper"];
+/// What begins so is not finished.
+const UNFINISHED: &str = ".making-";
+
+/// Moves the one that was made ahead, if there is one, to where a sandbox's directory belongs.
+pub fn take(layout: &Layout, directory: &Path) -> bool {
+    let Ok(waiting) = fs::read_dir(layout.spare()) else { return false };
+    let is_finished =
+        |entry: &fs::DirEntry| !entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes());
+    let mut finished = waiting.flatten().filter(is_finished);
+    finished.any(|spare| fs::rename(spare.path(), directory).is_ok())
+}
+
+/// Makes one ahead if there is none. `name` is one that nobody else uses.
+pub fn make(layout: &Layout, name: &str) -> io::Result<()> {
+    let place = layout.spare();
+    match fs::read_dir(&place).map(Iterator::count) {
+        Ok(0) => {}
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_private(&place)?;
+            spread(&place);
+        }
+        Err(error) => return Err(error),
+    }
+    let unfinished = place.join(format!("{UNFINISHED}{name}"));
+    for part in PARTS {
+        make_private(&unfinished.join(part))?;
+    }
+    fs::rename(&unfinished, place.join(name))
+}
+
+/// Removes what somebody died over.
+pub fn clear_unfinished(layout: &Layout) {
+    let Ok(waiting) = fs::read_dir(layout.spare()) else { return };
+    for entry in waiting.flatten() {
+        if entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes()) {
+            let _ = crate::trash::remove(&entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> (tempfile::TempDir, Layout) {
+        let base = tempfile::tempdir().unwrap();
+        let layout = Layout::open(&base.path().join("state"), || Ok(())).unwrap();
+        (base, layout)
+    }
+
+    #[test]
+    fn one_is_made_and_taken_once() {
+        let (_base, layout) = layout();
+        let place = |name: &str| layout.sandboxes().join(name);
+        assert!(!take(&layout, &place("a")));
+        make(&layout, "one").unwrap();
+        make(&layout, "two").unwrap();
+        assert_eq!(fs::read_dir(layout.spare()).unwrap().count(), 1);
+        assert!(take(&layout, &place("a")));
+        assert!(PARTS.iter().all(|part| place("a").join(part).is_dir()));
+        assert!(!take(&layout, &place("b")));
+    }
+
+    #[test]
+    fn an_unfinished_one_is_nobodys() {
+        let (_base, layout) = layout();
+        make_private(&layout.spare().join(format!("{UNFINISHED}x/work"))).unwrap();
+        assert!(!take(&layout, &layout.sandboxes().join("a")));
+        clear_unfinished(&layout);
+        assert_eq!(fs::read_dir(layout.spare()).unwrap().count(), 0);
+    }
+}
