@@ -55,7 +55,9 @@ fn settles(lab: &Lab, what: &str) {
     lab.skep(["rm", "s"]).run().ok();
 }
 
+/// Nothing is remembered of earlier starts, so that every step is made.
 fn create(lab: &Lab, failpoint: &str, key: &str) -> crate::harness::Call {
+    let _ = std::fs::remove_dir_all(lab.state.join("probed"));
     lab.skep(["create", "s", "--idempotency-key", key]).env("SKEP_FAILPOINT", failpoint)
 }
 
@@ -133,6 +135,7 @@ fn crash_1_a_run_killed_while_it_creates_leaves_nothing() {
         lab.write("a", "a\n");
         for name in failpoints() {
             let line = ["run", "--name", "s", "--", "sleep", "1000"];
+            let _ = std::fs::remove_dir_all(lab.state.join("probed"));
             let ran = lab.skep(line).env("SKEP_FAILPOINT", format!("{name}=kill")).run();
             assert!(ran.code() == 125 || ran.code() == -9, "{name}: {}", ran.describe());
             settles(lab, &name);

@@ -26,6 +26,7 @@ mod paths;
 mod projects;
 mod races;
 mod random_work;
+mod run_records;
 mod streams;
 mod terminal;
 mod view;

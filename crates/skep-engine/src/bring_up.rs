@@ -10,7 +10,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::undone::comes_back;
-use crate::{Desk, Engine, hidden, layout, naming, spare};
+use crate::{Desk, Engine, hidden, layout, naming, spare, waste};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
@@ -78,6 +78,10 @@ impl Desk {
                 meanwhile: &mut || {
                     if let Ok(engine) = open() {
                         engine.store.rehearse();
+                        // A run does so while its command is at work.
+                        if !engine.store.is_deferred() {
+                            waste::clear(engine.layout());
+                        }
                     }
                 },
             },

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How many wait at most: commands that end at once leave no time to remove any.
-const MOST: usize = 16;
+const MOST: usize = 8;
 /// What is in each.
 const PARTS: [&str; 4] = ["upper", "work", "messages", "execs"];
 /// Overlayfs's own directories, one in the other. They are shut, and whoever removes a state directory by

@@ -8,15 +8,14 @@
 use crate::dotgit::folded_path;
 use crate::names::NameTable;
 use crate::pattern::{PatternError, PatternSet, Reach, parents};
-use serde::Deserialize;
 use skep_types::{Policy, RelPath};
 use std::sync::LazyLock;
 
-const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/hidden.json"));
+// `ENTRIES`, `EXCEPT`, `COPIES`, `SKIPPED` and `FINGERPRINT`, made from the list by `build.rs`.
+include!(concat!(env!("OUT_DIR"), "/hidden.rs"));
 
 /// What an entry of the list may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenKind {
     /// Anything but a directory (`.env` is also a common name for a Python environment).
     File,
@@ -27,8 +26,7 @@ pub enum HiddenKind {
 }
 
 /// One line of the built-in list.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HiddenEntry {
     /// Which names; lower case.
     pub pattern: &'static str,
@@ -40,57 +38,28 @@ pub struct HiddenEntry {
     pub reason: &'static str,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Exception {
     pattern: &'static str,
-    #[serde(rename = "reason")]
-    _reason: &'static str,
 }
 
 /// How a copy of a file is called.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct CopyName {
-    #[serde(default)]
     prefix: &'static str,
     suffix: &'static str,
-    #[serde(rename = "reason")]
-    _reason: &'static str,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
-struct SearchData {
-    skip: Vec<&'static str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound(deserialize = "'de: 'static"))]
-struct DataFile {
-    #[serde(rename = "version")]
-    _version: u32,
-    hide: Vec<HiddenEntry>,
-    except: Vec<Exception>,
-    copies: Vec<CopyName>,
-    search: SearchData,
 }
 
 struct Builtin {
-    entries: Vec<HiddenEntry>,
     /// Entries that can be a directory: none has a wildcard in its last name, so asking about
     /// every parent of a path stays cheap.
     directories: NameTable,
     /// Entries that can be anything else.
     files: NameTable,
     except: NameTable,
-    copies: Vec<CopyName>,
-    search: SearchData,
 }
 
 impl Builtin {
     /// A path, and those of the files that it may be a copy of, a copy of a copy among them.
-    fn originals(&self, path: Vec<u8>) -> Vec<Vec<u8>> {
+    fn originals(path: Vec<u8>) -> Vec<Vec<u8>> {
         let mut found = vec![path];
         let mut next = 0;
         while let Some(path) = found.get(next) {
@@ -101,7 +70,7 @@ impl Builtin {
                 let rest = rest.strip_prefix(copy.prefix.as_bytes())?;
                 (!rest.is_empty()).then(|| [above, rest].concat())
             };
-            let more: Vec<Vec<u8>> = self.copies.iter().filter_map(original).collect();
+            let more: Vec<Vec<u8>> = COPIES.iter().filter_map(original).collect();
             found.extend(more);
             next += 1;
         }
@@ -109,24 +78,17 @@ impl Builtin {
     }
 }
 
-static BUILTIN: LazyLock<Result<Builtin, HideError>> = LazyLock::new(read_builtin);
-
-fn read_builtin() -> Result<Builtin, HideError> {
-    let data: DataFile =
-        serde_json::from_str(DATA).map_err(|error| HideError::BuiltinData(error.to_string()))?;
+static BUILTIN: LazyLock<Builtin> = LazyLock::new(|| {
     let without = |kind: HiddenKind| {
-        let chosen = data.hide.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
-        NameTable::numbered(chosen.map(|(index, entry)| (index, entry.pattern)))
+        let chosen = ENTRIES.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
+        NameTable::numbered(chosen.map(|(index, entry)| (index, entry.pattern.as_bytes())))
     };
-    Ok(Builtin {
+    Builtin {
         directories: without(HiddenKind::File),
         files: without(HiddenKind::Dir),
-        except: NameTable::new(data.except.iter().map(|entry| entry.pattern)),
-        entries: data.hide,
-        copies: data.copies,
-        search: data.search,
-    })
-}
+        except: NameTable::new(EXCEPT.iter().map(|entry| entry.pattern.as_bytes())),
+    }
+});
 
 /// Why there are no hide rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -134,9 +96,6 @@ pub enum HideError {
     /// A pattern of the caller's.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The list that comes with skep; a test makes sure that this cannot happen.
-    #[error("cannot read the built-in list of hidden files: {0}")]
-    BuiltinData(String),
 }
 
 /// What is hidden, compiled.
@@ -153,10 +112,9 @@ impl HideRules {
     ///
     /// In both, a single name matches at any depth and a directory means everything below it.
     pub fn new<T: AsRef<str>>(hide: &[T], show: &[T]) -> Result<Self, HideError> {
-        let builtin = BUILTIN.as_ref().map_err(Clone::clone)?;
         let reason = |pattern: &T| format!("hidden by `{}`", pattern.as_ref());
         Ok(Self {
-            builtin,
+            builtin: &BUILTIN,
             hide: PatternSet::new(hide, Reach::Wide)?,
             reasons: hide.iter().map(reason).collect(),
             show: PatternSet::new(show, Reach::Wide)?,
@@ -170,7 +128,7 @@ impl HideRules {
 
     /// The built-in list.
     pub fn builtin_entries(&self) -> &[HiddenEntry] {
-        &self.builtin.entries
+        ENTRIES
     }
 
     /// Why a path is hidden, or `None` when it is seen.
@@ -216,7 +174,7 @@ impl HideRules {
         own_rules
             || match is_dir {
                 true => could_match(&folded_path(name)),
-                false => self.builtin.originals(folded_path(name)).iter().any(could_match),
+                false => Builtin::originals(folded_path(name)).iter().any(could_match),
             }
     }
 
@@ -224,14 +182,14 @@ impl HideRules {
         let folded = folded_path(path.as_bytes());
         let hidden_as = |bytes: &[u8], is_dir: bool| {
             let table = if is_dir { &self.builtin.directories } else { &self.builtin.files };
-            table.entry(bytes).first().and_then(|index| self.builtin.entries.get(*index))
+            table.entry(bytes).first().and_then(|index| ENTRIES.get(*index))
         };
         let above = parents(&folded).find_map(|parent| hidden_as(parent, true));
         let own = || {
             if is_dir {
                 return hidden_as(&folded, true);
             }
-            let names = self.builtin.originals(folded.clone());
+            let names = Builtin::originals(folded.clone());
             let excepted = || names.iter().any(|name| !self.builtin.except.entry(name).is_empty());
             names.iter().find_map(|name| hidden_as(name, false)).filter(|_| !excepted())
         };
@@ -241,14 +199,18 @@ impl HideRules {
     /// Everything that what is hidden depends on: two sets of rules with the same text hide the same.
     pub fn text(&self) -> String {
         // No pattern holds a NUL.
-        format!("{DATA}\0\0{}\0\0{}", self.hide.texts().join("\0"), self.show.texts().join("\0"))
+        format!(
+            "{FINGERPRINT}\0\0{}\0\0{}",
+            self.hide.texts().join("\0"),
+            self.show.texts().join("\0")
+        )
     }
 
     /// How to look for hidden files.
     pub fn search_plan(&self) -> SearchPlan {
         SearchPlan {
             exact: self.hide.literals().cloned().collect(),
-            skip: self.builtin.search.skip.iter().map(|name| (*name).to_owned()).collect(),
+            skip: SKIPPED.to_vec(),
             whole: self.hide.literals().count() < self.reasons.len(),
         }
     }
@@ -276,7 +238,7 @@ pub struct SearchPlan {
     /// Paths from the root, one lookup each.
     pub exact: Vec<RelPath>,
     /// Directories (by name, or by the last names of their path) that are not entered.
-    pub skip: Vec<String>,
+    pub skip: Vec<&'static str>,
     /// Whether the caller hides by names or wildcards that may match anywhere.
     pub whole: bool,
 }

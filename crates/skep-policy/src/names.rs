@@ -4,20 +4,19 @@
 //! every start of `skep` a millisecond or two. Rules that people write go through
 //! [`crate::pattern`].
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
 /// Patterns such as `.env`, `*.pem` or `.cargo/config*`, found by the last name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NameTable {
-    patterns: Vec<Numbered>,
-    /// By the last name, where it has no wildcard: places in `patterns`.
-    by_last: HashMap<Vec<u8>, Vec<usize>>,
-    /// Those whose last name has one, by a byte that a name must end or begin with.
-    wild: HashMap<Edge, Vec<usize>>,
+    /// Those whose last name has no wildcard, in the order of that name.
+    plain: Vec<Numbered>,
+    /// The others, in the order of where they can be taken hold of.
+    wild: Vec<(Edge, Numbered)>,
 }
 
 /// Where a pattern with a wildcard can be taken hold of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Edge {
     /// `*.pem`: names that end with this byte.
     End(u8),
@@ -40,37 +39,46 @@ impl Edge {
 #[derive(Debug, Clone)]
 struct Numbered {
     number: usize,
-    names: Vec<Vec<u8>>,
+    pattern: Cow<'static, [u8]>,
+}
+
+impl Numbered {
+    fn last(&self) -> &[u8] {
+        last_name(&self.pattern)
+    }
+}
+
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
 impl NameTable {
     /// The patterns, called by their place.
-    pub(crate) fn new<T: AsRef<[u8]>>(patterns: impl IntoIterator<Item = T>) -> Self {
+    pub(crate) fn new<T: Into<Cow<'static, [u8]>>>(patterns: impl IntoIterator<Item = T>) -> Self {
         Self::numbered(patterns.into_iter().enumerate())
     }
 
     /// The patterns, called by the numbers given.
-    pub(crate) fn numbered<T: AsRef<[u8]>>(patterns: impl IntoIterator<Item = (usize, T)>) -> Self {
+    pub(crate) fn numbered<T: Into<Cow<'static, [u8]>>>(
+        patterns: impl IntoIterator<Item = (usize, T)>,
+    ) -> Self {
         let mut table = Self::default();
-        for (place, (number, pattern)) in patterns.into_iter().enumerate() {
-            let names: Vec<Vec<u8>> =
-                pattern.as_ref().split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
-            match names.last() {
-                Some(last) if !last.contains(&b'*') => {
-                    table.by_last.entry(last.clone()).or_default().push(place);
-                }
-                Some(last) => table.wild.entry(Edge::of(last)).or_default().push(place),
-                None => {}
+        for (number, pattern) in patterns {
+            let pattern = Numbered { number, pattern: pattern.into() };
+            match pattern.last().contains(&b'*') {
+                false => table.plain.push(pattern),
+                true => table.wild.push((Edge::of(pattern.last()), pattern)),
             }
-            table.patterns.push(Numbered { number, names });
         }
+        table.plain.sort_by(|a, b| a.last().cmp(b.last()));
+        table.wild.sort_by_key(|(edge, _)| *edge);
         table
     }
 
     /// The patterns that match this entry, in order; its parents are not looked at on their own.
     pub(crate) fn entry(&self, path: &[u8]) -> Vec<usize> {
-        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let matching = self.candidates(last).filter(|pattern| ends(path, &pattern.names));
+        let matching =
+            self.candidates(last_name(path)).filter(|pattern| ends(path, &pattern.pattern));
         let mut found: Vec<usize> = matching.map(|pattern| pattern.number).collect();
         found.sort_unstable();
         found
@@ -79,21 +87,28 @@ impl NameTable {
     /// Whether some path with this last name could match. Most names can not, and no path has to
     /// be put together to find that out.
     pub(crate) fn could_match(&self, last: &[u8]) -> bool {
-        self.candidates(last)
-            .any(|pattern| pattern.names.last().is_some_and(|pattern| matches_name(pattern, last)))
+        self.candidates(last).any(|pattern| matches_name(pattern.last(), last))
     }
 
     fn candidates(&self, last: &[u8]) -> impl Iterator<Item = &Numbered> {
-        let end = last.last().and_then(|byte| self.wild.get(&Edge::End(*byte)));
-        let start = last.first().and_then(|byte| self.wild.get(&Edge::Start(*byte)));
-        let groups = [self.by_last.get(last), end, start, self.wild.get(&Edge::Nowhere)];
-        groups.into_iter().flatten().flatten().filter_map(|place| self.patterns.get(*place))
+        let from = self.plain.partition_point(|pattern| pattern.last() < last);
+        let plain = self.plain[from..].iter().take_while(move |pattern| pattern.last() == last);
+        let (end, start) = (last.last().copied(), last.first().copied());
+        let edges = [end.map(Edge::End), start.map(Edge::Start), Some(Edge::Nowhere)];
+        plain.chain(edges.into_iter().flatten().flat_map(|edge| self.at(edge)))
+    }
+
+    fn at(&self, edge: Edge) -> impl Iterator<Item = &Numbered> {
+        let from = self.wild.partition_point(|(other, _)| *other < edge);
+        let here = self.wild[from..].iter().take_while(move |(other, _)| *other == edge);
+        here.map(|(_, pattern)| pattern)
     }
 }
 
-fn ends(path: &[u8], pattern: &[Vec<u8>]) -> bool {
-    let mut names = path.rsplit(|byte| *byte == b'/');
-    pattern.iter().rev().all(|part| names.next().is_some_and(|name| matches_name(part, name)))
+fn ends(path: &[u8], pattern: &[u8]) -> bool {
+    let slash = |byte: &u8| *byte == b'/';
+    let mut names = path.rsplit(slash);
+    pattern.rsplit(slash).all(|part| names.next().is_some_and(|name| matches_name(part, name)))
 }
 
 /// Whether a name with `*` matches, byte by byte.
@@ -123,7 +138,7 @@ mod tests {
 
     #[test]
     fn names_in_a_row_at_any_depth() {
-        let table = NameTable::new([".env", "*.pem", ".cargo/config*", "a/b"]);
+        let table = NameTable::new([".env", "*.pem", ".cargo/config*", "a/b"].map(str::as_bytes));
         assert_eq!(table.entry(b"x/y/.env"), [0]);
         assert_eq!(table.entry(b"x.pem"), [1]);
         assert_eq!(table.entry(b"z/.cargo/config.toml"), [2]);

@@ -125,8 +125,8 @@ impl RiskTable {
             .unzip();
         Ok(Self {
             version: data.version,
-            patterns: NameTable::new(&names),
-            leading: NameTable::new(leading),
+            patterns: NameTable::new(names.iter().cloned()),
+            leading: NameTable::new(leading.into_iter().map(<[u8]>::to_vec)),
             leading_entry,
             entries: data.entry,
             defect: None,

@@ -68,7 +68,6 @@ impl From<HideError> for SettingsError {
     fn from(error: HideError) -> Self {
         match error {
             HideError::Pattern(error) => Self::Pattern(error),
-            HideError::BuiltinData(reason) => Self::BuiltinData(reason),
         }
     }
 }

@@ -44,28 +44,6 @@ pub fn give_back() {
     }
 }
 
-/// Has forks of this process share the pages of its code that it has touched, instead of each finding them anew.
-///
-/// A fork copies page tables only of mappings in which a page was ever written. Those of a program's code are
-/// left out, and every page that a child executes is a page fault: ten microseconds on some machines, a hundred
-/// times in the processes of one sandbox. One byte that is written over itself makes the difference. It goes
-/// through `/proc/self/mem`, because the code is not writable, and shall not be. Where that is not allowed,
-/// nothing happens.
-pub fn hand_down_code() {
-    use std::os::unix::fs::FileExt as _;
-    static CONSTANT: &[u8] = b"somewhere among the constants";
-    let code = hand_down_code as fn() as usize as u64;
-    let Ok(memory) = std::fs::File::options().read(true).write(true).open("/proc/self/mem") else {
-        return;
-    };
-    for place in [code, CONSTANT.as_ptr() as u64] {
-        let mut byte = [0];
-        if memory.read_exact_at(&mut byte, place).is_ok() {
-            let _ = memory.write_all_at(&byte, place);
-        }
-    }
-}
-
 /// Overwrites the command line that `/proc/PID/cmdline` shows with `text` (cut to what fits).
 ///
 /// A forked keeper would otherwise show the command line of whoever started it, host paths and

@@ -27,6 +27,20 @@ impl Engine {
         }
     }
 
+    /// A record of a run that was not taken in when this was opened cannot be read.
+    pub(super) fn collect_records(&self, decisions: &mut Vec<GcDecision>) {
+        self.take_in_runs();
+        for name in names(&self.layout().runs()) {
+            // Somebody may just be writing it.
+            if name.parse::<SandboxId>().is_ok_and(|id| self.is_known(&id)) {
+                continue;
+            }
+            let reason =
+                "the record of a run that cannot be read; what it tells is not known".into();
+            decisions.push(decision("record", &name, Action::Keep, reason, 0));
+        }
+    }
+
     /// Backups beyond the number and the age that undo is promised for.
     pub(super) fn collect_undo(
         &self,

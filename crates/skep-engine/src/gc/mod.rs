@@ -60,6 +60,7 @@ impl Engine {
         if wanted(GcPart::Sandboxes) {
             decisions = self.collect_sandboxes(request, &settings)?;
             self.collect_unknown(&mut decisions);
+            self.collect_records(&mut decisions);
         } else if wanted(GcPart::Reviewed) {
             decisions = self.collect_reviewed(request, &settings)?;
         }

@@ -15,7 +15,7 @@
 //! the sandbox ends. Making it and taking it away again cost a tenth of a run that did not live so long.
 
 use super::Keeper;
-use crate::failure::Failure;
+use crate::failure::{Failure, Step};
 use crate::launch::make_group;
 use crate::vessel::{Tasks, Vessel, pid_of};
 use rustix::io::Errno;
@@ -23,7 +23,8 @@ use rustix::process::Pid;
 use skep_confine::cgroup::{CgroupError, Feature, Group, GroupLimits};
 use skep_confine::report::{Fallback, report_limits};
 use skep_confine::usage::{children_of, families_of, time_of_descendants};
-use skep_provider::RunSpec;
+use skep_provider::{ProviderError, RunSpec};
+use skep_sys::failpoint;
 use skep_types::{EnforcementReport, ExecId, Limits};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -111,7 +112,10 @@ impl Membership {
     /// away again; and nobody is promised one after that without another look.
     fn make(&mut self, spec: &RunSpec, vessel: &Vessel) -> Result<&Group, Failure> {
         if let Place::Promised(promise) = &self.group {
-            let made = make_group(spec, vessel).and_then(|made| kept(made, promise));
+            let made = failpoint::hit("join.cgroup")
+                .step(|| "make the sandbox's cgroup".into())
+                .and_then(|()| make_group(spec, vessel))
+                .and_then(|made| kept(made, promise));
             if made.is_err() {
                 let _ = std::fs::remove_file(&promise.remembered);
             }
@@ -164,8 +168,15 @@ impl Keeper<'_> {
         }
         match self.join_all() {
             Ok(()) => self.close_group(),
-            Err(_) => self.state.stopping = true,
+            Err(failure) => self.end_without_limits(failure),
         }
+    }
+
+    /// Limits that do not hold are worse than no sandbox. Whoever waits is told why it ends.
+    fn end_without_limits(&mut self, failure: Failure) {
+        let why = ProviderError::from(failure).problem().message;
+        self.state.ends_because = Some(format!("its limits could not be put on: {why}"));
+        self.state.stopping = true;
     }
 
     /// Puts off whoever is due, if nobody inside has done much yet.

@@ -105,6 +105,8 @@ struct State {
     /// Commands that were asked for while it is frozen, and by whom.
     held_back: Vec<(u64, Operation)>,
     stopping: bool,
+    /// Why, where nobody has asked for it.
+    ends_because: Option<String>,
     /// Since when nothing is left inside, because the last command has ended. Whoever ran it is
     /// about to say stop.
     over_since: Option<Instant>,

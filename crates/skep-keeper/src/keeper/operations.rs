@@ -189,7 +189,8 @@ impl Keeper<'_> {
         }
         running.verdict.get_or_insert(if starved { EndReason::Oom } else { EndReason::Killed });
         let main = MainEnd { signal: Some(libc::SIGKILL), ..MainEnd::default() };
-        let end = running.conclude(&main, starved);
+        let mut end = running.conclude(&main, starved);
+        end.message = end.message.or_else(|| self.state.ends_because.clone());
         self.finish(exec, end);
     }
 

@@ -73,7 +73,8 @@ impl<'a> Ahead<'a> {
         let arrival = Arrival::new(&plan, &channel, Way::default(), Vec::new());
         arrival.catch_up(init)?;
         // One that was promised is made when somebody is to be in it.
-        if found.limits.is_none() {
+        let promised = found.limits.clone().filter(|_| found.counted);
+        if promised.is_none() {
             undo.make_group(vessel)?;
             if undo.group.is_some() != found.counted {
                 undo.end_init();
@@ -81,7 +82,6 @@ impl<'a> Ahead<'a> {
             }
         }
         let up = arrival.wait(spec)?;
-        let promised = found.limits.clone();
         let known = (Some(known), Some(found));
         Ok(Some(Arrived { plan, known, channel, up, quota, joined: false, promised }))
     }

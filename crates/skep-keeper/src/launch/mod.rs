@@ -69,7 +69,6 @@ pub fn start(
     let (answer, report) = pipe().map_err(|error| setup(error.into()))?;
     let (gate, opener) = pipe().map_err(|error| setup(error.into()))?;
     failpoint::hit("create.fork").map_err(setup)?;
-    skep_sys::memory::hand_down_code();
     // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
     let keeper =
         clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate)).map_err(setup)?;

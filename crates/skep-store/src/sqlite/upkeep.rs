@@ -11,6 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// From this size on the log is folded into the database. The first process that opens a database
@@ -141,7 +142,9 @@ fn restarts(tx: &Transaction<'_>) -> Outcome<u64> {
 /// Replaced as a whole. A number that is too small is a loss seen too late; one that is too large
 /// never stands there, because the commit came first.
 fn note_begun(path: &Path, begun: u64) -> Result<()> {
-    let draft = beside(path, &format!(".{}", std::process::id()));
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let draft = beside(path, &format!(".{}-{count}", std::process::id()));
     let written = OpenOptions::new()
         .write(true)
         .create(true)

@@ -1,0 +1,320 @@
+//! Runs that do not open the store, and how they get into it.
+//!
+//! That the store was not opened is proven by its files: not a byte of them, and no time, is another one
+//! afterwards; and by the record that lies beside it.
+
+use crate::harness::{Lab, entries, for_both, outside, wait_for, wait_for_empty};
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+/// Nothing here holds for calls through a server, which has the store open.
+fn for_both_here(test: impl Fn(&Lab)) {
+    if std::env::var_os("SKEP_TEST_HOST").is_none() {
+        for_both(test);
+    }
+}
+
+/// A state directory in which somebody has looked at everything.
+fn begun(lab: &Lab) {
+    lab.write("a", "a\n");
+    lab.skep(["ls"]).run().ok();
+}
+
+fn records(lab: &Lab) -> Vec<PathBuf> {
+    entries(&lab.state.join("runs"))
+}
+
+/// How the files of the store look.
+fn store(lab: &Lab) -> Vec<(u64, u64, i64, i64, i64, i64)> {
+    let look = |name: &str| {
+        let found = std::fs::metadata(lab.state.join(name)).unwrap();
+        let (modified, changed) = (found.mtime(), found.ctime());
+        (found.ino(), found.size(), modified, found.mtime_nsec(), changed, found.ctime_nsec())
+    };
+    ["skep.db", "skep.db-wal"].map(look).into()
+}
+
+fn events(lab: &Lab) -> Vec<Value> {
+    lab.skep(["events", "--json"]).run().ok().json_lines()
+}
+
+fn kinds(events: &[Value], sandbox: &str) -> Vec<String> {
+    let own = events.iter().filter(|event| event["sandbox"] == sandbox);
+    own.map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+const STORY: [&str; 5] =
+    ["sandbox.creating", "sandbox.ready", "exec.started", "exec.ended", "sandbox.deleted"];
+
+/// The name of a record is the id of its sandbox.
+fn id_of(record: &std::path::Path) -> String {
+    record.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_that_changes_nothing_opens_no_store_and_is_remembered_like_any_other() {
+    for_both_here(|lab| {
+        begun(lab);
+        let before = store(lab);
+        let ran = lab.run_script("echo out; exit 3").run().exits(3);
+        assert_eq!(ran.text(), "out");
+        assert_eq!(store(lab), before, "the store was opened");
+        let record = records(lab).pop().expect("there is no record");
+        let id = id_of(&record);
+        let events = events(lab);
+        assert_eq!(kinds(&events, &id), STORY);
+        assert_eq!(records(lab), Vec::<PathBuf>::new());
+        let exec = events.iter().find(|event| event["kind"] == "exec.ended").unwrap();
+        assert_eq!(exec["data"]["exit_code"], 3);
+        let numbers: Vec<u64> =
+            events.iter().map(|one| one["sequence"].as_u64().unwrap()).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        // Asked again, nothing is doubled; and the next run is as the first.
+        assert_eq!(self::events(lab), events);
+        let before = store(lab);
+        lab.run_script("true").run().ok();
+        assert_eq!(store(lab), before);
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn a_run_without_the_store_is_seen_by_others_and_can_be_stopped_by_them() {
+    for_both_here(|lab| {
+        begun(lab);
+        let mut run = lab.run_script("echo up; exec sleep 66662").spawn();
+        let mut said = [0; 3];
+        use std::io::Read as _;
+        run.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(records(lab).len(), 1);
+        let row = lab.sandboxes().pop().expect("nobody sees it");
+        assert_eq!(row["state"], "ready");
+        assert_eq!(records(lab), Vec::<PathBuf>::new());
+        let name = row["name"].as_str().unwrap();
+        assert_eq!(lab.exec_script(name, "cat a").run().ok().text(), "a");
+        lab.exec_script(name, "echo b > b").run().ok();
+        lab.skep(["stop", name]).run().ok();
+        assert_eq!(run.wait().unwrap().code(), Some(137));
+        // What the other command changed is kept, whatever the run itself would have thought.
+        let row = lab.sandbox(name);
+        assert_eq!(row["state"], "stopped");
+        assert_eq!(lab.diff(name)["changes"][0]["path"], "b");
+        lab.skep(["rm", "--discard", name]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn a_run_that_changes_something_is_in_the_store_when_it_ends() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.run_script("echo b > b").run().ok();
+        assert_eq!(records(lab), Vec::<PathBuf>::new());
+        let row = lab.sandboxes().pop().unwrap();
+        assert_eq!(row["state"], "stopped");
+        let (id, name) = (row["id"].as_str().unwrap(), row["name"].as_str().unwrap());
+        assert_eq!(lab.diff(name)["totals"]["files"], 1);
+        let kinds = kinds(&events(lab), id);
+        let whole = ["sandbox.creating", "sandbox.ready", "exec.started", "exec.ended"];
+        assert_eq!(kinds[..4], whole, "{kinds:?}");
+        lab.skep(["approve", name]).run().ok();
+        assert_eq!(std::fs::read_to_string(lab.project.join("b")).unwrap(), "b\n");
+    });
+}
+
+#[test]
+fn whatever_is_done_to_the_store_sends_the_next_run_there() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.run_script("true").run().ok();
+        assert_eq!(records(lab).len(), 1, "the control: this run did not open it");
+        lab.skep(["ls"]).run().ok();
+        // As a copy that was put back: the same bytes, another file.
+        let (path, copy) = (lab.state.join("skep.db"), lab.state.join("copy"));
+        std::fs::copy(&path, &copy).unwrap();
+        lab.own_below(&lab.state);
+        std::fs::rename(&copy, &path).unwrap();
+        lab.run_script("true").run().ok();
+        assert_eq!(records(lab), Vec::<PathBuf>::new(), "it was not opened");
+        // Without its log it is an older state, and refused.
+        let (log, away) = (lab.state.join("skep.db-wal"), lab.root.join("log"));
+        std::fs::rename(&log, &away).unwrap();
+        let refused = lab.run_script("true").run().exits(125);
+        assert!(refused.errors().contains("log"), "{}", refused.describe());
+        assert_eq!(records(lab), Vec::<PathBuf>::new());
+        let _ = std::fs::remove_file(&log);
+        std::fs::rename(&away, &log).unwrap();
+        lab.run_script("true").run().ok();
+        // Shut by its mode it is shut for a run too, also for root.
+        let mode = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&path, mode).unwrap();
+        };
+        mode(0o000);
+        lab.run_script("true").run().exits(125);
+        mode(0o600);
+        lab.run_script("true").run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn whoever_dies_while_taking_in_leaves_nothing_twice() {
+    for_both_here(|lab| {
+        begun(lab);
+        for _ in 0..3 {
+            lab.run_script("true").run().ok();
+        }
+        let ids: Vec<String> = records(lab).iter().map(|record| id_of(record)).collect();
+        assert_eq!(ids.len(), 3);
+        let died = lab.skep(["ls"]).env("SKEP_FAILPOINT", "runs.rows=kill").run();
+        assert_ne!(died.code(), 0, "the failpoint is not met");
+        assert_eq!(records(lab).len(), 3, "they were to be left");
+        let events = events(lab);
+        for id in ids {
+            assert_eq!(kinds(&events, &id), STORY);
+        }
+        assert_eq!(records(lab), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_step_leaves_nothing_that_nobody_knows() {
+    const STEPS: [&str; 9] = [
+        "create.row",
+        "create.directories",
+        "create.fork",
+        "create.ready",
+        "exec.row",
+        "exec.started",
+        "delete.ends",
+        "delete.row",
+        "remove.judged",
+    ];
+    for_both_here(|lab| {
+        begun(lab);
+        for step in STEPS {
+            let ran = lab.run_script("true").env("SKEP_FAILPOINT", format!("{step}=kill")).run();
+            // Whoever was killed, the next command settles it.
+            for row in lab.sandboxes() {
+                let state = row["state"].as_str().unwrap();
+                assert!(matches!(state, "ready" | "stopped" | "error"), "{step}: {row}");
+                lab.skep(["rm", row["name"].as_str().unwrap()]).run().ok();
+            }
+            wait_for_empty(step, 10, || outside::processes_of(&lab.root));
+            assert_eq!(records(lab), Vec::<PathBuf>::new(), "{step}: {}", ran.describe());
+            assert_eq!(entries(&lab.state.join("sandboxes")), Vec::<PathBuf>::new(), "{step}");
+            assert_eq!(lab.run_script("cat a").run().ok().text(), "a", "{step}");
+            lab.skep(["ls"]).run().ok();
+        }
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn a_record_that_cannot_be_read_stays_and_is_named() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.run_script("true").run().ok();
+        lab.run_script("true").run().ok();
+        let damaged = records(lab).remove(0);
+        let mut bytes = std::fs::read(&damaged).unwrap();
+        bytes[100] ^= 1;
+        std::fs::write(&damaged, &bytes).unwrap();
+        lab.skep(["ls"]).run().ok();
+        assert_eq!(records(lab), [damaged.clone()]);
+        let decisions = lab.skep(["gc", "--json"]).run().ok().json();
+        let named = decisions.as_array().unwrap().iter().find(|one| one["what"] == "record");
+        assert_eq!(named.unwrap()["action"], "keep", "{decisions:#}");
+        assert_eq!(std::fs::read(&damaged).unwrap(), bytes);
+        lab.run_script("true").run().ok();
+    });
+}
+
+#[test]
+fn records_do_not_pile_up() {
+    for_both_here(|lab| {
+        begun(lab);
+        let mut most = 0;
+        for _ in 0..70 {
+            lab.skep(["run", "--", "true"]).run().ok();
+            most = most.max(records(lab).len());
+        }
+        assert_eq!(most, 64);
+        let ended = events(lab).iter().filter(|one| one["kind"] == "exec.ended").count();
+        assert_eq!(ended, 70);
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn directories_that_were_made_ahead_are_new_and_nobody_needs_them() {
+    for_both_here(|lab| {
+        begun(lab);
+        let spare = || entries(&lab.state.join("spare"));
+        lab.run_script("sleep 0.5").run().ok();
+        let [ahead] = &spare()[..] else { panic!("{:?}", spare()) };
+        let upper = std::fs::metadata(ahead.join("upper")).unwrap().ino();
+        lab.create("s");
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let taken = std::fs::metadata(lab.state.join("sandboxes").join(&id).join("upper")).unwrap();
+        assert_eq!(taken.ino(), upper, "what was made ahead was not taken");
+        assert_eq!(spare(), Vec::<PathBuf>::new());
+        // One that is not whole, as after a loss of power, is made whole.
+        lab.run_script("sleep 0.5").run().ok();
+        let ahead = spare().pop().unwrap();
+        std::fs::remove_dir(ahead.join("work")).unwrap();
+        lab.create("t");
+        assert_eq!(lab.exec_script("t", "echo x > x; cat x").run().ok().text(), "x");
+        for name in ["s", "t"] {
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+        lab.audit_leftovers();
+    });
+}
+
+/// Whether a cgroup can be made here at all.
+fn has_group(lab: &Lab) -> bool {
+    let ran = lab.skep(["run", "--json", "--", "true"]).run().ok().json();
+    let memory = &ran["enforcement"]["memory"];
+    memory["how"].as_str().is_some_and(|how| how.starts_with("cgroup"))
+}
+
+#[test]
+fn a_group_that_was_promised_is_there_a_moment_later_and_gone_with_the_sandbox() {
+    for_both_here(|lab| {
+        begun(lab);
+        let grouped = has_group(lab);
+        // The second start knows what the first one found.
+        lab.create("s");
+        let ids = lab.ids_ever();
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", "while :; do :; done"]).run().ok();
+        if grouped {
+            wait_for("the group", 10, || (!outside::cgroups_of(&ids).is_empty()).then_some(()));
+        }
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        wait_for_empty("the group", 10, || outside::cgroups_of(&ids));
+        lab.audit_leftovers();
+    });
+}
+
+#[test]
+fn a_group_that_was_promised_and_cannot_be_had_ends_the_sandbox_and_says_why() {
+    for_both_here(|lab| {
+        begun(lab);
+        if !has_group(lab) {
+            return;
+        }
+        let busy = ["run", "--json", "--", "sh", "-c", "while :; do :; done"];
+        let ran = lab.skep(busy).env("SKEP_FAILPOINT", "join.cgroup=eio").within(30).run();
+        let document = ran.exits(137).json();
+        assert_eq!(document["reason"], "killed", "{document:#}");
+        let message = document["message"].as_str().unwrap_or_default();
+        assert!(message.contains("limits could not be put on"), "{document:#}");
+        // The next one looks again, and has it.
+        assert_eq!(entries(&lab.state.join("probed")), Vec::<PathBuf>::new());
+        assert!(has_group(lab));
+        lab.audit_leftovers();
+    });
+}
