@@ -24,6 +24,7 @@ mod options;
 mod overlay;
 mod paths;
 mod projects;
+mod promised;
 mod races;
 mod random_work;
 mod run_records;

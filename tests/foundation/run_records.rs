@@ -3,7 +3,7 @@
 //! That the store was not opened is proven by its files: not a byte of them, and no time, is another one
 //! afterwards; and by the record that lies beside it.
 
-use crate::harness::{Lab, entries, for_both, outside, wait_for, wait_for_empty};
+use crate::harness::{Lab, entries, for_both, outside, wait_for_empty};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -270,51 +270,6 @@ fn directories_that_were_made_ahead_are_new_and_nobody_needs_them() {
         for name in ["s", "t"] {
             lab.skep(["rm", "--discard", name]).run().ok();
         }
-        lab.audit_leftovers();
-    });
-}
-
-/// Whether a cgroup can be made here at all.
-fn has_group(lab: &Lab) -> bool {
-    let ran = lab.skep(["run", "--json", "--", "true"]).run().ok().json();
-    let memory = &ran["enforcement"]["memory"];
-    memory["how"].as_str().is_some_and(|how| how.starts_with("cgroup"))
-}
-
-#[test]
-fn a_group_that_was_promised_is_there_a_moment_later_and_gone_with_the_sandbox() {
-    for_both_here(|lab| {
-        begun(lab);
-        let grouped = has_group(lab);
-        // The second start knows what the first one found.
-        lab.create("s");
-        let ids = lab.ids_ever();
-        lab.skep(["exec", "-d", "s", "--", "sh", "-c", "while :; do :; done"]).run().ok();
-        if grouped {
-            wait_for("the group", 10, || (!outside::cgroups_of(&ids).is_empty()).then_some(()));
-        }
-        lab.skep(["rm", "--discard", "s"]).run().ok();
-        wait_for_empty("the group", 10, || outside::cgroups_of(&ids));
-        lab.audit_leftovers();
-    });
-}
-
-#[test]
-fn a_group_that_was_promised_and_cannot_be_had_ends_the_sandbox_and_says_why() {
-    for_both_here(|lab| {
-        begun(lab);
-        if !has_group(lab) {
-            return;
-        }
-        let busy = ["run", "--json", "--", "sh", "-c", "while :; do :; done"];
-        let ran = lab.skep(busy).env("SKEP_FAILPOINT", "join.cgroup=eio").within(30).run();
-        let document = ran.exits(137).json();
-        assert_eq!(document["reason"], "killed", "{document:#}");
-        let message = document["message"].as_str().unwrap_or_default();
-        assert!(message.contains("limits could not be put on"), "{document:#}");
-        // The next one looks again, and has it.
-        assert_eq!(entries(&lab.state.join("probed")), Vec::<PathBuf>::new());
-        assert!(has_group(lab));
         lab.audit_leftovers();
     });
 }
