@@ -24,14 +24,17 @@ impl Engine {
     ///
     /// Records that cannot be read are the trouble of their sandbox and of nobody else: its row says
     /// so, the news of them stay, and the others are gone on with.
-    pub(crate) fn take_in_all(&self) {
+    /// Whether there was something: then rows are others than before.
+    pub(crate) fn take_in_all(&self) -> bool {
+        let mut found = false;
         for name in directory_names(&self.layout().news()) {
-            if let Some(id) = record::sandbox_of(&name)
-                && let Err(problem) = self.take_in_news(&id, &name)
-            {
+            let Some(id) = record::sandbox_of(&name) else { continue };
+            found = true;
+            if let Err(problem) = self.take_in_news(&id, &name) {
                 let _ = self.note_unread(&id, &problem);
             }
         }
+        found
     }
 
     pub(crate) fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {
@@ -52,7 +55,12 @@ impl Engine {
 
     /// The news get a name of ours first: a record that is written after we have looked has news of
     /// its own, and if we die, ours are there for the next one.
+    ///
+    /// Where nothing may be changed, they are not even claimed: the records wait for a store that is sound.
     fn take_in_news(&self, id: &SandboxId, name: &str) -> Result<(), Problem> {
+        if !self.store.takes_changes() {
+            return Ok(());
+        }
         let news = self.layout().news();
         let claimed = news.join(format!("{id}.{}", std::process::id()));
         match std::fs::rename(news.join(name), &claimed) {

@@ -4,13 +4,16 @@
 //! in its place. The order makes every crash harmless:
 //!
 //! 1. an intent, whose *name* holds everything (renames and new names reach the disk in order,
-//!    the bytes of a small file need not);
+//!    the bytes of a small file need not), and a note of what the layer will stand on;
 //! 2. the upper is renamed into `layers/`;
 //! 3. an empty upper with the same mode and owner;
 //! 4. the row stands on the new layer;
-//! 5. the intent becomes the layer's mark of origin.
+//! 5. a pointer to the newest layer;
+//! 6. the intent becomes the layer's mark of origin.
 //!
-//! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`].
+//! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`]. The row is
+//! not synced: one that is lost with the power, or with the end of the log, is written anew from what 1,
+//! 5 and 6 left. See [`lost`].
 //!
 //! While a keeper holds the sandbox, its mount has the upper, and open files would go on writing into
 //! a renamed one: then the upper is copied (blocks are shared where the filesystem can), and the
@@ -19,6 +22,7 @@
 mod copy;
 mod flatten;
 mod fork;
+mod lost;
 mod restore;
 mod snapshot;
 mod sweep;
@@ -118,7 +122,7 @@ impl Engine {
         result.map(|_| sandbox)
     }
 
-    /// Steps 1 to 5 of the module's text. An empty upper is left as it is.
+    /// Steps 1 to 6 of the module's text. An empty upper is left as it is.
     fn freeze_upper(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let upper = directory.join("upper");
@@ -129,6 +133,7 @@ impl Engine {
         let layer = LayerId::from_random((self.config.random)());
         let intent = self.intents().join(format!("{}-{layer}", sandbox.id));
         layout::make_private(&self.intents()).map_err(failed)?;
+        self.note_ground(&layer, sandbox.layers.first()).map_err(failed)?;
         std::fs::write(&intent, b"").map_err(failed)?;
         failpoint::hit("freeze.intent").map_err(failed)?;
         let moved = std::fs::rename(&upper, self.layout().layer(&layer))
@@ -150,7 +155,7 @@ impl Engine {
             }
         };
         failpoint::hit("freeze.row").map_err(failed)?;
-        std::fs::rename(&intent, self.mark_of(&layer, &sandbox.id)).map_err(failed)?;
+        self.mark(&sandbox.id, &layer, &intent).map_err(failed)?;
         match self.shorten(&sandbox) {
             Ok(None) => Ok(sandbox),
             Ok(Some(shortened)) => Ok(shortened),
@@ -230,6 +235,8 @@ impl Engine {
         let sandbox = self.update(&sandbox.id, "sandbox.flattened", data, &mut |row| {
             row.layers.clone_from(&layers);
         })?;
+        // A row that was lost would stand on what is removed now.
+        self.store.sync().or_problem()?;
         self.sweep_layers(&merged)?;
         Ok(Some(sandbox))
     }
@@ -244,7 +251,8 @@ impl Engine {
         self.layout().layers().join(format!("{layer}.of-{sandbox}"))
     }
 
-    /// Takes back what a crash left between an upper and its row. Costs one look at a directory.
+    /// Takes back what a crash left between an upper and its row, and finds what a lost row stood on. Costs
+    /// one look at a directory where nothing was ever frozen.
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
         for (sandbox, layer, intent) in self.pending_freezes()? {
             let (layout, none) = (self.layout(), std::time::Duration::ZERO);
@@ -254,7 +262,7 @@ impl Engine {
             };
             self.settle_intent(&sandbox, &layer, &intent)?;
         }
-        Ok(())
+        self.find_lost_layers()
     }
 
     /// The same for one sandbox whose lock the caller just took.
@@ -299,19 +307,24 @@ impl Engine {
                     if !layout::is_directory(&upper)? {
                         new_upper(&upper, &path)?;
                     }
-                    return std::fs::rename(intent, self.mark_of(layer, id));
+                    return self.mark(id, layer, intent);
                 }
                 Some(_) if frozen => {
-                    // The empty upper that was put there; anything in it would be an error here.
+                    // The empty upper that was put there. What lies in it came after a row that is lost.
                     match std::fs::remove_dir(&upper) {
+                        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                            return self.mark(id, layer, intent);
+                        }
                         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                         _ => {}
                     }
                     std::fs::rename(&path, &upper)?;
                 }
-                // Without a row nobody stands on it; gc decides about the layer.
+                // Whose row is lost may still have its directory: then it is work, and nobody's to remove.
+                None if frozen => return self.mark(id, layer, intent),
                 _ => {}
             }
+            self.remove_marks(layer);
             std::fs::remove_file(intent)
         };
         settle().map_err(|error| io_problem("settle", intent, &error))
