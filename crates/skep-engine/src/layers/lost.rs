@@ -86,13 +86,15 @@ impl Engine {
         let _ = std::fs::remove_file(self.intents().join(format!("{NEWEST}{layer}")));
     }
 
-    /// Removes what names say of a layer that is gone.
-    pub(super) fn remove_marks(&self, layer: &LayerId) {
+    /// Removes what names say of layers that are gone.
+    pub(super) fn remove_marks(&self, gone: &[LayerId]) {
+        if gone.is_empty() {
+            return;
+        }
         for name in directory_names(&self.layout().layers()) {
-            let said = name.strip_prefix(layer.as_str());
-            let is_mark =
-                |said: &str| [".of-", ".copy-of-", ".on-"].iter().any(|m| said.starts_with(m));
-            if said.is_some_and(is_mark) {
+            let Some((layer, said)) = name.split_once('.') else { continue };
+            let is_mark = ["of-", "copy-of-", "on-"].iter().any(|kind| said.starts_with(kind));
+            if is_mark && gone.iter().any(|one| one.as_str() == layer) {
                 let _ = std::fs::remove_file(self.layout().layers().join(name));
             }
         }

@@ -43,6 +43,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// A freeze that was begun: of which sandbox, to which layer, and the intent.
+type Pending = (SandboxId, LayerId, PathBuf);
+
 /// How long chains may get.
 struct Chain {
     /// They are merged when they are this long.
@@ -237,6 +240,11 @@ impl Engine {
         })?;
         // A row that was lost would stand on what is removed now.
         self.store.sync().or_problem()?;
+        let used = self.store.layers_in_use().or_problem()?;
+        let gone: Vec<LayerId> =
+            merged.iter().filter(|layer| !used.contains_key(*layer)).cloned().collect();
+        // If they stay for now, they are nobody's lost work.
+        self.remove_marks(&gone);
         self.sweep_layers(&merged)?;
         Ok(Some(sandbox))
     }
@@ -254,7 +262,8 @@ impl Engine {
     /// Takes back what a crash left between an upper and its row, and finds what a lost row stood on. Costs
     /// one look at a directory where nothing was ever frozen.
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes()? {
+        let Some(pending) = self.pending_freezes()? else { return Ok(()) };
+        for (sandbox, layer, intent) in pending {
             let (layout, none) = (self.layout(), std::time::Duration::ZERO);
             let Ok(_lock) = lock::take_sandbox(layout, &sandbox, "sandbox", none) else {
                 // It is being frozen right now.
@@ -267,7 +276,7 @@ impl Engine {
 
     /// The same for one sandbox whose lock the caller just took.
     pub(crate) fn settle_layers_of(&self, id: &SandboxId) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes()? {
+        for (sandbox, layer, intent) in self.pending_freezes()?.into_iter().flatten() {
             if sandbox == *id {
                 self.settle_intent(&sandbox, &layer, &intent)?;
             }
@@ -275,11 +284,12 @@ impl Engine {
         Ok(())
     }
 
-    fn pending_freezes(&self) -> Result<Vec<(SandboxId, LayerId, PathBuf)>, Problem> {
+    /// None where nothing was ever frozen.
+    fn pending_freezes(&self) -> Result<Option<Vec<Pending>>, Problem> {
         let intents = self.intents();
         let failed = |error: io::Error| io_problem("read", &intents, &error);
         let entries = match std::fs::read_dir(&intents) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(failed)?,
         };
         let parse = |entry: std::fs::DirEntry| {
@@ -288,7 +298,7 @@ impl Engine {
             Some((sandbox.parse().ok()?, layer.parse().ok()?, entry.path()))
         };
         let entries = entries.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-        Ok(entries.into_iter().filter_map(parse).collect())
+        Ok(Some(entries.into_iter().filter_map(parse).collect()))
     }
 
     fn settle_intent(&self, id: &SandboxId, layer: &LayerId, intent: &Path) -> Result<(), Problem> {
@@ -324,7 +334,7 @@ impl Engine {
                 None if frozen => return self.mark(id, layer, intent),
                 _ => {}
             }
-            self.remove_marks(layer);
+            self.remove_marks(std::slice::from_ref(layer));
             std::fs::remove_file(intent)
         };
         settle().map_err(|error| io_problem("settle", intent, &error))

@@ -36,6 +36,7 @@ impl Engine {
             return Ok(());
         }
         let used = self.store.layers_in_use().or_problem()?;
+        let mut gone = Vec::new();
         for (layer, path, target) in aside {
             if used.contains_key(layer) {
                 std::fs::rename(&target, &path)
@@ -45,8 +46,9 @@ impl Engine {
             // What cannot be removed now is tried again with the rest of the trash.
             let _ = trash::remove(&target);
             let _ = std::fs::remove_file(copied_mark(&path));
-            self.remove_marks(layer);
+            gone.push(layer.clone());
         }
+        self.remove_marks(&gone);
         Ok(())
     }
 
