@@ -295,6 +295,26 @@ fn quotas_and_scopes_are_refused_with_a_reason() {
 }
 
 #[test]
+fn a_canary_takes_nobodys_place() {
+    for_each([Who::user()], |lab| {
+        // It cannot be taken away, and stays as long as it likes.
+        let variables = [("SKEP_FAILPOINT", "delete.ends=eio")];
+        let server = lab.serve_in(&lab.state, &variables, &["--max-sandboxes", "1"]);
+        assert_eq!(server.get("/health/ready").status, 503);
+        let there = server.get("/v1/sandboxes").json()["items"].as_array().unwrap().clone();
+        assert_eq!(there.len(), 1, "{there:?}");
+        assert!(there[0]["name"].as_str().unwrap().starts_with("canary-"), "{there:?}");
+        server.create("mine");
+        server.post("/v1/sandboxes", &json!({ "project": lab.project })).is(429);
+        // A fork of it is somebody's.
+        let canary = there[0]["id"].as_str().unwrap();
+        server.post(&format!("/v1/sandboxes/{canary}/fork"), &json!({ "count": 1 })).is(429);
+        server.stop();
+        lab.serve(&[]).stop();
+    });
+}
+
+#[test]
 fn a_review_over_http_is_the_command_lines() {
     for_both(|lab| {
         lab.write("a.txt", "one\n");

@@ -1,7 +1,7 @@
 //! A database that is damaged, cut, torn or without its log: what is found at a start, and that nothing
 //! is removed, repaired or forgotten on doubt.
 
-use crate::harness::{Lab, Tree, entries, for_both};
+use crate::harness::{Lab, Server, Tree, entries, for_both, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -270,6 +270,124 @@ fn store_2_what_is_damaged_is_served_to_be_read_and_not_changed() {
         server.post("/v1/sandboxes/hurt/approve", &json!({})).is(200);
         server.get("/health/ready").is(200);
         server.stop();
+    });
+}
+
+/// Of each kind one. Every one of them is refused, and says why.
+fn changes_are_refused(lab: &Lab, server: &Server<'_>, what: &str) {
+    let asked: [(&str, &str, Value); 5] = [
+        ("POST", "/v1/sandboxes", json!({ "project": lab.project })),
+        ("POST", "/v1/sandboxes/sound/approve", json!({})),
+        ("POST", "/v1/sandboxes/sound/execs", json!({ "command": ["true"] })),
+        ("DELETE", "/v1/sandboxes/sound?discard=true", json!({})),
+        ("POST", "/v1/gc", json!({ "older_than": "1ms", "dry_run": false })),
+    ];
+    for (method, path, body) in asked {
+        let refused = server.send(method, path, &body, &[]).is(500).json();
+        assert_eq!(refused["code"], "store", "{what}: {refused}");
+        assert!(refused["message"].as_str().unwrap().contains("is damaged"), "{what}: {refused}");
+    }
+    assert_eq!(server.get("/health/ready").status, 503, "{what}");
+    server.get("/health/live").is(200);
+}
+
+/// A row is damaged while a server runs: by a write that everybody sees, or behind the memory of everybody,
+/// in a table that is hardly ever read.
+#[test]
+fn store_2_damage_under_a_running_server_is_noticed_and_nothing_is_changed_any_more() {
+    let spoilt: [(&str, &[&str]); 2] = [
+        (
+            "a row",
+            &["UPDATE sandboxes SET value = replace(value, 'hurt', 'hUrt') WHERE name = 'hurt'"],
+        ),
+        ("the file", &["PRAGMA wal_checkpoint(TRUNCATE)"]),
+    ];
+    for (what, statements) in spoilt {
+        for_both(|lab| {
+            prepare(lab);
+            let whole = lab.diff("sound")["digest"].clone();
+            let server = lab.serve(&[]);
+            server.get("/health/ready").is(200);
+            let kept = Kept::of(lab);
+            statements.iter().for_each(|statement| by_python(lab, statement));
+            if what == "the file" {
+                // An event: nobody reads it again but who reads everything.
+                let bytes = fs::read(database(lab)).unwrap();
+                let text = b"{\"driver\":\"overlay";
+                let found = |at: &usize| bytes[*at..].starts_with(text);
+                let places: Vec<_> = (0..bytes.len()).filter(found).collect();
+                assert!(!places.is_empty(), "it was not folded");
+                let file = fs::File::options().write(true).open(database(lab)).unwrap();
+                for at in places {
+                    file.write_all_at(b"D", at as u64 + 2).unwrap();
+                }
+            }
+            // Nothing is asked meanwhile: whoever writes to a page has it sound in its memory.
+            wait_for("the damage to be noticed", 30, || {
+                lab.server_log().contains("the store is damaged").then_some(())
+            });
+            changes_are_refused(lab, &server, what);
+            assert_eq!(server.get("/v1/sandboxes/sound/changes").is(200).json()["digest"], whole);
+            // Neither does any other command, whatever it would have read.
+            lab.skep(["create", "new", "--json"]).run().says("damaged");
+            kept.assert_work_is_there(what);
+            server.stop();
+            kept.put_back();
+            let server = lab.serve(&[]);
+            server.post("/v1/sandboxes/hurt/approve", &json!({})).is(200);
+            server.get("/health/ready").is(200);
+            server.stop();
+        });
+    }
+}
+
+/// What runs goes on, and its records are kept; what is known to be damaged is gone past by no command.
+#[test]
+fn store_2_no_exec_and_no_record_goes_past_a_damaged_store() {
+    for_both(|lab| {
+        prepare(lab);
+        let exec = |script: &str| lab.skep(["exec", "sound", "--", "sh", "-c", script]).run();
+        // From now on the keeper is asked without the store.
+        exec("echo 1 > one").ok();
+        lab.skep(["ls"]).run().ok();
+        let kept = Kept::of(lab);
+        by_python(
+            lab,
+            "UPDATE sandboxes SET value = replace(value, 'hurt', 'hUrt') WHERE name = 'hurt'",
+        );
+        // Nobody has met the damage yet. The record waits, and is touched by nobody.
+        exec("echo 2 > two").ok();
+        let news = || entries(&lab.state.join("news"));
+        let database = || fs::read(database(lab)).unwrap();
+        let (waiting, before) = (news(), database());
+        assert_eq!(waiting.len(), 1);
+        for line in [&["ls", "--all"][..], &["ps", "sound"], &["logs", "sound"]] {
+            lab.skep(line).run().says("is damaged");
+            assert_eq!((news(), database()), (waiting.clone(), before.clone()), "{line:?}");
+        }
+        // Now it is known.
+        let refused = lab.skep(["exec", "-d", "--json", "sound", "--", "touch", "three"]).run();
+        assert_eq!(refused.problem()["code"], "store", "{}", refused.describe());
+        exec("echo 3 > three").exits(125).says("is damaged");
+        assert_eq!((news(), database()), (waiting, before));
+        let looked = lab.skep(["diff", "sound", "--json"]).run().ok().json();
+        let paths: Vec<_> = looked["changes"].as_array().unwrap().iter().collect();
+        let paths: Vec<_> = paths.iter().map(|one| one["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, ["one", "sound.txt", "two"]);
+        // Put back, with a note that it was damaged: it is read as a whole, and everything goes on.
+        let doubt = lab.state.join("skep.db-doubt");
+        let note = fs::read(&doubt).unwrap();
+        kept.put_back();
+        kept.write(&doubt, &note);
+        exec("echo 4 > four").ok();
+        assert!(!doubt.exists());
+        exec("echo 5 > five").ok();
+        let listed = lab.skep(["ps", "sound", "--json"]).run().ok().json();
+        let scripts: Vec<_> =
+            listed.as_array().unwrap().iter().map(|one| one.to_string()).collect();
+        for number in ["two", "four", "five"] {
+            assert!(scripts.iter().any(|one| one.contains(number)), "{number}: {scripts:?}");
+        }
     });
 }
 

@@ -11,6 +11,7 @@ mod full;
 mod held;
 mod hosts;
 mod load;
+mod lost;
 mod many;
 mod migration;
 mod moves;

@@ -145,7 +145,8 @@ impl Shortcut {
         }
         let layout = Layout::existing(&global.state_dir)?;
         let way = Way::find(&layout, name)?;
-        Some(Self { layout, way })
+        // What is known to be damaged is asked, and says so.
+        (!skep_store::is_in_doubt(&layout.database())).then_some(Self { layout, way })
     }
 
     /// Runs a command there; `None` if the store must be asked after all, and nothing has happened.

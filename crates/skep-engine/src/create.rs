@@ -285,6 +285,9 @@ fn labels(request: &CreateRequest) -> BTreeMap<String, String> {
     if let Some(ttl) = request.ttl {
         labels.insert(crate::gc::TTL.into(), format!("{}", ttl.as_secs()));
     }
+    if request.trial {
+        labels.insert(crate::quota::TRIAL.into(), "true".into());
+    }
     if let Some(key) = &request.idempotency_key {
         labels.insert(crate::repeated::KEY_LABEL.into(), key.clone());
     }

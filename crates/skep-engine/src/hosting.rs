@@ -4,7 +4,7 @@
 use crate::Engine;
 use crate::api::Finding;
 use crate::create::self_identity;
-use crate::problems::OrProblem;
+use crate::problems::{OrProblem, doubt};
 use crate::reconcile::directory_names;
 use crate::repeated::is_alive;
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,15 @@ impl Engine {
     /// Why the store takes no more changes, if it does not.
     pub fn stop(&self) -> Option<Stop> {
         self.store.stop()
+    }
+
+    /// Reads everything that is remembered; an error that is a doubt says what is damaged.
+    pub fn check_store(&self) -> Result<(), Problem> {
+        let problems = self.store.check().or_problem()?;
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(doubt(Problem::new(Code::Store, problems.join("; ")))),
+        }
     }
 
     /// Whether everything that is remembered can be read, for `skep doctor`.

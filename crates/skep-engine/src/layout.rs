@@ -6,6 +6,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+/// In the directory of a sandbox: when skep itself wrote into it.
+pub(crate) const OWN_WRITES: &str = "own-writes";
+/// In the directory of a fork, once its row says that it is one.
+pub(crate) const FORKED: &str = "forked";
+
 /// The state directory.
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -83,7 +88,7 @@ impl Layout {
 
     /// When skep itself wrote into the sandbox.
     pub fn own_writes(&self, id: &SandboxId) -> PathBuf {
-        self.sandbox(id).join("own-writes")
+        self.sandbox(id).join(OWN_WRITES)
     }
 
     /// Which sandboxes have records of execs that the store has not seen.

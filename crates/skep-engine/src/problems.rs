@@ -20,6 +20,11 @@ pub fn is_doubt(problem: &Problem) -> bool {
     problem.details[DOUBT] == true
 }
 
+/// Says of a problem that what is remembered cannot be relied on.
+pub(crate) fn doubt(problem: Problem) -> Problem {
+    problem.details(serde_json::json!({ DOUBT: true }))
+}
+
 /// In the details of a problem: the store is only read.
 const READS: &str = "read_only";
 
@@ -63,7 +68,7 @@ or_problem!(StoreError, |error| {
             problem.details(serde_json::json!({ "locked_by": conflicts }))
         }
         StoreError::ReadOnly { .. } => problem.details(serde_json::json!({ READS: true })),
-        _ if error.is_doubt() => problem.details(serde_json::json!({ DOUBT: true })),
+        _ if error.is_doubt() => doubt(problem),
         _ => problem,
     };
     match error.hint() {

@@ -11,6 +11,10 @@ use std::time::Duration;
 /// For the count of others, who add to it at the same moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Marks a sandbox that a server makes to see whether it is well. No quota is held against it, and it is
+/// counted against nobody else's.
+pub(crate) const TRIAL: &str = "skep.trial";
+
 /// What is about to be there, or to run.
 pub(crate) struct Wanted<'a> {
     /// Sandboxes.
@@ -50,7 +54,8 @@ impl Engine {
         }
         let place = self.layout().quota_lock();
         let lock = lock::take_directory(&place, "the number of sandboxes", PATIENCE)?;
-        let all = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
+        let mut all = self.store.list_sandboxes(&SandboxFilter::default()).or_problem()?;
+        all.retain(|sandbox| !sandbox.labels.contains_key(TRIAL));
         if let Some(most) = quota.sandboxes.filter(|_| wanted.sandboxes > 0)
             && all.len() as u64 + wanted.sandboxes > most
         {

@@ -1,6 +1,7 @@
 //! Settling what a crash left: the store, the keepers and the disk are compared, and every
 //! difference has a decision. Runs whenever an engine opens; running it twice changes nothing.
 
+use crate::layout::{self, may_be_there};
 use crate::problems::{OrProblem, unless_unwritable};
 use crate::{Engine, spare, trash};
 use serde_json::{Value, json};
@@ -15,9 +16,12 @@ impl Engine {
     /// Every sandbox that is not at rest is looked at. The rows are read once: with a thousand sandboxes
     /// that is most of what a start costs.
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
-        self.take_in_all();
+        // Read before anything is written: a row that cannot be read is met here.
+        let mut live = self.living()?;
         spare::clear_unfinished(self.layout());
-        let live = self.living()?;
+        if self.take_in_all() {
+            live = self.living()?;
+        }
         unless_unwritable(self.note_what_happened(&live))?;
         self.settle_layers()?;
         self.reconcile_approvals()?;
@@ -65,7 +69,7 @@ impl Engine {
             // between. Its maker is dead now: a row that is still the same stays so.
             let now = self.store.sandbox(&sandbox.id).or_problem()?;
             return match now.version == sandbox.version {
-                true if has_run(&directory) || has_work(sandbox, &directory) => {
+                true if has_lived(&directory) || has_work(sandbox, &directory) => {
                     self.keep_forgotten(sandbox)
                 }
                 true => {
@@ -118,7 +122,7 @@ impl Engine {
     }
 
     /// A command begins after the row says that the sandbox is ready: where one has run, the row is from
-    /// before. The newest commits were lost, with the power or the end of a log; the work was not.
+    /// before. So it is where something was written from outside, or where a fork was made. The newest commits were lost, with the power or the end of a log; the work was not.
     fn keep_forgotten(&self, sandbox: &Sandbox) -> Result<(), Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         self.provider(&sandbox.provider)?.stop(&sandbox.id, &directory, None).or_problem()?;
@@ -165,12 +169,17 @@ fn has_work(sandbox: &Sandbox, directory: &std::path::Path) -> bool {
         }
 }
 
-/// Whether a command was ever begun in a sandbox. What cannot be looked at may have had one.
-fn has_run(directory: &std::path::Path) -> bool {
-    ["execs", "begun"].iter().any(|name| match std::fs::read_dir(directory.join(name)) {
+/// Whether a sandbox was ever ready: a command was begun in it, something was written into it from outside,
+/// or it became a fork. What cannot be looked at may have been.
+fn has_lived(directory: &std::path::Path) -> bool {
+    let has_run = |name: &&str| match std::fs::read_dir(directory.join(name)) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
-    })
+    };
+    ["execs", "begun"].iter().any(has_run)
+        || [layout::OWN_WRITES, layout::FORKED]
+            .iter()
+            .any(|name| may_be_there(&directory.join(name)))
 }
 
 /// That this very keeper ended because nothing ran.

@@ -25,21 +25,23 @@ impl Engine {
     ///
     /// Records that cannot be read are the trouble of their sandbox and of nobody else: its row says
     /// so, the news of them stay, and the others are gone on with.
-    pub(crate) fn take_in_all(&self) {
-        self.take_in_runs();
+    /// Whether there was something: then rows are others than before.
+    pub(crate) fn take_in_all(&self) -> bool {
+        let mut found = self.take_in_runs();
         for name in directory_names(&self.layout().news()) {
-            if let Some(id) = record::sandbox_of(&name)
-                && let Err(problem) = self.take_in_news(&id, &name)
-            {
+            let Some(id) = record::sandbox_of(&name) else { continue };
+            found = true;
+            if let Err(problem) = self.take_in_news(&id, &name) {
                 let _ = self.note_unread(&id, &problem);
             }
         }
+        found
     }
 
     /// Takes in sandboxes that were made without asking the store. One look into one directory where there
-    /// are none. What cannot be written now is there for the next one.
-    pub(crate) fn take_in_runs(&self) {
-        let _ = self.store.take_in_runs();
+    /// are none. What cannot be written now is there for the next one. Whether there was something.
+    pub(crate) fn take_in_runs(&self) -> bool {
+        self.store.take_in_runs().is_ok_and(|taken| taken > 0)
     }
 
     pub(crate) fn note_unread(&self, id: &SandboxId, problem: &Problem) -> Result<(), Problem> {
@@ -60,7 +62,12 @@ impl Engine {
 
     /// The news get a name of ours first: a record that is written after we have looked has news of
     /// its own, and if we die, ours are there for the next one.
+    ///
+    /// Where nothing may be changed, they are not even claimed: the records wait for a store that is sound.
     fn take_in_news(&self, id: &SandboxId, name: &str) -> Result<(), Problem> {
+        if !self.store.takes_changes() {
+            return Ok(());
+        }
         let news = self.layout().news();
         let claimed = news.join(format!("{id}.{}", std::process::id()));
         match std::fs::rename(news.join(name), &claimed) {

@@ -487,6 +487,7 @@ impl Asked<'_> {
             Call::Stats => documents::plain(&engine.stats()?),
             Call::Tally => documents::plain(&engine.tally()?),
             Call::Settle => engine.settle().map(|()| Value::Null),
+            Call::CheckStore => engine.check_store().map(|()| Value::Null),
             Call::FillPools { owner } => documents::plain(&engine.fill_pools(owner)?),
             Call::DrainPools => documents::plain(&engine.drain_pools()?),
             other => Err(Problem::new(Code::Internal, format!("nobody answers `{other:?}`"))),

@@ -240,6 +240,7 @@ pub(crate) enum Call {
     Stats,
     Tally,
     Settle,
+    CheckStore,
     FillPools {
         owner: PoolOwner,
     },
@@ -317,6 +318,7 @@ impl Call {
             | Self::Compare { .. }
             | Self::Stats
             | Self::Doctor
+            | Self::CheckStore
             | Self::Settle => Duration::from_secs(600),
             _ => Duration::from_secs(3600),
         }
@@ -355,6 +357,7 @@ impl Call {
             | Self::Events { .. }
             | Self::Config { .. }
             | Self::Stats
+            | Self::CheckStore
             | Self::Tally => true,
             Self::Gc { request } => request.dry_run,
             Self::Create { .. }
@@ -418,4 +421,7 @@ pub(crate) struct Head {
     /// Whether a sync of the store failed: nobody is to change anything any more.
     #[serde(default)]
     pub(crate) unsynced: bool,
+    /// What of the store is damaged, if something is: nobody is to change anything any more.
+    #[serde(default)]
+    pub(crate) damaged: Option<String>,
 }

@@ -75,6 +75,10 @@ struct Worker {
 const UNSYNCED: &str = "a sync of the store failed: what was written may be lost, and nothing more is \
                         changed until the server is started again";
 
+/// And when a part of the store turned out to be damaged.
+const DAMAGED: &str = "the store is damaged, and nothing more is changed until it is whole and the server \
+                       is started again";
+
 impl Pool {
     /// At most `size` workers at a time.
     ///
@@ -159,7 +163,10 @@ impl Inner {
         match answer {
             Ok((head, value, stream)) => {
                 if head.unsynced {
-                    self.halt();
+                    self.halt(UNSYNCED.to_owned());
+                }
+                if let Some(what) = &head.damaged {
+                    self.halt(format!("{DAMAGED}: {what}"));
                 }
                 // Looked at under the lock that halting takes: none that may write waits afterwards.
                 let mut idle = self.idle();
@@ -183,10 +190,11 @@ impl Inner {
     }
 
     /// From now on nothing is changed. Whoever could do so ends.
-    fn halt(&self) {
-        if self.halted.set(UNSYNCED.to_owned()).is_ok() {
-            tracing::error!("{UNSYNCED}");
+    fn halt(&self, why: String) {
+        if self.halted.get().is_none() {
+            tracing::error!("{why}");
         }
+        let _ = self.halted.set(why);
         let writers: Vec<_> = self.idle().extract_if(.., |worker| !worker.reads).collect();
         writers.into_iter().for_each(Worker::let_go);
     }

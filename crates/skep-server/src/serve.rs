@@ -34,7 +34,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, Semaphore, watch};
 use tower::Service as _;
@@ -43,6 +43,9 @@ use tower::Service as _;
 const GRACE: Duration = Duration::from_secs(10);
 /// How often what is remembered is compared with what is there.
 const SETTLE: Duration = Duration::from_secs(2);
+/// How often the whole store is read, at most; and of all time so much at most, one part of this many.
+const CHECK: Duration = Duration::from_secs(10);
+const CHECK_SHARE: u32 = 200;
 /// How often what has had its time is let go, and how long after the start for the first time.
 const TIDY: Duration = Duration::from_secs(3600);
 const FIRST_TIDY: Duration = Duration::from_secs(60);
@@ -288,6 +291,7 @@ async fn run(
     let settling = tokio::spawn(again_and_again("settling", Arc::clone(&app), settle));
     let filling = tokio::spawn(crate::filling::fill(Arc::clone(&app)));
     let tidying = tokio::spawn(again_and_again("tidying", Arc::clone(&app), tidy));
+    let checking = tokio::spawn(again_and_again("checking", Arc::clone(&app), check));
     let feeding = tokio::spawn(again_and_again("feeding", Arc::clone(&app), Feed::watch));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     match app.pool.halted() {
@@ -303,6 +307,7 @@ async fn run(
     let _ = stop.send(true);
     settling.abort();
     tidying.abort();
+    checking.abort();
     feeding.abort();
     for task in accepting {
         task.abort();
@@ -350,6 +355,23 @@ async fn settle(app: Shared) {
         }
         app.count_verdicts().await;
         tokio::time::sleep(SETTLE).await;
+    }
+}
+
+/// Reads the whole store now and then, as it lies on the disk: what is damaged there may be sound in the
+/// workers' memory, and go unnoticed until it is too late. A large one is read less often.
+async fn check(app: Shared) {
+    let mut pause = CHECK;
+    loop {
+        tokio::time::sleep(pause).await;
+        if app.pool.halted().is_some() {
+            continue;
+        }
+        let begun = Instant::now();
+        if let Err(problem) = app.ask_own(Call::CheckStore).await {
+            tracing::warn!(%problem, "cannot read the whole store");
+        }
+        pause = CHECK.max(begun.elapsed() * CHECK_SHARE);
     }
 }
 

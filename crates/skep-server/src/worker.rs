@@ -60,7 +60,13 @@ pub fn run(
         // Another handle of the store may go on where this one cannot tell what became of a change.
         let retires = undone || stop == Some(Stop::Unsure) || user_namespace() != namespace;
         let failing = given.as_ref().is_err_and(skep_engine::is_failing);
-        let size = send(&socket, given, retires, failing || stop == Some(Stop::Unsynced))?;
+        let halts = Halts {
+            unsynced: failing || stop == Some(Stop::Unsynced),
+            damaged: damage(&given).or_else(|| {
+                (stop == Some(Stop::Damaged)).then(|| "a part of it cannot be read".to_owned())
+            }),
+        };
+        let size = send(&socket, given, retires, halts)?;
         // A keeper that is forked next would keep what this answer took, for its whole life.
         if size > LARGE {
             skep_sys::memory::give_back();
@@ -72,6 +78,17 @@ pub fn run(
             return Ok(());
         }
     }
+}
+
+/// Why nobody is to change anything any more.
+struct Halts {
+    unsynced: bool,
+    damaged: Option<String>,
+}
+
+fn damage(given: &Result<Given, Problem>) -> Option<String> {
+    let problem = given.as_ref().err()?;
+    skep_engine::is_doubt(problem).then(|| problem.message.clone())
 }
 
 /// Takes back what failed while the store was away, as soon as it answers. What is left when this gives
@@ -118,14 +135,15 @@ fn send(
     socket: &OwnedFd,
     given: Result<Given, Problem>,
     retires: bool,
-    unsynced: bool,
+    halts: Halts,
 ) -> io::Result<usize> {
     let replayed = given.as_ref().is_ok_and(|given| given.replayed);
     let (problem, value, relayed) = match given {
         Ok(Given { value, stream, .. }) => (None, value, stream.map(Live::descriptor).transpose()?),
         Err(problem) => (Some(for_caller(problem)), serde_json::Value::Null, None),
     };
-    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires, unsynced })?;
+    let Halts { unsynced, damaged } = halts;
+    let mut payload = serde_json::to_vec(&Head { problem, replayed, retires, unsynced, damaged })?;
     payload.push(b'\n');
     serde_json::to_writer(&mut payload, &value)?;
     frame::send(socket, &payload, relayed.as_ref().map(AsFd::as_fd))?;

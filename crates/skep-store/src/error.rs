@@ -139,6 +139,14 @@ pub enum StoreError {
         /// What was found.
         detail: String,
     },
+    /// Somebody found a part of it damaged. Nothing was repaired or deleted, and nothing is changed.
+    #[error("cannot {operation}: the database `{}` is damaged, and is not changed", path.display())]
+    InDoubt {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
     /// The log with the newest commits is not where it was. Nothing was repaired or deleted.
     #[error(
         "the database `{}` is older than it was: its log `{}` is missing or cannot be read", path.display(), log.display()
@@ -305,6 +313,7 @@ impl StoreError {
             Self::BadTime { .. } | Self::Encode { .. } => Code::Internal,
             Self::Corrupt { .. }
             | Self::Damaged { .. }
+            | Self::InDoubt { .. }
             | Self::Older { .. }
             | Self::Lost { .. }
             | Self::Shut { .. }
@@ -320,7 +329,12 @@ impl StoreError {
 
     /// Whether a part of what is remembered cannot be read: the rest may be, and is not to be changed.
     pub fn is_doubt(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Damaged { .. })
+        matches!(self, Self::Corrupt { .. } | Self::Damaged { .. } | Self::InDoubt { .. })
+    }
+
+    /// Whether it is not the database that was there, as far as can be told.
+    pub(crate) fn is_another(&self) -> bool {
+        matches!(self, Self::Older { .. } | Self::Lost { .. })
     }
 
     /// What the caller can do about it, where there is something.
@@ -329,7 +343,7 @@ impl StoreError {
             Self::NotFound { what: "sandbox", .. } => Some("`skep ls --all` lists them"),
             Self::NotFound { what: "exec", .. } => Some("`skep ps [NAME]` lists them"),
             Self::NewerSchema { .. } => Some("use the newer skep that wrote it"),
-            Self::Corrupt { .. } | Self::Damaged { .. } => {
+            Self::Corrupt { .. } | Self::Damaged { .. } | Self::InDoubt { .. } => {
                 Some("keep the state directory as it is; restore `skep.db` from a backup")
             }
             Self::Older { .. } => Some(

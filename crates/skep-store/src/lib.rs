@@ -64,5 +64,5 @@ pub use deferred::DeferredStore;
 pub use error::StoreError;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
-pub use sqlite::{Access, NewInstance, SqliteStore};
+pub use sqlite::{Access, NewInstance, SqliteStore, is_in_doubt};
 pub use store::*;

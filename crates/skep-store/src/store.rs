@@ -407,6 +407,9 @@ pub trait LayerStore: Send + Sync {
     /// Every layer some sandbox (not deleted), snapshot or template stands on, and how many do. A
     /// layer that is not here may be removed from the disk.
     fn layers_in_use(&self) -> Result<BTreeMap<LayerId, u64>>;
+
+    /// Whether somebody stands on a layer.
+    fn is_layer_in_use(&self, layer: &LayerId) -> Result<bool>;
 }
 
 /// A selection that was dropped from a sandbox.
@@ -540,6 +543,9 @@ pub enum Stop {
     Unsure,
     /// Another holder acts for this node.
     Fenced,
+    /// A part of what is remembered cannot be read. Whoever shares the database with this handle is to
+    /// stop too, until it is sound again.
+    Damaged,
 }
 
 /// Care of the store as a whole.
@@ -577,10 +583,20 @@ pub trait Housekeeping: Send + Sync {
     /// Why this handle takes no more changes, if it does not. There is no way back.
     fn stop(&self) -> Option<Stop>;
 
+    /// Whether this handle may change anything at all: it was not opened to read, and it did not stop.
+    fn takes_changes(&self) -> bool {
+        self.stop().is_none()
+    }
+
+    /// Returns when everything that was committed survives a loss of power. For what is about to be
+    /// removed because a row says so. Waits for the disk.
+    fn sync(&self) -> Result<()>;
+
     /// Counts what pruning with these bounds would remove; changes nothing.
     fn outdated(&self, since: &KeptSince) -> Result<Outdated>;
 
-    /// Reads everything and returns a sentence per problem; changes nothing. Takes time in
-    /// proportion to the database: for `skep doctor` and the start of a server.
+    /// Reads everything, as it lies on the disk, and returns a sentence per problem. Where there is one,
+    /// this handle changes nothing any more. Takes time in proportion to the database: for `skep doctor`,
+    /// the start of a server, and now and then while it runs.
     fn check(&self) -> Result<Vec<String>>;
 }

@@ -83,6 +83,7 @@ impl Engine {
         decisions: &mut Vec<GcDecision>,
     ) -> Result<(), Problem> {
         let used = self.store.layers_in_use().or_problem()?;
+        let forgotten = self.forgotten()?;
         let all = names(&self.layout().layers());
         for name in &all {
             let path = self.layout().layers().join(name);
@@ -94,7 +95,13 @@ impl Engine {
                 continue;
             }
             let bytes = usage::of(&path).map_or(0, |usage| usage.bytes);
-            let (action, reason) = match self.why_keep(name, &path, &all) {
+            let why_keep = match (&whole, &forgotten) {
+                (Some(_), Some(id)) => {
+                    Some(format!("`sandboxes/{id}` is of no known sandbox, and may stand on it"))
+                }
+                _ => self.why_keep(name, &path, &all),
+            };
+            let (action, reason) = match why_keep {
                 Some(reason) => (Action::Keep, reason),
                 None => (Action::Remove, "nobody stands on it".to_owned()),
             };

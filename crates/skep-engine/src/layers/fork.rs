@@ -4,7 +4,7 @@ use super::{copy_tree, new_upper};
 use crate::Engine;
 use crate::create::self_identity;
 use crate::problems::io_problem;
-use crate::quota::Wanted;
+use crate::quota::{TRIAL, Wanted};
 use serde_json::{Value, json};
 use skep_store::ScopeMode;
 use skep_sys::failpoint;
@@ -90,6 +90,8 @@ impl Engine {
         let now = self.now();
         let mut labels = parent.labels.clone();
         labels.insert(PARENT_LABEL.into(), parent.name.to_string());
+        // Whoever forks a trial means to keep it.
+        labels.remove(TRIAL);
         let mut policy = parent.policy.clone();
         // A port of the host leads to one sandbox only.
         policy.egress.publish.clear();
@@ -134,10 +136,13 @@ impl Engine {
             self.check_layers(&fork)?;
             failpoint::hit("fork.made").map_err(failed)?;
             let data = json!({ "from": parent.name });
-            self.update(&fork.id, "sandbox.forked", data, &mut |row| {
+            let made = self.update(&fork.id, "sandbox.forked", data, &mut |row| {
                 row.state = SandboxState::Stopped;
                 row.keeper = None;
-            })
+            })?;
+            // If that row is lost, this tells that it was there; without it a fork is made anew.
+            let _ = std::fs::write(to.join(crate::layout::FORKED), b"");
+            Ok(made)
         });
         if made.is_err() {
             self.tear_down(&fork, "fork failed");

@@ -4,13 +4,16 @@
 //! in its place. The order makes every crash harmless:
 //!
 //! 1. an intent, whose *name* holds everything (renames and new names reach the disk in order,
-//!    the bytes of a small file need not);
+//!    the bytes of a small file need not), and a note of what the layer will stand on;
 //! 2. the upper is renamed into `layers/`;
 //! 3. an empty upper with the same mode and owner;
 //! 4. the row stands on the new layer;
-//! 5. the intent becomes the layer's mark of origin.
+//! 5. a pointer to the newest layer;
+//! 6. the intent becomes the layer's mark of origin.
 //!
-//! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`].
+//! A crash before 4 is taken back, one after it needs nothing. See [`Engine::settle_layers`]. The row is
+//! not synced: one that is lost with the power, or with the end of the log, is written anew from what 1,
+//! 5 and 6 left. See [`lost`].
 //!
 //! While a keeper holds the sandbox, its mount has the upper, and open files would go on writing into
 //! a renamed one: then the upper is copied (blocks are shared where the filesystem can), and the
@@ -19,6 +22,7 @@
 mod copy;
 mod flatten;
 mod fork;
+mod lost;
 mod restore;
 mod snapshot;
 mod sweep;
@@ -38,6 +42,9 @@ use skep_types::{Code, LayerId, Problem, Sandbox, SandboxId, SandboxState, Works
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// A freeze that was begun: of which sandbox, to which layer, and the intent.
+type Pending = (SandboxId, LayerId, PathBuf);
 
 /// How long chains may get.
 struct Chain {
@@ -118,7 +125,7 @@ impl Engine {
         result.map(|_| sandbox)
     }
 
-    /// Steps 1 to 5 of the module's text. An empty upper is left as it is.
+    /// Steps 1 to 6 of the module's text. An empty upper is left as it is.
     fn freeze_upper(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         let directory = self.layout().sandbox(&sandbox.id);
         let upper = directory.join("upper");
@@ -129,6 +136,7 @@ impl Engine {
         let layer = LayerId::from_random((self.config.random)());
         let intent = self.intents().join(format!("{}-{layer}", sandbox.id));
         layout::make_private(&self.intents()).map_err(failed)?;
+        self.note_ground(&layer, sandbox.layers.first()).map_err(failed)?;
         std::fs::write(&intent, b"").map_err(failed)?;
         failpoint::hit("freeze.intent").map_err(failed)?;
         let moved = std::fs::rename(&upper, self.layout().layer(&layer))
@@ -150,7 +158,7 @@ impl Engine {
             }
         };
         failpoint::hit("freeze.row").map_err(failed)?;
-        std::fs::rename(&intent, self.mark_of(&layer, &sandbox.id)).map_err(failed)?;
+        self.mark(&sandbox.id, &layer, &intent).map_err(failed)?;
         match self.shorten(&sandbox) {
             Ok(None) => Ok(sandbox),
             Ok(Some(shortened)) => Ok(shortened),
@@ -230,6 +238,13 @@ impl Engine {
         let sandbox = self.update(&sandbox.id, "sandbox.flattened", data, &mut |row| {
             row.layers.clone_from(&layers);
         })?;
+        // A row that was lost would stand on what is removed now.
+        self.store.sync().or_problem()?;
+        let used = self.store.layers_in_use().or_problem()?;
+        let gone: Vec<LayerId> =
+            merged.iter().filter(|layer| !used.contains_key(*layer)).cloned().collect();
+        // If they stay for now, they are nobody's lost work.
+        self.remove_marks(&gone);
         self.sweep_layers(&merged)?;
         Ok(Some(sandbox))
     }
@@ -244,9 +259,11 @@ impl Engine {
         self.layout().layers().join(format!("{layer}.of-{sandbox}"))
     }
 
-    /// Takes back what a crash left between an upper and its row. Costs one look at a directory.
+    /// Takes back what a crash left between an upper and its row, and finds what a lost row stood on. Costs
+    /// one look at a directory where nothing was ever frozen.
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes()? {
+        let Some(pending) = self.pending_freezes()? else { return Ok(()) };
+        for (sandbox, layer, intent) in pending {
             let (layout, none) = (self.layout(), std::time::Duration::ZERO);
             let Ok(_lock) = lock::take_sandbox(layout, &sandbox, "sandbox", none) else {
                 // It is being frozen right now.
@@ -254,12 +271,12 @@ impl Engine {
             };
             self.settle_intent(&sandbox, &layer, &intent)?;
         }
-        Ok(())
+        self.find_lost_layers()
     }
 
     /// The same for one sandbox whose lock the caller just took.
     pub(crate) fn settle_layers_of(&self, id: &SandboxId) -> Result<(), Problem> {
-        for (sandbox, layer, intent) in self.pending_freezes()? {
+        for (sandbox, layer, intent) in self.pending_freezes()?.into_iter().flatten() {
             if sandbox == *id {
                 self.settle_intent(&sandbox, &layer, &intent)?;
             }
@@ -267,11 +284,12 @@ impl Engine {
         Ok(())
     }
 
-    fn pending_freezes(&self) -> Result<Vec<(SandboxId, LayerId, PathBuf)>, Problem> {
+    /// None where nothing was ever frozen.
+    fn pending_freezes(&self) -> Result<Option<Vec<Pending>>, Problem> {
         let intents = self.intents();
         let failed = |error: io::Error| io_problem("read", &intents, &error);
         let entries = match std::fs::read_dir(&intents) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(failed)?,
         };
         let parse = |entry: std::fs::DirEntry| {
@@ -280,7 +298,7 @@ impl Engine {
             Some((sandbox.parse().ok()?, layer.parse().ok()?, entry.path()))
         };
         let entries = entries.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-        Ok(entries.into_iter().filter_map(parse).collect())
+        Ok(Some(entries.into_iter().filter_map(parse).collect()))
     }
 
     fn settle_intent(&self, id: &SandboxId, layer: &LayerId, intent: &Path) -> Result<(), Problem> {
@@ -299,19 +317,24 @@ impl Engine {
                     if !layout::is_directory(&upper)? {
                         new_upper(&upper, &path)?;
                     }
-                    return std::fs::rename(intent, self.mark_of(layer, id));
+                    return self.mark(id, layer, intent);
                 }
                 Some(_) if frozen => {
-                    // The empty upper that was put there; anything in it would be an error here.
+                    // The empty upper that was put there. What lies in it came after a row that is lost.
                     match std::fs::remove_dir(&upper) {
+                        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                            return self.mark(id, layer, intent);
+                        }
                         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                         _ => {}
                     }
                     std::fs::rename(&path, &upper)?;
                 }
-                // Without a row nobody stands on it; gc decides about the layer.
+                // Whose row is lost may still have its directory: then it is work, and nobody's to remove.
+                None if frozen => return self.mark(id, layer, intent),
                 _ => {}
             }
+            self.remove_marks(std::slice::from_ref(layer));
             std::fs::remove_file(intent)
         };
         settle().map_err(|error| io_problem("settle", intent, &error))

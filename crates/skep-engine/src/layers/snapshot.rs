@@ -38,6 +38,7 @@ impl Engine {
         let event = self.event("snapshot.taken", &sandbox.id, None, data);
         let snapshot = self.describe(sandbox, label, layers)?;
         self.store.insert_snapshot(&snapshot, &[event]).or_problem()?;
+        self.mark_copy(&sandbox.id, &snapshot.layers);
         Ok(snapshot)
     }
 

@@ -2,7 +2,9 @@
 
 use super::copied_mark;
 use crate::problems::{OrProblem, io_problem};
+use crate::reconcile::directory_names;
 use crate::{Engine, trash};
+use skep_store::StoreError;
 use skep_types::{LayerId, Problem};
 use std::io;
 
@@ -17,6 +19,9 @@ impl Engine {
             return Ok(());
         }
         let used = self.store.layers_in_use().or_problem()?;
+        if candidates.iter().all(|layer| used.contains_key(layer)) || self.forgotten()?.is_some() {
+            return Ok(());
+        }
         let trash = self.layout().trash();
         let mut aside = Vec::new();
         for layer in candidates.iter().filter(|layer| !used.contains_key(*layer)) {
@@ -31,6 +36,7 @@ impl Engine {
             return Ok(());
         }
         let used = self.store.layers_in_use().or_problem()?;
+        let mut gone = Vec::new();
         for (layer, path, target) in aside {
             if used.contains_key(layer) {
                 std::fs::rename(&target, &path)
@@ -40,18 +46,25 @@ impl Engine {
             // What cannot be removed now is tried again with the rest of the trash.
             let _ = trash::remove(&target);
             let _ = std::fs::remove_file(copied_mark(&path));
-            self.remove_origin_marks(layer);
+            gone.push(layer.clone());
         }
+        self.remove_marks(&gone);
         Ok(())
     }
 
-    fn remove_origin_marks(&self, layer: &LayerId) {
-        let Ok(entries) = std::fs::read_dir(self.layout().layers()) else { return };
-        let prefix = format!("{layer}.of-");
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                let _ = std::fs::remove_file(entry.path());
+    /// The directory of a sandbox that the store does not know. It may stand on any layer, and it may be
+    /// somebody's only copy: as long as it is there no layer goes.
+    pub(crate) fn forgotten(&self) -> Result<Option<String>, Problem> {
+        for name in directory_names(&self.layout().sandboxes()) {
+            let Ok(id) = name.parse() else { continue };
+            match self.store.sandbox(&id) {
+                // A run that has just begun is known by its record.
+                Err(StoreError::NotFound { .. }) if self.is_known(&id) => {}
+                Err(StoreError::NotFound { .. }) => return Ok(Some(name)),
+                Ok(_) | Err(StoreError::OtherNode { .. }) => {}
+                Err(error) => return Err(error).or_problem(),
             }
         }
+        Ok(None)
     }
 }

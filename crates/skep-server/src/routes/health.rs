@@ -32,8 +32,9 @@ async fn live() -> Outcome {
 #[utoipa::path(get, path = "/health/ready", tag = "health", security(()),
     responses((status = 200, body = Health), (status = "default", body = Error)))]
 async fn ready(State(app): State<Shared>) -> Outcome {
-    let stopping = *app.stopping.borrow();
-    if !stopping && Canary::sings(&app).await {
+    // Whoever changes nothing any more is not ready, however well it was some seconds ago.
+    let over = *app.stopping.borrow() || app.pool.halted().is_some();
+    if !over && Canary::sings(&app).await && app.pool.halted().is_none() {
         return json(StatusCode::OK, &Health { status: "ok" });
     }
     // Why is in the log: this is answered to anybody.

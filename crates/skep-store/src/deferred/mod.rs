@@ -19,7 +19,7 @@ use record::Step;
 pub(crate) use record::{Held, Moves, Record, Story};
 
 use crate::rules::{changed_sandbox, check_moves, check_version};
-use crate::sqlite::{is_vouched_for, runs_of};
+use crate::sqlite::{is_in_doubt, is_vouched_for, runs_of};
 use crate::{
     Access, ExecMoves, Expect, Housekeeping as _, NewEvent, NewInstance, Result, ScopeMode,
     SqliteStore, StoreError,
@@ -56,7 +56,7 @@ impl DeferredStore {
     pub fn instead_of(database: &Path, first: NewInstance) -> Option<Self> {
         let runs = runs_of(database);
         let waiting = std::fs::read_dir(&runs).ok()?.count();
-        if waiting >= MOST || !is_vouched_for(database) {
+        if waiting >= MOST || !is_vouched_for(database) || is_in_doubt(database) {
             return None;
         }
         let (kept, opened) = (Mutex::default(), OnceLock::new());

@@ -144,6 +144,7 @@ impl LayerStore for DeferredStore {
         fn template(&self, name: &str) -> Template;
         fn list_templates(&self) -> Vec<Template>;
         fn remove_template(&self, name: &str) -> ();
+        fn is_layer_in_use(&self, layer: &LayerId) -> bool;
         fn layers_in_use(&self) -> BTreeMap<LayerId, u64>;
     }
 }
@@ -184,6 +185,7 @@ impl Housekeeping for DeferredStore {
     }
 
     passed_on! {
+        fn sync(&self) -> ();
         fn outdated(&self, since: &KeptSince) -> Outdated;
         fn check(&self) -> Vec<String>;
     }

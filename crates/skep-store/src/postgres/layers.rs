@@ -105,6 +105,13 @@ impl LayerStore for PostgresStore {
         })
     }
 
+    fn is_layer_in_use(&self, layer: &LayerId) -> Result<bool> {
+        self.read("look who stands on a layer", |session| {
+            let sql = "SELECT 1 FROM layer_refs WHERE node = $1 AND layer = $2 LIMIT 1";
+            Ok(session.first(sql, &[&self.node, &layer.as_str()])?.is_some())
+        })
+    }
+
     fn layers_in_use(&self) -> Result<BTreeMap<LayerId, u64>> {
         let sql = "SELECT layer, count(*) FROM layer_refs WHERE node = $1 GROUP BY layer";
         self.read("count layer references", |session| {

@@ -92,7 +92,15 @@ impl PostgresStore {
             lent.session()?.batch("COMMIT")?;
             Ok(value)
         };
-        run().map_err(|fault| fault.into_error(operation, &self.path))
+        run().map_err(|fault| self.judge(fault.into_error(operation, &self.path)))
+    }
+
+    /// Passes an error on. After one that means damage this handle changes nothing any more.
+    fn judge(&self, error: StoreError) -> StoreError {
+        if error.is_doubt() {
+            let _ = self.stopped.set(Stop::Damaged);
+        }
+        error
     }
 
     /// Runs `body` under the write lock and commits what it did.
@@ -101,8 +109,11 @@ impl PostgresStore {
         operation: &'static str,
         body: impl FnOnce(&mut Session) -> Outcome<T>,
     ) -> Result<T> {
-        if self.stopped.get().is_some() {
-            return Err(StoreError::Stopped { operation, path: self.path.clone() });
+        let path = || self.path.clone();
+        match self.stopped.get() {
+            None => {}
+            Some(Stop::Damaged) => return Err(StoreError::InDoubt { operation, path: path() }),
+            Some(_) => return Err(StoreError::Stopped { operation, path: path() }),
         }
         self.transact(operation, body).map_err(|fault| {
             let stop = match &fault {
@@ -113,7 +124,7 @@ impl PostgresStore {
             if let Some(stop) = stop {
                 let _ = self.stopped.set(stop);
             }
-            fault.into_error(operation, &self.path)
+            self.judge(fault.into_error(operation, &self.path))
         })
     }
 

@@ -22,6 +22,11 @@ impl Housekeeping for PostgresStore {
         self.stopped.get().copied()
     }
 
+    /// Every commit is synced by the server.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn outdated(&self, since: &KeptSince) -> Result<Outdated> {
         self.read("count what is outdated", |session| {
             let mut count = |table: &str, before: &Option<String>| -> Outcome<u64> {

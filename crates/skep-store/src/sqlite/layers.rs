@@ -98,6 +98,13 @@ impl LayerStore for SqliteStore {
         })
     }
 
+    fn is_layer_in_use(&self, layer: &LayerId) -> Result<bool> {
+        self.read("look who stands on a layer", |tx| {
+            let sql = "SELECT 1 FROM layer_refs WHERE layer = ?1 LIMIT 1";
+            Ok(tx.prepare_cached(sql)?.exists(params![layer.as_str()])?)
+        })
+    }
+
     fn layers_in_use(&self) -> Result<BTreeMap<LayerId, u64>> {
         self.read("count layer references", |tx| {
             let mut statement =

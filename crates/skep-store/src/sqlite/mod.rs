@@ -1,6 +1,7 @@
 //! [`SqliteStore`]: one connection, two kinds of transaction.
 
 mod approvals;
+mod doubt;
 mod execs;
 mod fault;
 mod layers;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub use doubt::is_in_doubt;
 pub(crate) use open::io_error;
 pub use open::{Access, NewInstance};
 pub(crate) use runs::directory_of as runs_of;
@@ -57,7 +59,7 @@ pub struct SqliteStore {
     path: PathBuf,
     access: Access,
     file: FileId,
-    /// Set by a failed sync; there is no way back.
+    /// Set by a failed sync, or by damage that was met; there is no way back.
     stopped: OnceLock<Stop>,
     durable_commits: AtomicU64,
 }
@@ -131,7 +133,7 @@ impl SqliteStore {
         Transaction::new_unchecked(&connection, TransactionBehavior::Deferred)
             .map_err(Into::into)
             .and_then(|tx| body(&tx))
-            .map_err(|fault| fault.into_error(operation, &self.path))
+            .map_err(|fault| self.judge(fault.into_error(operation, &self.path)))
     }
 
     /// Runs `body` under the write lock and commits what it did.
@@ -145,8 +147,10 @@ impl SqliteStore {
         if self.access == Access::ReadOnly {
             return Err(StoreError::ReadOnly { operation, path: path() });
         }
-        if self.stopped.get().is_some() {
-            return Err(StoreError::Stopped { operation, path: path() });
+        match self.stopped.get() {
+            None => {}
+            Some(Stop::Damaged) => return Err(StoreError::InDoubt { operation, path: path() }),
+            Some(_) => return Err(StoreError::Stopped { operation, path: path() }),
         }
         let connection = self.connection();
         let done = match durability {
@@ -167,7 +171,7 @@ impl SqliteStore {
         if fault.is_final() {
             let _ = self.stopped.set(Stop::Unsynced);
         }
-        fault.into_error(operation, &self.path)
+        self.judge(fault.into_error(operation, &self.path))
     }
 
     fn transact<T>(
@@ -224,6 +228,39 @@ mod tests {
         assert_eq!(pragma("wal_autocheckpoint"), "Integer(0)");
         assert_eq!(pragma("journal_mode"), "Text(\"wal\")");
         assert_eq!(pragma("busy_timeout"), "Integer(10000)");
+    }
+
+    #[test]
+    fn damage_that_was_met_stops_all_further_changes_until_it_is_sound_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("skep.db");
+        let first = NewInstance { instance: "i".into(), node: "n".into() };
+        let store = SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+        assert!(crate::Housekeeping::takes_changes(&store));
+        let met: Result<()> = store.read("test", |_| {
+            let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+            Err(rusqlite::Error::SqliteFailure(error, None).into())
+        });
+        assert!(matches!(met, Err(StoreError::Corrupt { .. })), "{met:?}");
+        assert_eq!(crate::Housekeeping::stop(&store), Some(Stop::Damaged));
+        assert!(!crate::Housekeeping::takes_changes(&store));
+        let next = store.write("test", Durability::Process, |_| Ok(()));
+        assert!(matches!(next, Err(StoreError::InDoubt { .. })), "{next:?}");
+        store.read("test", |_| Ok(())).unwrap();
+        assert!(is_in_doubt(&path));
+        // Whoever opens it next reads all of it, and finds that it is sound.
+        let again = SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+        again.write("test", Durability::Process, |_| Ok(())).unwrap();
+        assert!(!is_in_doubt(&path));
+        // What is not sound is refused, also where nobody would have looked at it yet.
+        let spoil = "INSERT INTO events (kind, at, at_us, value, sum) VALUES ('x', '', 0, '{}', 0)";
+        again.write("test", Durability::Process, |tx| Ok(tx.execute_batch(spoil)?)).unwrap();
+        drop(SqliteStore::open(&path, Access::ReadWrite, &first).unwrap());
+        assert_eq!(crate::Housekeeping::check(&again).unwrap().len(), 1);
+        assert!(is_in_doubt(&path));
+        let refused = SqliteStore::open(&path, Access::ReadWrite, &first);
+        assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+        SqliteStore::open(&path, Access::ReadOnly, &first).unwrap();
     }
 
     #[test]

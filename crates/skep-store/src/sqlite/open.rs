@@ -1,7 +1,7 @@
 //! Opening a database: made whole or not at all, refused when in doubt.
 
 use super::fault::{Fault, Outcome, SYNC, is_no_space};
-use super::{FileId, SqliteStore, migrate};
+use super::{FileId, SqliteStore, doubt, migrate};
 use crate::{Result, StoreError};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -46,7 +46,12 @@ impl SqliteStore {
     /// Errors: `Corrupt` (also for an empty or foreign file), `NewerSchema`, `NotLocal`, `Busy`,
     /// `Full`, `Io`, `Backend`.
     pub fn open(path: &Path, access: Access, first: &NewInstance) -> Result<Self> {
-        Self::open_with(path, access, first, migrate::MIGRATIONS)
+        Self::open_with(path, access, first, migrate::MIGRATIONS).inspect_err(|error| {
+            let doubt = error.is_doubt() || error.is_another();
+            if doubt && access == Access::ReadWrite {
+                doubt::note(path);
+            }
+        })
     }
 
     pub(super) fn open_with(
@@ -81,6 +86,7 @@ impl SqliteStore {
         let found = store.find_schema(migrations)?;
         if !is_new && access == Access::ReadWrite {
             store.refuse_older()?;
+            store.settle_doubt()?;
         }
         store.bring_up_to_date(found, migrations)?;
         if !has_log && !is_new && access == Access::ReadWrite {

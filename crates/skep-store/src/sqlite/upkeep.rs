@@ -1,7 +1,7 @@
 //! Folding the log, and the check of everything.
 
 use super::fault::Outcome;
-use super::open::{BEGUN, BUSY_TIMEOUT, beside, io_error};
+use super::open::{BEGUN, BUSY_TIMEOUT, beside, connect, io_error};
 use super::{Access, Durability, SqliteStore, execs, layers, sandboxes};
 use crate::value::{checksum, decode, micros};
 use crate::{Housekeeping, KeptSince, Outdated, Result, Stop, StoreError, Upkeep};
@@ -35,7 +35,7 @@ impl Housekeeping for SqliteStore {
     fn upkeep(&self) -> Result<Upkeep> {
         let log = beside(self.path(), "-wal");
         let log_bytes = fs::metadata(log).map_or(0, |found| found.len());
-        if log_bytes < LOG_BYTES || self.access == Access::ReadOnly {
+        if log_bytes < LOG_BYTES || !self.takes_changes() {
             return Ok(Upkeep { log_bytes, folded: false });
         }
         self.check_file()?;
@@ -69,6 +69,22 @@ impl Housekeeping for SqliteStore {
         self.stopped.get().copied()
     }
 
+    fn takes_changes(&self) -> bool {
+        self.access == Access::ReadWrite && self.stopped.get().is_none()
+    }
+
+    /// A commit that changes nothing writes nothing: the count makes it one.
+    fn sync(&self) -> Result<()> {
+        self.write("sync", Durability::Power, |tx| {
+            tx.execute(
+                "INSERT INTO meta (key, value) VALUES ('syncs', '1')
+                 ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                [],
+            )?;
+            Ok(())
+        })
+    }
+
     fn outdated(&self, since: &KeptSince) -> Result<Outdated> {
         self.read("count what is outdated", |tx| {
             let count = |sql: &str, before: &Option<String>| -> Outcome<u64> {
@@ -96,18 +112,27 @@ impl Housekeeping for SqliteStore {
     }
 
     fn check(&self) -> Result<Vec<String>> {
-        let checked = self.read("check", |tx| {
-            let mut problems = quick_check(tx)?;
+        self.check_file()?;
+        let read = || -> Outcome<Vec<String>> {
+            // One of its own: what this handle has in memory may be sound where the file is not.
+            let mut connection = connect(&self.path, Access::ReadOnly)?;
+            let tx = connection.transaction()?;
+            let mut problems = quick_check(&tx)?;
             for (table, key) in VALUE_TABLES {
-                check_values(tx, table, key, &mut problems)?;
+                check_values(&tx, table, key, &mut problems)?;
             }
             Ok(problems)
-        });
-        match checked {
+        };
+        let checked = read().map_err(|fault| fault.into_error("check", &self.path));
+        let problems = match checked {
             // SQLite gives up on the first page it cannot read at all; that is a finding, too.
-            Err(StoreError::Corrupt { detail, .. }) => Ok(vec![detail]),
-            other => other,
+            Err(StoreError::Corrupt { detail, .. }) => vec![detail],
+            other => other?,
+        };
+        if !problems.is_empty() {
+            self.stop_in_doubt();
         }
+        Ok(problems)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whether the database is as it was when somebody last looked at all of it.
 //!
 //! Whoever has had the store open and found nothing amiss notes, when it lets go of it, how its files
-//! look: which they are, how long, and when they were last changed. Whoever finds them so need not open
+//! look: which they are, how long, and when they were last changed, and since which start of the machine. Whoever finds them so need not open
 //! them to know that there is nothing new: no other state, no change half made, no damage, no newer
 //! schema, no missing log. Anything that was written to them since, by whomever, looks different.
 
@@ -18,7 +18,9 @@ const SUFFIX: &str = "-vouched";
 
 /// How the files of a database look; `None` where one of them is missing or shut.
 fn looks(path: &Path) -> Option<String> {
-    let mut text = format!("schema {}\n", migrate::MIGRATIONS.len());
+    // After a restart there is something to settle.
+    let boot = skep_sys::process::boot_id().ok()?;
+    let mut text = format!("schema {}, boot {boot}\n", migrate::MIGRATIONS.len());
     for suffix in ["", "-wal"] {
         let found = fs::metadata(beside(path, suffix)).ok()?;
         if found.mode() & 0o7777 != super::OWNERS {

@@ -37,6 +37,10 @@ pub(super) fn layers(store: &dyn Store) {
     };
     change(&mut |row| row.layers = vec![layer(4)]);
     assert_eq!(in_use(), BTreeMap::from([(layer(2), 2), (layer(3), 2), (layer(4), 1)]));
+    assert!(store.is_layer_in_use(&layer(4)).unwrap());
+    assert!(!store.is_layer_in_use(&layer(1)).unwrap());
+    store.sync().unwrap();
+    assert!(store.takes_changes());
     change(&mut |row| row.state = SandboxState::Deleted);
     store.remove_snapshot(&home.id, "before/lunch").unwrap();
     store.remove_snapshot(&home.id, "before/lunch").unwrap();
