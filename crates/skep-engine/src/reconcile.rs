@@ -18,10 +18,10 @@ impl Engine {
     pub(crate) fn reconcile(&self) -> Result<(), Problem> {
         // Read before anything is written: a row that cannot be read is met here.
         let mut live = self.living()?;
-        spare::clear_unfinished(self.layout());
         if self.take_in_all() {
             live = self.living()?;
         }
+        spare::clear_unfinished(self.layout());
         unless_unwritable(self.note_what_happened(&live))?;
         self.settle_layers()?;
         self.reconcile_approvals()?;
