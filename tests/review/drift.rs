@@ -463,3 +463,44 @@ fn a_copy_merges_what_it_kept() {
         lab.conflicts(&["s", "late"]);
     });
 }
+
+/// What was removed inside and is made there again later is merged with what the user did meanwhile.
+#[test]
+fn a_copy_merges_what_was_removed_and_made_again() {
+    let lines = |edits: &[(usize, &str)]| -> String {
+        let line =
+            |n: usize| edits.iter().find(|(at, _)| *at == n).map_or(n.to_string(), |e| e.1.into());
+        (1..=40).map(|n| line(n) + "\n").collect()
+    };
+    for_both(|lab| {
+        for driver in ["copy", ""] {
+            let _ = fs::remove_dir_all(&lab.project);
+            let files = ["f", "d/g", "d/deep/h"];
+            for name in files {
+                lab.write(name, lines(&[]));
+            }
+            let create = lab.skep(["create", "s"]);
+            match driver {
+                "" => create,
+                driver => create.env("SKEP_DRIVER", driver),
+            }
+            .run()
+            .ok();
+            lab.inside("s", "rm -r f d");
+            for name in files {
+                lab.write(name, lines(&[(5, "user")]));
+            }
+            let made = lines(&[(30, "agent")]);
+            let script = "mkdir -p d/deep; cat > f; cp f d/g; cp f d/deep/h";
+            lab.skep(["exec", "-i", "s", "--", "sh", "-ec", script]).input(made).run().ok();
+            // The overlay keeps no bytes of what is below a directory that was removed.
+            let merged: &[&str] = if driver == "copy" { &files } else { &files[..1] };
+            lab.approve(&[&["s"], merged].concat());
+            for name in merged {
+                let both = lines(&[(5, "user"), (30, "agent")]);
+                assert_eq!(lab.bytes(name), both.as_bytes(), "{driver} {name}");
+            }
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}

@@ -3,6 +3,7 @@
 mod apart;
 mod attention;
 mod attribution;
+mod came_again;
 mod carried;
 mod commit;
 mod copy;

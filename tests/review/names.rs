@@ -61,6 +61,68 @@ fn a_word_that_was_a_sandboxs_name_decides_nothing_of_another() {
     });
 }
 
+/// That the project did not move is no answer about a sandbox or a path that is not there.
+#[test]
+fn conflicts_of_what_is_not_there_are_refused() {
+    for_both(|lab| {
+        for name in ["f.txt", "g.txt", "other"] {
+            lab.write(name, "project\n");
+        }
+        lab.worked("gone", "echo x > x");
+        lab.skep(["rm", "--discard", "gone"]).run().ok();
+        lab.worked("s", "echo agent > f.txt; echo agent > g.txt");
+        for more in [&[][..], &["--json"]] {
+            for word in ["nobody", "gone"] {
+                let ran = lab.skep(["conflicts", word]).args(more).run().exits(3);
+                ran.says("neither a sandbox nor a changed path").says("`s`");
+            }
+            lab.skep(["conflicts", "gone"]).args(more).run().says("deleted");
+            for words in
+                [&["s", "nowhere"][..], &["s", "other"], &["f.txt", "nowhere"], &["no/where"]]
+            {
+                let ran = lab.skep(["conflicts"]).args(words).args(more).run().exits(3);
+                ran.says("no change of sandbox `s`");
+            }
+            lab.skep(["conflicts", "*.rs"]).args(more).run().exits(3);
+            lab.skep(["conflicts", "s"]).args(more).run().ok();
+            lab.skep(["conflicts", "f.txt"]).args(more).run().ok();
+        }
+        // A glob is ours here as well.
+        lab.write("g.txt", "user\n");
+        for word in ["g.txt", "*.txt", "s"] {
+            let listed = lab.skep(["conflicts", word, "--json"]).run().ok().json();
+            assert_eq!(listed[0]["path"], "g.txt", "{word}: {listed}");
+        }
+        let listed = lab.skep(["conflicts", "f*", "--json"]).run().ok().json();
+        assert_eq!(listed.to_string(), "[]");
+        lab.skep(["history", "nowhere"]).run().ok().says("no approval touched `nowhere`");
+    });
+}
+
+/// The id of a sandbox, or as much of it as means no other, is held like its name when it is deleted.
+#[test]
+fn a_word_that_was_a_sandboxs_id_decides_nothing_of_another() {
+    for_both(|lab| {
+        lab.worked("first", "echo x > x");
+        let id = lab.skep(["show", "first", "--json"]).run().ok().json()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        lab.skep(["rm", "--discard", "first"]).run().ok();
+        let start = &id[..id.len() - 2];
+        lab.worked("newest", &format!("echo one > {id}; echo two > {start}"));
+        for verb in ["approve", "reject"] {
+            for word in [&id[..], start] {
+                let ran = lab.without_effect(lab.skep([verb, word])).exits(2);
+                ran.says("`newest`").says("deleted").says("`-s NAME`");
+            }
+        }
+        lab.skep(["show", &id]).run().exits(3).says("it was deleted");
+        lab.skep(["approve", "--", &id, start]).run().ok();
+        assert_eq!(lab.bytes(&id), b"one\n");
+    });
+}
+
 #[test]
 fn diff_16_any_name_is_shown_safely_and_applied_exactly() {
     for_both(|lab| {

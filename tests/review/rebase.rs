@@ -201,6 +201,35 @@ fn a_directory_that_went_by_an_approval_is_the_users_again() {
     });
 }
 
+/// Exit 4 says that a person is needed, as often as it is asked and whatever else was merged; 0 that nothing is
+/// left. What is in conflict, and the project, are as they were.
+#[test]
+fn a_rebase_exits_with_4_as_long_as_something_is_in_conflict() {
+    for_both(|lab| {
+        for name in ["merges", "collides"] {
+            lab.write(name, numbered(&[]));
+        }
+        lab.worked("s", "sed -i 's/^10$/ten/' merges collides");
+        lab.write("merges", numbered(&[(50, "user")]));
+        lab.write("collides", numbered(&[(10, "user")]));
+        let before = lab.tree();
+        for merged in [&["merges"][..], &[]] {
+            let ran = lab.skep(["rebase", "s", "--json"]).run().exits(4);
+            assert_eq!(ran.json()["merged"], serde_json::json!(merged));
+            assert_eq!(ran.json()["conflicts"][0]["path"], "collides");
+            lab.tree().assert_equals(&before, "the project");
+            assert_eq!(read_inside(lab, "collides"), numbered(&[(10, "ten")]));
+        }
+        let ran = lab.skep(["rebase", "s"]).run().exits(4);
+        ran.says("1 path in conflict was left as before");
+        lab.write("collides", numbered(&[(20, "user")]));
+        let ran = lab.skep(["rebase", "s", "--json"]).run().ok();
+        assert_eq!(ran.json()["merged"], serde_json::json!(["collides"]));
+        let help = lab.skep(["rebase", "--help"]).run().ok().text();
+        assert!(help.contains("Exits with 4 as long as paths are in conflict"), "{help}");
+    });
+}
+
 /// A sandbox whose rebase or rejection died when everything was written and nothing settled: the agent
 /// changed line 5 of `f`, the user line 30.
 fn cut_short(lab: &Lab, verb: &[&str], running: bool) {

@@ -263,6 +263,89 @@ fn an_undo_in_an_older_state_leaves_its_base_alone() {
     });
 }
 
+/// An approval is undone while the sandbox is in a state that has nothing of it: in the state that has it, it
+/// is pending, and after the undo of the undo it is not.
+#[test]
+fn what_was_undone_in_another_state_is_pending_where_it_was_approved() {
+    for_both(|lab| {
+        for (redone, later) in [(false, false), (true, false), (false, true), (true, true)] {
+            let what = format!("redone {redone}, rebased once more {later}");
+            taken_in(lab, &["rebase", "s"], None, false);
+            lab.skep(["snapshot", "s", "second"]).run().ok();
+            let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+            let mut users = vec![USERS];
+            if later {
+                users.push((30, "MORE"));
+                lab.write("f", numbered(&[&users[..], &[AGENTS]].concat()));
+                lab.skep(["rebase", "s"]).run().ok();
+                lab.skep(["snapshot", "s", "third"]).run().ok();
+                lab.write("f", numbered(&[AGENTS, USERS]));
+            }
+            lab.skep(["restore", "s", "first"]).run().ok();
+            let undo = lab.skep(["undo", &id, "--json"]).run().ok().json();
+            if redone {
+                lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+            }
+            lab.skep(["restore", "s", if later { "third" } else { "second" }]).run().ok();
+            let diff = lab.diff("s");
+            let pending: &[&str] = if redone { &[] } else { &["f"] };
+            assert_eq!(paths(&diff), pending, "{what}: {diff}");
+            let shown = diff["changes"].to_string();
+            assert!(!shown.contains("USER") && !shown.contains("MORE"), "{what}: {diff}");
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), numbered(&[AGENTS, USERS]).as_bytes(), "{what}");
+            drop_all(lab, &["s"]);
+        }
+    });
+}
+
+/// Back in a state that never had the change: neither the undo nor its undo give it something to remove.
+#[test]
+fn an_undo_of_an_undo_gives_an_older_state_nothing_to_remove() {
+    for_both(|lab| {
+        lab.write("f", numbered(&[]));
+        lab.create("s");
+        lab.inside("s", "sed -i 's/^10$/agent/' f");
+        lab.approve(&["s"]);
+        lab.skep(["snapshot", "s", "first"]).run().ok();
+        lab.write("f", numbered(&[AGENTS, USERS]));
+        lab.skep(["rebase", "s"]).run().ok();
+        lab.inside("s", "sed -i 's/^30$/more/' f");
+        let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        lab.skep(["restore", "s", "first"]).run().ok();
+        assert_eq!(paths(&lab.diff("s")), [""; 0]);
+        let undo = lab.skep(["undo", &id, "--json"]).run().ok().json();
+        assert_eq!(paths(&lab.diff("s")), [""; 0]);
+        lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+        let diff = lab.diff("s");
+        assert_eq!(paths(&diff), [""; 0], "{diff}");
+        assert_eq!(lab.bytes("f"), numbered(&[AGENTS, (30, "more"), USERS]).as_bytes());
+    });
+}
+
+/// A deletion that was approved on top of the user's lines is undone in a state without them.
+#[test]
+fn an_undone_deletion_gives_an_older_state_nothing_of_the_users_to_remove() {
+    for_both(|lab| {
+        taken_in(lab, &["rebase", "s"], None, false);
+        lab.skep(["restore", "s", "first"]).run().ok();
+        // The base of that state is settled.
+        lab.approve(&["s"]);
+        lab.skep(["snapshot", "s", "second"]).run().ok();
+        let more = (30, "MORE");
+        lab.write("f", numbered(&[AGENTS, more, USERS]));
+        lab.skep(["rebase", "s"]).run().ok();
+        lab.inside("s", "rm f");
+        let id = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        lab.skep(["restore", "s", "second"]).run().ok();
+        lab.skep(["undo", &id]).run().ok();
+        let diff = lab.diff("s");
+        assert!(!diff["changes"].to_string().contains("MORE"), "{diff}");
+        lab.skep(["approve", "s"]).run();
+        assert_eq!(lab.bytes("f"), numbered(&[AGENTS, more, USERS]).as_bytes());
+    });
+}
+
 /// The user made the same change, and more: approved, it is no change any more.
 #[test]
 fn a_change_that_the_project_has_is_none_once_it_is_approved() {

@@ -1,13 +1,14 @@
 //! Sandboxes that go back and forth between states while both sides edit: snapshots, restores, forks,
 //! rebases, undos, in random order. Whatever the sandbox is at, a line of the user's goes only where an
-//! agent who had seen that very line changed it, and none comes back that the user took back.
+//! agent who had seen that very line changed it, and none comes back that the user took back. And what an
+//! agent wrote, the state has and the project lacks is shown, unless the user took it away.
 //!
 //! A file is a row of slots far enough apart to be merged. A slot has its first value, one of the user's
 //! (`U7`) or one of an agent's (`A8`); of an agent's it is known which value stood there when it was written.
 
 use super::desk::{Random, hunks, paths, seed};
 use crate::harness::{Lab, for_both, long};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 const SLOTS: usize = 8;
@@ -36,6 +37,8 @@ fn values(text: &str) -> Vec<String> {
 
 struct Case<'a> {
     lab: &'a Lab,
+    /// Whether every file is in the sandbox from the start.
+    own: bool,
     random: Random,
     /// The last number that was given.
     number: usize,
@@ -43,8 +46,12 @@ struct Case<'a> {
     seen: BTreeMap<String, String>,
     /// Sandboxes and their snapshots.
     sandboxes: BTreeMap<String, Vec<String>>,
-    /// Approvals and what the project was before each.
-    approvals: Vec<(String, World)>,
+    /// Approvals, from which sandbox each was, and what the project was before.
+    approvals: Vec<(String, String, World)>,
+    /// From which sandboxes a slot of the project was changed, by an approval or its undo.
+    changed: BTreeMap<(&'static str, usize), BTreeSet<String>>,
+    /// Where the user wrote.
+    touched: BTreeSet<(&'static str, usize)>,
     log: Vec<String>,
 }
 
@@ -55,16 +62,23 @@ impl Case<'_> {
             lab.write(file, text(&vec![FIRST.to_owned(); SLOTS]));
         }
         lab.create("s");
-        // It has its own copies: what is edited outside does not show through, to be written back as the
-        // agent's own.
-        lab.inside("s", "for f in d/h f g; do cat $f > /tmp/x; cat /tmp/x > $f; done");
+        let mut random = Random::new(seed);
+        // Often it has its own copies. Where it has not, what is edited outside shows through until the agent
+        // writes, and comes into its copy.
+        let own = !random.chance(3);
+        if own {
+            lab.inside("s", "for f in d/h f g; do cat $f > /tmp/x; cat /tmp/x > $f; done");
+        }
         Case {
             lab,
-            random: Random::new(seed),
+            own,
+            random,
             number: 0,
             seen: BTreeMap::new(),
             sandboxes: [("s".to_owned(), Vec::new())].into(),
             approvals: Vec::new(),
+            changed: BTreeMap::new(),
+            touched: BTreeSet::new(),
             log: Vec::new(),
         }
     }
@@ -130,6 +144,7 @@ impl Case<'_> {
         let values = world.get_mut(file).unwrap();
         for _ in 0..=self.random.below(2) {
             let slot = self.random.below(SLOTS);
+            self.touched.insert((file, slot));
             values[slot] = match values[slot].starts_with('U') && self.random.chance(3) {
                 true => FIRST.to_owned(),
                 false => self.next("U"),
@@ -176,9 +191,10 @@ impl Case<'_> {
         let Some(report) = self.asks(&line) else { return };
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         if let Some(id) = report["approval"].as_str() {
-            self.approvals.push((id.to_owned(), before.clone()));
+            self.approvals.push((id.to_owned(), name.to_owned(), before.clone()));
         }
         self.check_taken(before, "an approval");
+        self.note_changed(name, before);
         if everything {
             let left = paths(&self.lab.diff(name));
             self.check(left.is_empty(), &format!("all was approved, and {left:?} is left"));
@@ -200,15 +216,60 @@ impl Case<'_> {
     fn undo(&mut self, before: &World) {
         let newest = self.approvals.len().saturating_sub(3);
         let newest = self.approvals[newest..].to_vec();
-        let Some((id, then)) = self.pick(&newest) else { return };
+        let Some((id, name, then)) = self.pick(&newest) else { return };
         if self.asks(&["undo", &id]).is_none() {
             return;
         }
-        self.approvals.retain(|(other, _)| *other != id);
+        self.approvals.retain(|(other, ..)| *other != id);
+        self.note_changed(&name, before);
         for (file, now) in &self.project() {
             for (slot, (was, is)) in before[file].iter().zip(now).enumerate() {
                 let back = was == is || !was.starts_with('U') && *is == then[file][slot];
                 self.check(back, &format!("an undo: {file}: {was} became {is}"));
+            }
+        }
+    }
+
+    fn note_changed(&mut self, name: &str, before: &World) {
+        for (file, now) in self.project() {
+            for (slot, _) in before[file].iter().zip(now).enumerate().filter(|(_, (a, b))| *a != b)
+            {
+                self.changed.entry((file, slot)).or_default().insert(name.to_owned());
+            }
+        }
+    }
+
+    /// What an agent wrote, where the project has what it was made from, is pending or in conflict. Not where
+    /// the user wrote, who may have taken it away; nor where another sandbox did. What shows through is
+    /// nobody's change, and a mounted view may go on showing what stood there before an undo.
+    fn check_pending(&mut self, name: &str) {
+        if !self.own {
+            return;
+        }
+        let (diff, project) = (self.lab.diff(name), self.project());
+        let conflicts: Vec<&str> = diff["conflicts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|conflict| conflict["path"].as_str().unwrap())
+            .collect();
+        for file in FILES.into_iter().filter(|file| !conflicts.contains(file)) {
+            let shown = self.lab.skep(["exec", name, "--", "cat", file]).run().ok().text();
+            let added: BTreeSet<String> = hunks(&diff, Some(file))
+                .into_iter()
+                .flat_map(|hunk| hunk.lines)
+                .filter_map(|line| Some(line.strip_prefix('+')?.trim_end().to_owned()))
+                .collect();
+            for (slot, value) in values(&shown).iter().enumerate() {
+                let others = self.changed.get(&(file, slot));
+                if self.touched.contains(&(file, slot))
+                    || others.is_some_and(|names| names.iter().any(|other| other != name))
+                    || !self.knew(value, &project[file][slot])
+                {
+                    continue;
+                }
+                let pending = added.contains(&format!("[{slot}]={value}"));
+                self.check(pending, &format!("{value} of {file} in {name} is not pending: {diff}"));
             }
         }
     }
@@ -239,7 +300,10 @@ impl Case<'_> {
             13..20 => return self.approve(&name, &before),
             20..22 => self.reject(&name),
             22..26 => drop(self.asks(&["rebase", &name])),
-            26..29 => return self.undo(&before),
+            26..29 => {
+                self.undo(&before);
+                return self.check_pending(&name);
+            }
             29..31 => {
                 let label = self.next("L");
                 self.asks(&["snapshot", &name, &label]);
@@ -248,6 +312,7 @@ impl Case<'_> {
             31..34 => {
                 if let Some(label) = self.pick(&labels) {
                     self.asks(&["restore", &name, &label]);
+                    self.check_pending(&name);
                 }
             }
             34 => self.another(&name, &labels),

@@ -158,7 +158,7 @@ enum Called {
 /// A word that no sandbox is called by, and that is taken for a path.
 pub(crate) struct NoName {
     word: String,
-    /// When a sandbox of this name was deleted.
+    /// When a sandbox of this name or id was deleted.
     deleted: Option<String>,
 }
 
@@ -180,7 +180,7 @@ impl NoName {
         let Some(at) = &self.deleted else { return Ok(()) };
         let (word, name) = (&self.word, &sandbox.name);
         let message = format!(
-            "`{word}` is a changed path of sandbox `{name}`, and was a sandbox's name until that was \
+            "`{word}` is a changed path of sandbox `{name}`, and named a sandbox until that was \
              deleted ({at}); nothing was changed"
         );
         Err(Problem::new(Code::Usage, message)
@@ -194,7 +194,7 @@ impl NoName {
         let (word, name) = (escape::visible(self.word.as_bytes()), &sandbox.name);
         let message = format!("neither a sandbox nor a changed path is called `{word}`");
         let deleted = match &self.deleted {
-            Some(at) => format!("a sandbox of that name was deleted ({at}); "),
+            Some(at) => format!("the sandbox it named was deleted ({at}); "),
             None => String::new(),
         };
         Problem::new(Code::NotFound, message).hint(format!(
@@ -228,6 +228,29 @@ fn exists_in_project(context: &Context, sandbox: &Sandbox, word: &OsStr) -> bool
     let start = paths::start(&context.surroundings.directory, project);
     paths::in_project(word, start, project)
         .is_ok_and(|path| std::fs::symlink_metadata(project.join(path.as_path())).is_ok())
+}
+
+/// Refuses a word that names no change of the sandbox, and no path where both sides do not merge: an answer
+/// about nothing reads like a good one about whatever was meant.
+pub(crate) fn refuse_unknown(
+    context: &Context,
+    sandbox: &Sandbox,
+    set: &ChangeSet,
+    word: &OsString,
+    no_name: Option<&NoName>,
+) -> Result<(), Problem> {
+    let words = std::slice::from_ref(word);
+    let (start, project) = (start(context, sandbox), sandbox.project.as_path());
+    let selected = paths::select(words, start, project, Some(set))?;
+    if selection::conflicts(set, &selected)?
+        || !selection::changes(set, &selected, Ignored::Shown)?.is_empty()
+    {
+        return Ok(());
+    }
+    Err(match no_name.filter(|no_name| *word == *no_name.word) {
+        Some(no_name) => no_name.names_nothing(sandbox),
+        None => nothing_selected(sandbox, words),
+    })
 }
 
 /// What to say when words were taken for paths and select nothing.

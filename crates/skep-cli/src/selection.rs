@@ -31,9 +31,13 @@ pub(crate) fn changes<'a>(
     Ok(set.changes.iter().filter(meant).collect())
 }
 
+/// What the words select.
+pub(crate) fn selector(words: &[ByteString]) -> Result<PathSelector, Problem> {
+    PathSelector::parse(words).map_err(|error| Problem::from_error(Code::Usage, &error))
+}
+
 /// Whether the words name a path where both sides do not merge; it need not have a change of its own.
 pub(crate) fn conflicts(set: &ChangeSet, words: &[ByteString]) -> Result<bool, Problem> {
-    let selector =
-        PathSelector::parse(words).map_err(|error| Problem::from_error(Code::Usage, &error))?;
+    let selector = selector(words)?;
     Ok(set.conflicts.iter().any(|conflict| selector.matches(&conflict.path)))
 }

@@ -131,7 +131,7 @@ impl Engine {
             let base = self.layout().sandbox(&sandbox.id).join("base");
             self.carry_memory(&memory.directory, &base)?;
             if let Some(reach) = memory.reach {
-                skep_workspace::rewind(&base, reach).or_problem()?;
+                skep_workspace::rewind(&self.workspace(sandbox), reach).or_problem()?;
             }
         }
         match sandbox.driver {

@@ -138,6 +138,15 @@ pub(crate) fn no_such_id(what: &'static str, text: &str) -> StoreError {
     StoreError::NotFound { what, name: text.to_owned() }
 }
 
+/// What was found by a text, or nothing where it names none or several.
+pub(crate) fn if_any<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. } | StoreError::Ambiguous { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// No scope in the policy means the whole project.
 pub(crate) fn scopes(sandbox: &Sandbox) -> Vec<RelPath> {
     match sandbox.policy.scope.as_slice() {

@@ -154,8 +154,9 @@ pub trait SandboxStore: Send + Sync {
     /// one whose id starts so; deleted ones do not count. Errors: `NotFound`, `Ambiguous`, `OtherNode`.
     fn find_sandbox(&self, text: &str) -> Result<Sandbox>;
 
-    /// The newest of the deleted sandboxes that had this name, as long as its row is kept.
-    fn deleted_sandbox(&self, name: &str) -> Result<Option<Sandbox>>;
+    /// The newest of the deleted sandboxes that had this name, else the one with this id, else the only one
+    /// whose id starts so, as long as its row is kept.
+    fn deleted_sandbox(&self, text: &str) -> Result<Option<Sandbox>>;
 
     /// The sandboxes a filter lets through.
     fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>>;

@@ -8,9 +8,11 @@ use crate::json::change_set::DriftView;
 use crate::naming;
 use crate::paths;
 use crate::render::table::table;
+use crate::selection;
 use crate::tree::Run;
 use clap::{Args, ValueEnum};
-use skep_types::{Code, Drift, Problem, Sandbox, escape};
+use skep_types::{Code, Drift, Problem, RelPath, Sandbox, escape};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 /// What can be typed.
@@ -38,29 +40,55 @@ enum Side {
 
 impl Run for Conflicts {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let naming::Meant { sandbox, words: typed, .. } =
-            naming::sandbox_and_paths(context, &self.target, after)?;
+        let meant = naming::sandbox_and_paths(context, &self.target, after)?;
+        let (sandbox, typed) = (&meant.sandbox, &meant.words);
         if let Some(side) = self.side {
-            return print_side(context, &sandbox, &typed, side);
+            return print_side(context, sandbox, typed, side);
         }
-        let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let mut drift = context.api()?.conflicts(&sandbox.id)?;
-        let known = drift.iter().map(|drift| &drift.path);
-        let named: Vec<_> = typed
-            .iter()
-            .map(|word| paths::among(word, start, project, known.clone()))
-            .collect::<Result<_, _>>()?;
-        drift.retain(|drift| {
-            named.is_empty() || named.iter().any(|path| drift.path.starts_with(path))
-        });
+        if !typed.is_empty() {
+            drift = of_words(context, &meant, drift)?;
+        }
         if self.json.json {
             let views: Vec<_> = drift.iter().map(DriftView::new).collect();
             context.output.document(&views)?;
         } else {
-            print_list(context, &sandbox, &drift)?;
+            print_list(context, sandbox, &drift)?;
         }
         Ok(0)
     }
+}
+
+/// What the words name of it. A word that names nothing the sandbox changed is refused: that the project did
+/// not move there would read like an all-clear for a sandbox of that name.
+fn of_words(
+    context: &Context,
+    meant: &naming::Meant,
+    mut drift: Vec<Drift>,
+) -> Result<Vec<Drift>, Problem> {
+    let naming::Meant { sandbox, words, no_name } = meant;
+    let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
+    let set = context.api()?.diff(&sandbox.id)?;
+    let mut named = BTreeSet::new();
+    for word in words {
+        let selected = selection::selector(&paths::select(
+            std::slice::from_ref(word),
+            start,
+            project,
+            Some(&set),
+        )?)?;
+        let path = paths::among(word, start, project, drift.iter().map(|drift| &drift.path)).ok();
+        let names = |at: &RelPath| {
+            selected.matches(at) || path.as_ref().is_some_and(|path| at.starts_with(path))
+        };
+        let found: Vec<_> = drift.iter().map(|drift| &drift.path).filter(|at| names(at)).collect();
+        if found.is_empty() {
+            naming::refuse_unknown(context, sandbox, &set, word, no_name.as_ref())?;
+        }
+        named.extend(found.into_iter().cloned());
+    }
+    drift.retain(|drift| named.contains(&drift.path));
+    Ok(drift)
 }
 
 fn print_list(context: &Context, sandbox: &Sandbox, drift: &[Drift]) -> Result<(), Failure> {

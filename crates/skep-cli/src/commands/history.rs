@@ -42,6 +42,9 @@ impl Run for History {
         if self.json.json {
             let entries: Vec<_> = approvals.iter().map(HistoryEntry::new).collect();
             context.output.document(&entries)?;
+        } else if let (true, Some(word)) = (approvals.is_empty(), &self.path) {
+            let word = escape::visible(word.as_encoded_bytes());
+            context.output.say(&format!("no approval touched `{word}`"));
         } else if approvals.is_empty() {
             context.output.say("nothing was approved yet");
         } else {

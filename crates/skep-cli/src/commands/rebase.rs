@@ -13,6 +13,10 @@ use skep_types::{Code, escape};
 
 /// What can be typed.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 4 as long as paths are in conflict, whether or not others were merged: \
+                        those in conflict are left as they are, and the project is never changed."
+)]
 pub(crate) struct Rebase {
     #[command(flatten)]
     name: Name,
@@ -34,10 +38,14 @@ impl Run for Rebase {
                 context.output.always(&format!("conflict: {}: {reason}", conflict.path));
             }
             if !report.conflicts.is_empty() {
+                let left = report.conflicts.len() as u64;
+                let left = counted(left, "path in conflict was", "paths in conflict were");
+                context.output.say(&format!("{left} left as before"));
                 context.output.say(&super::conflicts::way_out(&sandbox));
             }
         }
-        // What merges is merged; what is left for a person is a conflict all the same.
+        // What merges is merged; what is left for a person is a conflict all the same, as often as it is
+        // asked: docs/design/base-without-a-walk.md.
         Ok(if report.conflicts.is_empty() { 0 } else { Code::Conflict.exit_code() })
     }
 }

@@ -181,7 +181,7 @@ impl Engine {
         if !is_there {
             return Ok(());
         }
-        skep_workspace::rewind(&self.workspace(sandbox).memory, noted.reach).or_problem()
+        skep_workspace::rewind(&self.workspace(sandbox), noted.reach).or_problem()
     }
 
     /// Whoever died may have sent a write that is not made yet. Those inside make one after the other:

@@ -5,7 +5,7 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, is_id,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, if_any, is_id,
     refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
@@ -25,6 +25,16 @@ const LIVE: IdSearch = IdSearch {
             WHERE id = $1 AND state <> 'deleted' AND $2::text IS NOT NULL",
     range: "SELECT id FROM sandboxes
             WHERE id >= $1 AND id < $2 AND state <> 'deleted' AND $3::text IS NOT NULL
+            ORDER BY id LIMIT 10",
+};
+
+/// Of this node alone: what was deleted elsewhere is no answer here.
+const DELETED: IdSearch = IdSearch {
+    what: "sandbox",
+    exact: "SELECT id, value, sum FROM sandboxes
+            WHERE id = $1 AND state = 'deleted' AND node = $2",
+    range: "SELECT id FROM sandboxes
+            WHERE id >= $1 AND id < $2 AND state = 'deleted' AND node = $3
             ORDER BY id LIMIT 10",
 };
 
@@ -75,15 +85,19 @@ impl SandboxStore for PostgresStore {
         })
     }
 
-    fn deleted_sandbox(&self, name: &str) -> Result<Option<Sandbox>> {
-        if name.contains('\0') {
+    fn deleted_sandbox(&self, text: &str) -> Result<Option<Sandbox>> {
+        if text.contains('\0') {
             return Ok(None);
         }
         let sql = "SELECT id, value, sum FROM sandboxes
                    WHERE name = $1 AND node = $2 AND state = 'deleted' ORDER BY seq DESC LIMIT 1";
-        self.read("find a deleted sandbox", |session| {
-            first(session, TABLE, sql, &[&name, &self.node])
-        })
+        let found = self.read("find a deleted sandbox", |session| {
+            match first(session, TABLE, sql, &[&text, &self.node])? {
+                Some(sandbox) => Ok(sandbox),
+                None => by_id_prefix(session, TABLE, &DELETED, text, &self.node),
+            }
+        });
+        if_any(found)
     }
 
     fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>> {

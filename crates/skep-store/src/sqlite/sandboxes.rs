@@ -4,7 +4,7 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows, sound_rows};
 use super::{Access, Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, is_id,
+    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, if_any, is_id,
     refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
@@ -31,6 +31,13 @@ const LIVE: IdSearch = IdSearch {
     what: "sandbox",
     exact: "SELECT id, value, sum FROM sandboxes WHERE id = ?1 AND state <> 'deleted'",
     range: "SELECT id FROM sandboxes WHERE id >= ?1 AND id < ?2 AND state <> 'deleted'
+            ORDER BY id LIMIT 10",
+};
+
+const DELETED: IdSearch = IdSearch {
+    what: "sandbox",
+    exact: "SELECT id, value, sum FROM sandboxes WHERE id = ?1 AND state = 'deleted'",
+    range: "SELECT id FROM sandboxes WHERE id >= ?1 AND id < ?2 AND state = 'deleted'
             ORDER BY id LIMIT 10",
 };
 
@@ -77,10 +84,15 @@ impl SandboxStore for SqliteStore {
         })
     }
 
-    fn deleted_sandbox(&self, name: &str) -> Result<Option<Sandbox>> {
+    fn deleted_sandbox(&self, text: &str) -> Result<Option<Sandbox>> {
         let sql = "SELECT id, value, sum FROM sandboxes
                    WHERE name = ?1 AND state = 'deleted' ORDER BY seq DESC LIMIT 1";
-        self.read("find a deleted sandbox", |tx| first(tx, TABLE, sql, params![name]))
+        let found =
+            self.read("find a deleted sandbox", |tx| match first(tx, TABLE, sql, params![text])? {
+                Some(sandbox) => Ok(sandbox),
+                None => by_id_prefix(tx, TABLE, &DELETED, text),
+            });
+        if_any(found)
     }
 
     fn list_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<Sandbox>> {

@@ -41,6 +41,11 @@ pub(super) fn unique_names(store: &dyn Store) {
     let deleted = |name: &str| store.deleted_sandbox(name).unwrap().map(|row| row.id);
     assert_eq!(deleted("same"), Some(first.id.clone()));
     assert_eq!(deleted("sam"), None);
+    // By its id as well, and by as much of it as means no other.
+    let id = first.id.as_str();
+    assert_eq!(deleted(id), Some(first.id.clone()));
+    assert_eq!(deleted(&id[..id.len() - 1]), Some(first.id.clone()));
+    assert_eq!(deleted(second.id.as_str()), None);
     // A rename is held to the same rule.
     let third = sandbox(3, "third");
     insert(store, &third);

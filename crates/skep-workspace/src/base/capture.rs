@@ -5,6 +5,7 @@ use super::copied::Copied;
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
 use super::room::Room;
+use super::stay::{Sight, Stay};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::held::Kept;
@@ -112,8 +113,13 @@ impl Captor {
             }
             let unproven = run.summary.unproven;
             let mut settled = true;
-            if needs.path && !spec.is_hidden(path) {
+            if needs.left && !spec.is_hidden(path) {
+                settled &= unless_mounted_over(run.came_again(path, seen))?;
+            } else if needs.path && !spec.is_hidden(path) {
                 settled &= unless_mounted_over(run.path(path, seen))?;
+                if needs.sight && run.summary.unproven > unproven {
+                    settled &= unless_mounted_over(run.newer(path, seen))?;
+                }
             }
             if needs.below && seen.cuts() {
                 settled &= unless_mounted_over(run.subtree(spec, path))?;
@@ -270,6 +276,76 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A path that left the sandbox with an earlier state is in it again. Where nothing was settled and the
+    /// project still proves its base, that is it; else it is noted what it came from.
+    fn came_again(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
+        let noted = self.records.len();
+        if !self.known.is_settled(path) {
+            self.path(path, seen)?;
+        }
+        if self.records.len() > noted {
+            return Ok(());
+        }
+        let project = self.side(self.trees.project.root(), "project", path)?;
+        let sandbox = self.inside(path, seen)?;
+        self.note_sight(path, Sight { project, sandbox });
+        Ok(())
+    }
+
+    /// A file that is in the sandbox, and newer in the project than its base: git may know that.
+    fn newer(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
+        let file = |state: &EntryState| matches!(state, EntryState::File { .. });
+        if !matches!(seen, Seen::Leaf { special: false, .. }) {
+            return Ok(());
+        }
+        let project = self.side(self.trees.project.root(), "project", path)?.filter(file);
+        let sandbox = self.inside(path, seen)?.filter(file);
+        if project.is_some() && sandbox.is_some() {
+            self.note_sight(path, Sight { project, sandbox });
+        }
+        Ok(())
+    }
+
+    fn note_sight(&mut self, path: &RelPath, sight: Sight) {
+        self.records.push(Record::Stay { path: path.clone(), stay: Stay::Seen(sight) });
+    }
+
+    /// What the sandbox has at a path.
+    fn inside(&mut self, path: &RelPath, seen: Seen) -> Result<Option<EntryState>, DeriveError> {
+        match seen {
+            Seen::Gone => Ok(Some(EntryState::Absent)),
+            Seen::TooDeep | Seen::Leaf { special: true, .. } => Ok(None),
+            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => {
+                self.side(self.trees.levels[level].root(), "sandbox", path)
+            }
+        }
+    }
+
+    /// What stands on one side, with its bytes kept; nothing, where that is too much or shut.
+    fn side(
+        &mut self,
+        root: &TreeRoot,
+        side: &'static str,
+        path: &RelPath,
+    ) -> Result<Option<EntryState>, DeriveError> {
+        let error = |source| DeriveError::read(side, path, source);
+        let Some(stat) = root.stat(path).map_err(error)? else {
+            return Ok(Some(EntryState::Absent));
+        };
+        let meta = Meta::of(&stat);
+        if meta.kind() != FileType::RegularFile {
+            return Ok(root.state(path).ok());
+        }
+        if meta.size > CAPTURE_BYTES || !self.room.for_file(meta.size) {
+            return Ok(None);
+        }
+        // Gone or shut meanwhile.
+        let Ok(bytes) = root.read(path, CAPTURE_BYTES) else { return Ok(None) };
+        let hash = memory::keep_blob(self.memory, &bytes)?;
+        let (size, mode) = (bytes.len() as u64, meta.permissions());
+        Ok(Some(EntryState::File { hash, size, mode }))
+    }
+
     /// The state of a small entry, and its bytes when it is a file.
     fn read(
         &mut self,
@@ -367,7 +443,7 @@ impl Run<'_> {
                 } else {
                     Some(self.root().state(&path).map_err(error)?)
                 };
-                if !self.known.is_captured(&path) {
+                if !self.known.is_captured(&path) || self.known.needs(&path).left {
                     let capture = Capture { identity: Some(Identity::of(&stat)), state };
                     records.push(Record::Capture { path, capture });
                 }

@@ -11,7 +11,7 @@ use crate::error::DeriveError;
 use crate::markers::Markers;
 use crate::spec::{HeldTrees, WorkspaceSpec};
 use crate::tree::Meta;
-use crate::union;
+use crate::union::{self, Seen, Union};
 use rustix::fs::FileType;
 use skep_types::{ContentHash, RelPath};
 use std::collections::HashSet;
@@ -43,12 +43,14 @@ impl Copied {
         let mut room = Room::new(spec.upper.clone(), own);
         let since = std::mem::replace(&mut self.begun_ns, clock_ns());
         let mut summary = CaptureSummary::default();
-        for path in union::read(&trees.levels, Markers::of(spec.driver))?.into_paths() {
-            if self.looked_at.contains(&path) || !known.was_copied(&path) {
-                continue;
-            }
-            let Some(size) = changed(trees, &path, since) else { continue };
-            if size > CAPTURE_BYTES || !room.for_file(size) {
+        let union = union::read(&trees.levels, Markers::of(spec.driver))?;
+        let mut changed: Vec<(RelPath, u64)> = Vec::new();
+        for path in union.iter().map(|(path, _)| path).filter(|path| known.was_copied(path)) {
+            changed.extend(altered(trees, path, since).map(|size| (path.clone(), size)));
+        }
+        changed.extend(removed(trees, &union, since).filter(|(path, _)| known.was_copied(path)));
+        for (path, size) in changed {
+            if self.looked_at.contains(&path) || size > CAPTURE_BYTES || !room.for_file(size) {
                 continue;
             }
             // Gone or shut since: there is nothing to keep.
@@ -67,8 +69,47 @@ impl Copied {
     }
 }
 
+/// The files of the project that are not in the copy, in directories of it that were changed since: they came
+/// later, or were removed inside. What is made there again merges with what the user does meanwhile only if
+/// the bytes were kept.
+fn removed<'a>(
+    trees: &'a HeldTrees<'_>,
+    union: &'a Union,
+    since_ns: i128,
+) -> impl Iterator<Item = (RelPath, u64)> + 'a {
+    let directories = union
+        .iter()
+        .filter(|(_, seen)| matches!(seen, Seen::Dir { .. }))
+        .map(|(path, _)| path.clone());
+    let changed = move |path: &RelPath| {
+        let meta = trees.levels.first().and_then(|copy| copy.meta(path).ok().flatten());
+        meta.is_some_and(|meta| ctime_ns(&meta) >= since_ns)
+    };
+    let mut pending: Vec<RelPath> =
+        std::iter::once(RelPath::root()).chain(directories).filter(changed).collect();
+    let mut found = Vec::new();
+    while let Some(directory) = pending.pop() {
+        // Gone or shut: there is nothing to keep.
+        for (name, kind) in trees.project.root().list(&directory).unwrap_or_default() {
+            let Ok(path) = directory.join(&name) else { continue };
+            if union.get(&path).is_some() {
+                continue;
+            }
+            match kind {
+                FileType::Directory => pending.push(path),
+                FileType::RegularFile => {
+                    let meta = trees.project.meta(&path).ok().flatten();
+                    found.extend(meta.map(|meta| (path, meta.size)));
+                }
+                _ => {}
+            }
+        }
+    }
+    found.into_iter()
+}
+
 /// The size of a file in the project, where the copy of it was changed since, and has another size or time.
-fn changed(trees: &HeldTrees<'_>, path: &RelPath, since_ns: i128) -> Option<u64> {
+fn altered(trees: &HeldTrees<'_>, path: &RelPath, since_ns: i128) -> Option<u64> {
     let copy = trees.levels.first()?.meta(path).ok().flatten()?;
     if ctime_ns(&copy) < since_ns {
         return None;

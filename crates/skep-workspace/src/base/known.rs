@@ -5,6 +5,7 @@
 //! last time are read, and of a path a few bytes are kept.
 
 use super::memory::{INDEX, Record, memory_error, parse_index};
+use super::stay::Stay;
 use super::{Identity, room};
 use crate::error::DeriveError;
 use rustix::fs::{Mode, OFlags};
@@ -32,6 +33,16 @@ enum Stood {
 struct Standing {
     captured: Option<Stood>,
     settled: Option<Stood>,
+    stay: Since,
+}
+
+/// What became of a path since its base was noted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Since {
+    #[default]
+    Here,
+    Left,
+    Seen,
 }
 
 /// What the index said up to where it was read.
@@ -106,16 +117,16 @@ impl Known {
                     }
                 }
                 let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
-                self.standing(&path).captured = Some(stood);
+                let standing = self.standing(&path);
+                (standing.captured, standing.stay) = (Some(stood), Since::Here);
             }
-            Record::Settled { path, settled, .. } => {
-                self.standing(&path).settled = Some(stood(&settled.state));
-                self.losses += 1;
+            Record::Settled { path, settled, .. }
+            | Record::Undone { path, settled: Some(settled), .. } => {
+                self.move_base(&path, Some(stood(&settled.state)));
             }
-            Record::Unsettled { path, .. } => {
-                self.standing(&path).settled = None;
-                self.losses += 1;
-            }
+            Record::Unsettled { path, .. } => self.move_base(&path, None),
+            Record::Undone { settled: None, .. } => {}
+            Record::Stay { path, stay } => self.take_stay(&path, &stay),
             Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
             Record::Listing { path, names } => {
                 self.listings.insert(path, names.into_iter().collect());
@@ -123,6 +134,35 @@ impl Known {
             Record::Anchor { path, device, inode } => {
                 self.anchors.insert(path, (device, inode));
             }
+        }
+    }
+
+    fn move_base(&mut self, path: &RelPath, settled: Option<Stood>) {
+        let standing = self.standing(path);
+        standing.settled = settled;
+        if standing.stay == Since::Seen {
+            standing.stay = Since::Here;
+        }
+        self.losses += 1;
+    }
+
+    fn take_stay(&mut self, path: &RelPath, stay: &Stay) {
+        self.standing(path).stay = match stay {
+            Stay::Here => Since::Here,
+            Stay::Left => Since::Left,
+            Stay::Seen(_) => Since::Seen,
+        };
+        if let Stay::Seen(sight) = stay {
+            for state in [&sight.project, &sight.sandbox].into_iter().flatten() {
+                if let EntryState::File { size, .. } = state {
+                    self.kept = self.kept.saturating_add(room::taken_by(*size));
+                }
+            }
+        }
+        if *stay == Stay::Left {
+            self.subtrees.remove(&mark(path));
+            self.listings.remove(path);
+            self.losses += 1;
         }
     }
 
@@ -145,13 +185,20 @@ impl Known {
 
     /// What of a path has still to be captured: itself, and what the project has below it.
     pub(crate) fn needs(&self, path: &RelPath) -> Needs {
-        let Standing { captured, settled } = self.of(path);
-        let bare = settled.or(captured) == Some(Stood::Otherwise);
+        let Standing { captured, settled, stay } = self.of(path);
+        let bare = settled.or(captured) == Some(Stood::Otherwise) && stay == Since::Here;
+        let path_needed = captured.is_none() && settled.is_none();
         Needs {
-            path: captured.is_none() && settled.is_none(),
+            path: path_needed,
+            left: stay == Since::Left,
+            sight: path_needed && stay == Since::Here,
             below: !bare && !self.subtrees.contains(&mark(path)),
             bare,
         }
+    }
+
+    pub(crate) fn is_settled(&self, path: &RelPath) -> bool {
+        self.of(path).settled.is_some()
     }
 
     pub(crate) fn is_captured(&self, path: &RelPath) -> bool {
@@ -192,6 +239,10 @@ impl Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub path: bool,
+    /// It was away, and is here again.
+    pub left: bool,
+    /// Where its base is not proven any more: what both sides are now.
+    pub sight: bool,
     pub below: bool,
     /// It was no directory: there is no base below it.
     pub bare: bool,
@@ -217,6 +268,11 @@ mod tests {
         RelPath::parse(name.as_bytes()).unwrap()
     }
 
+    /// Of what is captured itself.
+    fn needs(below: bool, bare: bool) -> Needs {
+        Needs { path: false, left: false, sight: false, below, bare }
+    }
+
     fn captured(name: &str, state: EntryState) -> Record {
         Record::Capture {
             path: path(name),
@@ -229,7 +285,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut known = Known::default();
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("a")), Needs { path: true, below: true, bare: false });
+        assert_eq!(
+            known.needs(&path("a")),
+            Needs { path: true, left: false, sight: true, below: true, bare: false }
+        );
 
         let mut memory = Memory::load(dir.path()).unwrap();
         let append = |memory: &mut Memory, record| {
@@ -238,8 +297,8 @@ mod tests {
         append(&mut memory, captured("a", EntryState::Absent));
         append(&mut memory, captured("d", EntryState::Dir { mode: 0o755 }));
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("a")), Needs { path: false, below: false, bare: true });
-        assert_eq!(known.needs(&path("d")), Needs { path: false, below: true, bare: false });
+        assert_eq!(known.needs(&path("a")), needs(false, true));
+        assert_eq!(known.needs(&path("d")), needs(true, false));
 
         append(&mut memory, Record::Subtree { path: path("d") });
         std::fs::OpenOptions::new()
@@ -248,7 +307,7 @@ mod tests {
             .and_then(|mut file| std::io::Write::write_all(&mut file, b"0123 torn"))
             .unwrap();
         known.follow(dir.path()).unwrap();
-        assert_eq!(known.needs(&path("d")), Needs { path: false, below: false, bare: false });
+        assert_eq!(known.needs(&path("d")), needs(false, false));
 
         append(&mut memory, captured("late", EntryState::Absent));
         known.follow(dir.path()).unwrap();

@@ -5,6 +5,7 @@
 //! next writer. `blobs/` holds bytes under the name of their hash.
 
 use super::Identity;
+use super::stay::Stay;
 use crate::error::DeriveError;
 use crate::tree::TreeRoot;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -45,6 +46,35 @@ pub(crate) enum Record {
         #[serde(default, skip_serializing_if = "Moved::with_the_project")]
         moved: Moved,
     },
+    /// An approval of `path` was undone, or that undo was. Other states that the sandbox was in may have
+    /// that approval in their base, whether or not the present one has.
+    Undone {
+        path: RelPath,
+        /// The step that every base makes which has the approval.
+        undone: Box<Undone>,
+        /// The base of the present state from now on; nothing, where it is left alone.
+        settled: Option<Settled>,
+    },
+    /// Whether `path` is still in the sandbox as it came there.
+    Stay { path: RelPath, stay: Stay },
+}
+
+/// How the base moved of the state in which an approval was made, when it was undone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Undone {
+    pub from: Settled,
+    pub to: Settled,
+    pub way: Way,
+}
+
+/// Which way an undo goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Way {
+    /// Back: the change is pending again.
+    Back,
+    /// An undo was undone: forth again.
+    Forth,
 }
 
 /// What a base moved with.
@@ -117,6 +147,8 @@ pub(crate) struct Memory {
     pub listings: HashMap<RelPath, HashSet<ByteString>>,
     pub anchors: HashMap<RelPath, (u64, u64)>,
     pub settled: BTreeMap<RelPath, Settled>,
+    /// What left the sandbox since its base was noted, or came again; what is not here did neither.
+    pub stays: HashMap<RelPath, Stay>,
 }
 
 /// Whether a write must outlive a power loss.
@@ -136,16 +168,24 @@ impl Memory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(memory_error("read", &path, source)),
         };
-        let mut memory = Self { directory: directory.to_owned(), ..Self::default() };
         let records = parse_index(&bytes)
             .map_err(|line| DeriveError::Damaged { path: path.clone(), line })?;
-        records.into_iter().for_each(|record| memory.take(record));
-        Ok(memory)
+        Ok(Self::of(directory, records))
     }
 
-    fn take(&mut self, record: Record) {
+    /// What such records say, with the blobs in `directory`.
+    pub(super) fn of(directory: &Path, records: Vec<Record>) -> Self {
+        let mut memory = Self { directory: directory.to_owned(), ..Self::default() };
+        records.into_iter().for_each(|record| memory.take(record));
+        memory
+    }
+
+    pub(super) fn take(&mut self, record: Record) {
         match record {
-            Record::Capture { path, capture } => drop(self.captures.insert(path, capture)),
+            Record::Capture { path, capture } => {
+                self.stays.remove(&path);
+                self.captures.insert(path, capture);
+            }
             Record::Subtree { path } => drop(self.subtrees.insert(path)),
             Record::Listing { path, names } => {
                 self.listings.insert(path, names.into_iter().collect());
@@ -153,9 +193,44 @@ impl Memory {
             Record::Anchor { path, device, inode } => {
                 self.anchors.insert(path, (device, inode));
             }
-            Record::Settled { path, settled, .. } => drop(self.settled.insert(path, settled)),
-            Record::Unsettled { path, .. } => drop(self.settled.remove(&path)),
+            Record::Settled { path, settled, .. }
+            | Record::Undone { path, settled: Some(settled), .. } => {
+                self.forget_sight(&path);
+                self.settled.insert(path, settled);
+            }
+            Record::Unsettled { path, .. } => {
+                self.forget_sight(&path);
+                self.settled.remove(&path);
+            }
+            Record::Undone { settled: None, .. } => {}
+            Record::Stay { path, stay: Stay::Here } => drop(self.stays.remove(&path)),
+            Record::Stay { path, stay } => {
+                if stay == Stay::Left {
+                    self.subtrees.remove(&path);
+                    self.listings.remove(&path);
+                }
+                self.stays.insert(path, stay);
+            }
         }
+    }
+
+    /// What it came from has become its base, or another has.
+    fn forget_sight(&mut self, path: &RelPath) {
+        if self.stays.get(path).is_some_and(|stay| *stay != Stay::Left) {
+            self.stays.remove(path);
+        }
+    }
+
+    /// The base of a path as far as it is noted here, as an undo finds it.
+    pub(crate) fn base_of(&self, path: &RelPath) -> Result<Option<Settled>, DeriveError> {
+        let settled = self.settled.get(path);
+        let Some(Stay::Seen(sight)) = self.stays.get(path) else { return Ok(settled.cloned()) };
+        let captured = || self.captures.get(path).and_then(|capture| capture.state.as_ref());
+        let Some(noted) = settled.map(|settled| &settled.state).or_else(captured) else {
+            return Ok(None);
+        };
+        let came = sight.base(self, noted)?;
+        Ok(came.map(|state| Settled { state, partial: None }))
     }
 
     /// Whether something else tells that nothing stood at a path that was not captured itself: the
@@ -167,7 +242,8 @@ impl Memory {
         let mut at = path.clone();
         while let (Some(parent), Some(name)) = (at.parent(), at.file_name()) {
             let unlisted = self.listings.get(&parent).is_some_and(|names| !names.contains(name));
-            let bare = self.captures.get(&parent).is_some_and(Capture::is_no_directory);
+            let bare = self.captures.get(&parent).is_some_and(Capture::is_no_directory)
+                && !self.stays.contains_key(&parent);
             if unlisted || bare || self.subtrees.contains(&parent) {
                 return true;
             }
@@ -349,6 +425,7 @@ fn write_blob(blobs: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stay::Sight;
     use super::*;
     use proptest::prelude::*;
 
@@ -367,11 +444,21 @@ mod tests {
             prop::collection::vec(any::<u8>(), 0..9)
                 .prop_map(|target| EntryState::Symlink { target: target.into() }),
         ];
-        (path, state, 0..6).prop_map(|(path, state, which)| match which {
+        (path, state, 0..8).prop_map(|(path, state, which)| match which {
+            7 => {
+                let sight = Sight { project: Some(state), sandbox: None };
+                Record::Stay { path, stay: Stay::Seen(sight) }
+            }
             0 => Record::Subtree { path },
             5 => Record::Listing { names: vec![path.to_byte_string()], path },
             1 => Record::Anchor { path, device: 3, inode: u64::MAX },
             2 => Record::Unsettled { path, moved: Moved::Sandbox },
+            6 => {
+                let settled = Settled { state, partial: None };
+                let (from, to) = (settled.clone(), settled.clone());
+                let undone = Box::new(Undone { from, to, way: Way::Forth });
+                Record::Undone { path, undone, settled: Some(settled) }
+            }
             3 => {
                 let settled = Settled { state, partial: None };
                 Record::Settled { path, settled, moved: Moved::Project }

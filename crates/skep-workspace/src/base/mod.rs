@@ -21,6 +21,7 @@ pub(crate) mod moved;
 mod resolve;
 pub(crate) mod rewind;
 mod room;
+pub(crate) mod stay;
 pub(crate) mod tracked;
 
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};

@@ -1,6 +1,6 @@
 //! What a move of one base is for another one of the same path.
 
-use super::memory::{Memory, Settled};
+use super::memory::{Memory, Settled, Undone, Way};
 use crate::error::DeriveError;
 use crate::merge::{Merged, merge_modes, merge_text};
 use skep_types::{ContentHash, EntryState};
@@ -33,4 +33,32 @@ pub(crate) fn along(
     memory.keep_blob(&merged)?;
     let (hash, size) = (ContentHash::of(&merged), merged.len() as u64);
     Ok(Some(Settled { state: EntryState::File { hash, size, mode }, partial: None }))
+}
+
+/// What a base becomes when an approval is undone, or that undo is. Nothing, where it stays: it has nothing
+/// of that approval.
+///
+/// It may have moved since the approval: by a rebase, whose lines are in the sandbox and stay in its base, or
+/// they would count as the sandbox's; or back to before it, with the sandbox. `earlier` is what was ever the
+/// base of the path: what was taken out of a base comes back to it only where it was in it, for a state that
+/// never had the change would seem to take it away.
+pub(crate) fn moved_along(
+    memory: &Memory,
+    base: Option<&Settled>,
+    undone: &Undone,
+    earlier: &[EntryState],
+) -> Result<Option<Settled>, DeriveError> {
+    let Undone { from, to, way } = undone;
+    // An approval settles: what is not settled has gone back, and has nothing of it.
+    let Some(base) = base else { return Ok(None) };
+    if base == to || base.state == from.state {
+        return Ok(Some(to.clone()));
+    }
+    if [base, from, to].into_iter().any(|settled| !settled.is_file()) {
+        // What the approval made is pending again, with what the user wrote into it since.
+        let made = to.state.is_absent() && base.is_file() && from.is_file();
+        return Ok(made.then(|| to.clone()));
+    }
+    let moved = along(memory, base, from, to)?;
+    Ok(moved.filter(|moved| *way == Way::Back || earlier.contains(&moved.state)))
 }

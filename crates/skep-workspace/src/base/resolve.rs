@@ -1,6 +1,7 @@
 //! The base of one path, from what is settled, proven, captured or noted as clean.
 
 use super::memory::{Memory, Partial};
+use super::stay::Stay;
 use super::tracked::{self, Tracked};
 use super::{Identity, Proof};
 use crate::error::DeriveError;
@@ -71,6 +72,28 @@ impl<'a> Resolver<'a> {
     }
 
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        let noted = self.noted(question)?;
+        let state = match (self.memory.stays.get(question.path), &noted.state) {
+            (None | Some(Stay::Here), _) => return Ok(noted),
+            // Whatever stood there before: it came as the project was.
+            (Some(Stay::Seen(sight)), None) => sight.as_it_stood().cloned(),
+            (_, None) => None,
+            // It came again, and nobody looked yet: what it came from is what stands there, or unknown.
+            (Some(Stay::Left), Some(state)) => {
+                Some(state.clone()).filter(|s| s == question.project)
+            }
+            (Some(Stay::Seen(sight)), Some(state)) => sight.base(self.memory, state)?,
+        };
+        Ok(match state {
+            state if state == noted.state => noted,
+            None => Base::unknown(),
+            Some(state) if state == *question.project => Base::known(state, BaseBytes::Project),
+            Some(state) => Base::known(state, BaseBytes::Blob),
+        })
+    }
+
+    /// The base that is known of the path, from whatever time.
+    fn noted(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let base = self.own(question)?;
         let Some(state) = &base.state else { return Ok(self.clean(question)?.unwrap_or(base)) };
         // Known by its hash only, as everything in a copy is: the commit may have these very bytes.

@@ -6,17 +6,24 @@
 //! notes how far the index reached, and whoever goes back to it takes the bases of then along.
 //!
 //! What was approved or undone meanwhile is so in the project, and moves the base of then as well. A base
-//! that has lines of the user's which the one of then lacks is another one: of what moved there only that
-//! counts which leads back to a base of before, as an undo does.
+//! that has lines of the user's which the one of then lacks is another one: what was approved on top of them
+//! is left to the project's side. What was undone is taken out of every base that has it, in whatever state
+//! the sandbox was when it was undone.
 
 use super::memory::{
-    Durability, INDEX, Memory, Moved, Record, Settled, end_of_lines, memory_error, parse_index,
+    Durability, INDEX, Memory, Moved, Record, Settled, Undone, end_of_lines, memory_error,
+    parse_index,
 };
-use super::moved::along;
+use super::moved::{along, moved_along};
+use super::stay::Stay;
 use crate::error::DeriveError;
+use crate::held::Kept;
+use crate::markers::Markers;
+use crate::spec::{Trees, WorkspaceSpec};
+use crate::union::{self, Seen};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use skep_types::{EntryState, RelPath};
+use skep_types::{EntryState, RelPath, WorkspaceDriver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -37,63 +44,161 @@ pub fn reach(memory: &Path) -> Result<u64, DeriveError> {
     end.map_err(|source| memory_error("read", &path, source))
 }
 
-/// Whether bases have moved with the sandbox since the index in `memory` reached as far as `reach`.
+/// Whether bases may have to go back to be those of when the index in `memory` reached as far as `reach`.
 pub fn is_behind(memory: &Path, reach: u64) -> Result<bool, DeriveError> {
-    Ok(!back(memory, reach)?.is_empty())
+    let (_, since) = divided(memory, reach)?;
+    Ok(since.iter().any(|record| !matches!(record, Record::Anchor { .. })))
 }
 
-/// Gives the paths whose bases moved with the sandbox since then the bases of then. May be repeated, and
-/// taken back by the same with a later `reach`.
-pub fn rewind(memory: &Path, reach: u64) -> Result<(), DeriveError> {
-    let records = back(memory, reach)?;
-    Memory::load(memory)?.append(records, Durability::Power)
+/// Gives the sandbox, which is at the state of then, the bases of then: of paths whose bases moved with it
+/// since, and of those that left it or came. May be repeated, and taken back by the same with a later
+/// `reach`.
+pub fn rewind(spec: &WorkspaceSpec, reach: u64) -> Result<(), DeriveError> {
+    let records = rewound(spec, reach)?;
+    Memory::load(&spec.memory)?.append(records, Durability::Power)
 }
 
 /// What has to be appended for that.
-fn back(memory: &Path, reach: u64) -> Result<Vec<Record>, DeriveError> {
-    let path = memory.join(INDEX);
-    let bytes = match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(|source| memory_error("read", &path, source))?,
+fn rewound(spec: &WorkspaceSpec, reach: u64) -> Result<Vec<Record>, DeriveError> {
+    let (before, since) = divided(&spec.memory, reach)?;
+    let mut records = back(&spec.memory, &before, &since)?;
+    // In a copy everything stays, and nothing shows through.
+    if spec.driver != WorkspaceDriver::Copy {
+        let touched = since.iter().chain(&records).map(path_of).cloned().collect();
+        let then = Memory::of(&spec.memory, before);
+        let mut now = Memory::load(&spec.memory)?;
+        records.iter().cloned().for_each(|record| now.take(record));
+        records.extend(stays(spec, &then, &now, touched)?);
+    }
+    Ok(records)
+}
+
+/// What of these paths is in the sandbox as it was then, and what left it.
+fn stays(
+    spec: &WorkspaceSpec,
+    then: &Memory,
+    now: &Memory,
+    paths: BTreeSet<RelPath>,
+) -> Result<Vec<Record>, DeriveError> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (trees, kept) = (Trees::open(spec)?, Kept::default());
+    let union = union::read(&trees.held(&kept).levels, Markers::of(spec.driver))?;
+    let covered = |path: &RelPath| {
+        let cut = |above: RelPath| union.get(&above).is_some_and(Seen::cuts);
+        union.get(path).is_some() || path.ancestors().any(cut)
     };
+    let mut records = Vec::new();
+    for path in paths {
+        let (was, is) = (then.stays.get(&path), now.stays.get(&path));
+        let stay = match (covered(&path), was) {
+            (false, _) => Stay::Left,
+            (true, Some(was)) => was.clone(),
+            (true, None) => Stay::Here,
+        };
+        if stay != *is.unwrap_or(&Stay::Here) {
+            records.push(Record::Stay { path: path.clone(), stay: stay.clone() });
+        }
+        if stay != Stay::Left && then.subtrees.contains(&path) && !now.subtrees.contains(&path) {
+            records.push(Record::Subtree { path: path.clone() });
+        }
+        if stay != Stay::Left
+            && let Some(names) = then.listings.get(&path)
+            && !now.listings.contains_key(&path)
+        {
+            let names = names.iter().cloned().collect();
+            records.push(Record::Listing { path, names });
+        }
+    }
+    Ok(records)
+}
+
+/// The records of the index up to `reach`, and those behind it.
+fn divided(memory: &Path, reach: u64) -> Result<(Vec<Record>, Vec<Record>), DeriveError> {
+    let bytes = read(memory)?;
     let split = usize::try_from(reach).unwrap_or(usize::MAX).min(bytes.len());
-    let parse = |bytes: &[u8]| {
-        parse_index(bytes).map_err(|line| DeriveError::Damaged { path: path.clone(), line })
-    };
+    Ok((parsed(memory, &bytes[..split])?, parsed(memory, &bytes[split..])?))
+}
+
+fn path_of(record: &Record) -> &RelPath {
+    match record {
+        Record::Capture { path, .. }
+        | Record::Subtree { path }
+        | Record::Listing { path, .. }
+        | Record::Anchor { path, .. }
+        | Record::Settled { path, .. }
+        | Record::Unsettled { path, .. }
+        | Record::Undone { path, .. }
+        | Record::Stay { path, .. } => path,
+    }
+}
+
+/// Everything that was ever the base of each path, by the index in `memory`.
+pub(crate) fn earlier_bases(
+    memory: &Path,
+) -> Result<BTreeMap<RelPath, Vec<EntryState>>, DeriveError> {
+    let mut earlier = BTreeMap::new();
+    parsed(memory, &read(memory)?)?.iter().for_each(|record| note_earlier(record, &mut earlier));
+    Ok(earlier)
+}
+
+fn read(memory: &Path) -> Result<Vec<u8>, DeriveError> {
+    let path = memory.join(INDEX);
+    match std::fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.map_err(|source| memory_error("read", &path, source)),
+    }
+}
+
+fn parsed(memory: &Path, bytes: &[u8]) -> Result<Vec<Record>, DeriveError> {
+    parse_index(bytes).map_err(|line| DeriveError::Damaged { path: memory.join(INDEX), line })
+}
+
+/// What has to be appended for the bases that moved with the sandbox.
+fn back(memory: &Path, before: &[Record], since: &[Record]) -> Result<Vec<Record>, DeriveError> {
     let (mut then, mut earlier) = (BTreeMap::new(), BTreeMap::new());
-    for record in parse(&bytes[..split])? {
-        note_earlier(&record, &mut earlier);
-        if let Some((path, settled, _)) = base_of(record) {
-            put(&mut then, path, settled);
+    for record in before {
+        note_earlier(record, &mut earlier);
+        if let Some((path, moves)) = moves_of(record) {
+            put(&mut then, path, &moves);
         }
     }
     let blobs = Memory::load(memory)?;
     let mut now = then.clone();
     let mut moved = BTreeSet::new();
-    for record in parse(&bytes[split..])? {
-        if let Some((path, settled, with)) = base_of(record.clone()) {
-            match with {
-                Moved::Sandbox => drop(moved.insert(path.clone())),
-                Moved::Project => {
-                    let step = (now.get(&path), settled.as_ref());
-                    let earlier = earlier.get(&path).map_or(&[][..], Vec::as_slice);
-                    let followed = follow(&blobs, then.get(&path), step, earlier)?;
-                    put(&mut then, path.clone(), followed);
+    for record in since {
+        if let Some((path, moves)) = moves_of(record) {
+            let earlier = earlier.get(path).map_or(&[][..], Vec::as_slice);
+            match &moves.with {
+                With::Sandbox => drop(moved.insert(path)),
+                With::Approval => {
+                    let step = (now.get(path), moves.settled);
+                    let followed = follow(&blobs, then.get(path), step, earlier)?;
+                    let settled = followed.as_ref();
+                    put(&mut then, path, &Moves { settled, with: With::Approval });
+                }
+                With::Undo(undone) => {
+                    if let Some(base) = moved_along(&blobs, then.get(path), undone, earlier)? {
+                        then.insert(path.clone(), base);
+                    }
+                    // The present base may have stayed where the one of then moves.
+                    moved.insert(path);
                 }
             }
-            put(&mut now, path, settled);
+            put(&mut now, path, &moves);
         }
-        note_earlier(&record, &mut earlier);
+        note_earlier(record, &mut earlier);
     }
     let back = moved.into_iter().filter(|path| then.get(path) != now.get(path));
-    let record = |path: RelPath| match then.get(&path) {
-        Some(settled) => Record::Settled { settled: settled.clone(), path, moved: Moved::Sandbox },
-        None => Record::Unsettled { path, moved: Moved::Sandbox },
+    let record = |path: &RelPath| match then.get(path).cloned() {
+        Some(settled) => Record::Settled { settled, path: path.clone(), moved: Moved::Sandbox },
+        None => Record::Unsettled { path: path.clone(), moved: Moved::Sandbox },
     };
     Ok(back.map(record).collect())
 }
 
-/// The base of then, after the base of its time moved with the project.
+/// The base of then, after the base of its time moved with an approval.
 fn follow(
     blobs: &Memory,
     then: Option<&Settled>,
@@ -108,29 +213,57 @@ fn follow(
     Ok(moved.filter(|moved| earlier.contains(&moved.state)).or_else(|| then.cloned()))
 }
 
-/// The path whose base a record is about, that base, and what it moved with.
-fn base_of(record: Record) -> Option<(RelPath, Option<Settled>, Moved)> {
+/// How a record moves the base of a path.
+struct Moves<'a> {
+    /// The base from then on; nothing, where it is not settled any more, or left alone by an undo.
+    settled: Option<&'a Settled>,
+    with: With<'a>,
+}
+
+/// What a base moved with.
+enum With<'a> {
+    Sandbox,
+    Approval,
+    Undo(&'a Undone),
+}
+
+/// The path whose base a record is about, and how it moves.
+fn moves_of(record: &Record) -> Option<(&RelPath, Moves<'_>)> {
+    let with = |moved: &Moved| match moved {
+        Moved::Sandbox => With::Sandbox,
+        Moved::Project => With::Approval,
+    };
     match record {
-        Record::Settled { path, settled, moved } => Some((path, Some(settled), moved)),
-        Record::Unsettled { path, moved } => Some((path, None, moved)),
+        Record::Settled { path, settled, moved } => {
+            Some((path, Moves { settled: Some(settled), with: with(moved) }))
+        }
+        Record::Unsettled { path, moved } => {
+            Some((path, Moves { settled: None, with: with(moved) }))
+        }
+        Record::Undone { path, undone, settled } => {
+            Some((path, Moves { settled: settled.as_ref(), with: With::Undo(undone) }))
+        }
         Record::Capture { .. }
         | Record::Subtree { .. }
         | Record::Listing { .. }
-        | Record::Anchor { .. } => None,
+        | Record::Anchor { .. }
+        | Record::Stay { .. } => None,
     }
 }
 
-fn put(bases: &mut BTreeMap<RelPath, Settled>, path: RelPath, settled: Option<Settled>) {
-    match settled {
-        Some(settled) => drop(bases.insert(path, settled)),
-        None => drop(bases.remove(&path)),
+fn put(bases: &mut BTreeMap<RelPath, Settled>, path: &RelPath, moves: &Moves<'_>) {
+    match (moves.settled, &moves.with) {
+        (Some(settled), _) => drop(bases.insert(path.clone(), settled.clone())),
+        (None, With::Undo(_)) => {}
+        (None, _) => drop(bases.remove(path)),
     }
 }
 
 /// Collects what was ever the base of each path.
 fn note_earlier(record: &Record, earlier: &mut BTreeMap<RelPath, Vec<EntryState>>) {
     let (path, state) = match record {
-        Record::Settled { path, settled, .. } => (path, &settled.state),
+        Record::Settled { path, settled, .. }
+        | Record::Undone { path, settled: Some(settled), .. } => (path, &settled.state),
         Record::Capture { path, capture } => match &capture.state {
             Some(state) => (path, state),
             None => return,
@@ -147,6 +280,12 @@ mod tests {
 
     fn path(name: &str) -> RelPath {
         RelPath::parse(name.as_bytes()).unwrap()
+    }
+
+    fn go_back(at: &Path, reach: u64) {
+        let (before, since) = divided(at, reach).unwrap();
+        let records = back(at, &before, &since).unwrap();
+        Memory::load(at).unwrap().append(records, Durability::Process).unwrap();
     }
 
     fn mode_of(memory: &Path, name: &str) -> Option<u32> {
@@ -175,14 +314,14 @@ mod tests {
         let second = reach(at).unwrap();
         assert!(is_behind(at, first).unwrap());
         for _ in 0..2 {
-            rewind(at, first).unwrap();
+            go_back(at, first);
             let modes = ["rebased", "approved", "new"].map(|name| mode_of(at, name));
             assert_eq!(modes, [Some(1), Some(2), None]);
         }
         let length = std::fs::metadata(at.join(INDEX)).unwrap().len();
-        rewind(at, first).unwrap();
+        go_back(at, first);
         assert_eq!(std::fs::metadata(at.join(INDEX)).unwrap().len(), length, "nothing to do");
-        rewind(at, second).unwrap();
+        go_back(at, second);
         let modes = ["rebased", "approved", "new"].map(|name| mode_of(at, name));
         assert_eq!(modes, [Some(3), Some(2), Some(2)]);
     }

@@ -1,7 +1,8 @@
 //! What counts as the base after an approval, and again before it when it is undone.
 
-use crate::base::memory::{Durability, Memory, Moved, Record, Settled};
-use crate::base::moved::along;
+use crate::base::memory::{Durability, Memory, Moved, Record, Settled, Undone, Way};
+use crate::base::moved::moved_along;
+use crate::base::rewind::earlier_bases;
 use crate::error::DeriveError;
 use crate::spec::WorkspaceSpec;
 use serde::{Deserialize, Serialize};
@@ -44,59 +45,56 @@ impl SettledPath {
 
 /// Remembers the new bases, after the apply is done. Repeating it changes nothing.
 pub fn settle(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
-    remember(spec, Moved::Project, settlement.paths.iter().map(SettledPath::forth), |_, step| {
-        Ok(Some(step.to.clone()))
-    })
+    remember(spec, Moved::Project, settlement)
 }
 
 /// The same after a rebase or a rejection brought the project's newer state into the sandbox.
 pub fn settle_taken_in(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
-    remember(spec, Moved::Sandbox, settlement.paths.iter().map(SettledPath::forth), |_, step| {
-        Ok(Some(step.to.clone()))
-    })
+    remember(spec, Moved::Sandbox, settlement)
 }
 
 /// Goes back to the earlier bases, after an undo is done: the changes are pending again. Repeating
 /// it changes nothing.
 pub fn unsettle(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
     let steps = settlement.paths.iter().map(SettledPath::back);
-    remember(spec, Moved::Project, steps, moved_along)
+    undo(spec, Way::Back, steps)
 }
 
 /// And forth again, after that undo was undone.
 pub fn settle_again(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
     let steps = settlement.paths.iter().map(SettledPath::forth);
-    remember(spec, Moved::Project, steps, moved_along)
+    undo(spec, Way::Forth, steps)
 }
 
-fn remember<'a>(
+fn remember(
     spec: &WorkspaceSpec,
     moved: Moved,
-    steps: impl Iterator<Item = Step<'a>>,
-    settled: impl Fn(&Memory, &Step<'a>) -> Result<Option<Settled>, DeriveError>,
+    settlement: &Settlement,
 ) -> Result<(), DeriveError> {
     let mut memory = Memory::load(&spec.memory)?;
-    let mut records = Vec::new();
-    for step in steps {
-        let Some(settled) = settled(&memory, &step)? else { continue };
-        if memory.settled.get(step.path) != Some(&settled) {
-            records.push(Record::Settled { path: step.path.clone(), settled, moved });
-        }
-    }
+    let moves = settlement.paths.iter().map(SettledPath::forth);
+    let records = moves
+        .filter(|step| memory.settled.get(step.path) != Some(step.to))
+        .map(|step| Record::Settled { path: step.path.clone(), settled: step.to.clone(), moved });
+    let records = records.collect();
     memory.append(records, Durability::Power)
 }
 
-/// The base may have moved since the approval that is undone: by a rebase, whose lines are in the sandbox
-/// and stay in its base, or they would count as the sandbox's; or back to before it, with the sandbox.
-fn moved_along(memory: &Memory, step: &Step<'_>) -> Result<Option<Settled>, DeriveError> {
-    let Step { path, from, to } = step;
-    // An approval settles: what is not settled has gone back, and has nothing of it.
-    let Some(now) = memory.settled.get(path) else { return Ok(None) };
-    if now == *to || now.state == from.state {
-        return Ok(Some((*to).clone()));
+/// Of every path the step is remembered, also where the present state has nothing of what is undone:
+/// another one that the sandbox goes to may have it.
+fn undo<'a>(
+    spec: &WorkspaceSpec,
+    way: Way,
+    steps: impl Iterator<Item = Step<'a>>,
+) -> Result<(), DeriveError> {
+    let mut memory = Memory::load(&spec.memory)?;
+    let earlier = earlier_bases(&spec.memory)?;
+    let mut records = Vec::new();
+    for Step { path, from, to } in steps {
+        let undone = Box::new(Undone { from: from.clone(), to: to.clone(), way });
+        let earlier = earlier.get(path).map_or(&[][..], Vec::as_slice);
+        let settled = moved_along(&memory, memory.base_of(path)?.as_ref(), &undone, earlier)?;
+        records.push(Record::Undone { path: path.clone(), undone, settled });
     }
-    if [now, from, to].into_iter().any(|settled| !settled.is_file()) {
-        return Ok(Some((*to).clone()));
-    }
-    along(memory, now, from, to)
+    memory.append(records, Durability::Power)
 }

@@ -1,0 +1,114 @@
+//! Paths that left the sandbox and came again.
+//!
+//! Who goes back to a snapshot has fewer files in the layers than before. At such a path the project shows
+//! through again, with whatever the user does there meanwhile, and a command that then writes gets the user's
+//! newer lines into its copy. The base that was noted for the earlier copy is not what this one came from:
+//! against it the user's lines would count as the sandbox's, and come back when the user takes them back.
+//! The same where git knows a file as it was at create, and its copy was made later.
+//!
+//! So it is noted that a path left; and when it is seen again, what stood in the project and in the sandbox at
+//! that moment. What both have is the user's: it is in the base of the new copy. What only one of them
+//! has is not: a command may have read the file earlier, and have written what it knew.
+
+use super::memory::Memory;
+use crate::error::DeriveError;
+use crate::merge::{Merged, merge_modes, merge_text};
+use serde::{Deserialize, Serialize};
+use skep_types::{ContentHash, EntryState};
+
+/// Whether a path is still in the sandbox as it came there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stay {
+    /// It is.
+    Here,
+    /// It is not in the sandbox; the project shows through.
+    Left,
+    /// It came when the project was not as its base says any more.
+    Seen(Sight),
+}
+
+/// Both sides at the moment when a path was first seen in the sandbox. Nothing for what was too large.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sight {
+    pub project: Option<EntryState>,
+    pub sandbox: Option<EntryState>,
+}
+
+impl Sight {
+    /// What both sides were, where they were the same.
+    pub(crate) fn as_it_stood(&self) -> Option<&EntryState> {
+        self.project.as_ref().filter(|project| self.sandbox.as_ref() == Some(project))
+    }
+
+    /// What the sandbox's entry came from, where `noted` is the base that is known of an earlier time:
+    /// that, and what both sides had beyond it. Nothing, where it cannot be told.
+    pub(crate) fn base(
+        &self,
+        memory: &Memory,
+        noted: &EntryState,
+    ) -> Result<Option<EntryState>, DeriveError> {
+        let Some(project) = &self.project else { return Ok(None) };
+        if project == noted || self.sandbox.as_ref() == Some(project) {
+            return Ok(Some(project.clone()));
+        }
+        let file = |state: &EntryState| match state {
+            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
+            _ => None,
+        };
+        let sandbox = self.sandbox.as_ref().and_then(file);
+        let (Some(noted), Some(theirs), Some(ours)) = (file(noted), file(project), sandbox) else {
+            return Ok(None);
+        };
+        let blobs = (memory.blob(&noted.0)?, memory.blob(&theirs.0)?, memory.blob(&ours.0)?);
+        let (Some(before), Some(project), Some(sandbox)) = blobs else { return Ok(None) };
+        let Some(bytes) = shared(&before, &project, &sandbox) else { return Ok(None) };
+        let mode = merge_modes(noted.1, theirs.1, ours.1)
+            .and_then(|both| merge_modes(both, theirs.1, ours.1));
+        let Some(mode) = mode else { return Ok(None) };
+        memory.keep_blob(&bytes)?;
+        let (hash, size) = (ContentHash::of(&bytes), bytes.len() as u64);
+        Ok(Some(EntryState::File { hash, size, mode }))
+    }
+}
+
+/// `before`, with what both sides made of it alike. Both together have everything that either has; to go
+/// from there to one side takes away what only the other has, and to go to both leaves what is shared.
+fn shared(before: &[u8], left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
+    let Merged::Clean(both) = merge_text(before, left, right) else { return None };
+    match merge_text(&both, left, right) {
+        Merged::Clean(shared) => Some(shared),
+        Merged::Conflict => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Lines far enough apart to be merged, some of them edited.
+    fn text(edits: &[Option<u8>]) -> Vec<u8> {
+        let line = |(at, edit): (usize, &Option<u8>)| {
+            let value = edit.map_or("first".to_owned(), |edit| format!("edit {edit}"));
+            format!("{at}.a\n{at}.b\n{at}.c\n[{at}]={value}\n")
+        };
+        edits.iter().enumerate().map(line).collect::<String>().into_bytes()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn what_both_sides_have_is_shared_and_nothing_else(
+            sides in prop::collection::vec((prop::option::of(0u8..2), prop::option::of(0u8..2)), 1..9)
+        ) {
+            let (left, right): (Vec<_>, Vec<_>) = sides.iter().copied().unzip();
+            let both = |(left, right): &(Option<u8>, Option<u8>)| (left == right).then_some(*left).flatten();
+            let collides = sides.iter().any(|(left, right)| left != right && left.is_some() && right.is_some());
+            let before = text(&vec![None; sides.len()]);
+            let expected = (!collides).then(|| text(&sides.iter().map(both).collect::<Vec<_>>()));
+            prop_assert_eq!(shared(&before, &text(&left), &text(&right)), expected);
+        }
+    }
+}
