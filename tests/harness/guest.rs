@@ -206,11 +206,16 @@ fn first_root(to: &Path, modules: &[PathBuf], script: &str) {
     }
     fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
     let mut start = String::from("#!/bin/busybox sh\nb=/bin/busybox\n");
+    // Which needs which differs between versions of a kernel.
+    let mut names = Vec::new();
     for module in modules {
         let name = module.file_name().unwrap().to_str().unwrap();
         fs::copy(module, root.join(name)).unwrap();
-        start += &format!("$b insmod /{name}\n");
+        names.push(format!("/{name}"));
     }
+    let names = names.join(" ");
+    start +=
+        &format!("for round in 1 2 3; do for m in {names}; do $b insmod $m 2> /null; done; done\n");
     start += "$b mount -t devtmpfs dev /dev\nuntil [ -b /dev/vda ]; do $b usleep 20000; done\n$b mount -t ext4 -o prjquota /dev/vda /disk\n\
         $b cp /script /disk/script\nexec $b switch_root /disk /bin/sh /script\n";
     let script = format!("{SET_UP}{script}\nsync\npoweroff -f\n");

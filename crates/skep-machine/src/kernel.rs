@@ -24,7 +24,7 @@ pub struct Kernel {
     pub network: Vec<PathBuf>,
 }
 
-/// What the guest needs, in the order in which it can be loaded.
+/// What the guest needs, in the order in which it can mostly be loaded.
 const MODULES: &[&str] = &[
     "virtio",
     "virtio_ring",

@@ -26,6 +26,9 @@ use std::path::Path;
 /// about to be left: the new root is put there until it becomes the root.
 const LANDING: &[&str] = &["/tmp", "/run", "/mnt", "/var"];
 
+/// Where the filesystem in memory stands while the view is made. No layer is called so.
+const SCRATCH: &str = ".scratch";
+
 /// Terminals that a sandbox may have. The host has some thousands, for everybody.
 const MOST_TERMINALS: &str = "256";
 
@@ -227,6 +230,8 @@ pub(super) struct Builder<'a> {
     pub(super) aside: OwnedFd,
     /// `/dev/null` of the view, once it was needed.
     null: Option<OwnedFd>,
+    /// The filesystem in memory that all scratch directories are parts of, and how many there are.
+    scratch: Option<(OwnedFd, u32)>,
     opened: Opened<'a>,
     pub(super) parts: &'a WorkspaceParts,
     pub(super) serve: &'a ServeFuse<'a>,
@@ -262,15 +267,16 @@ impl<'a> Builder<'a> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let aside = openat(&area, ASIDE.trim_start_matches('/'), flags, Mode::empty())
             .step(|| "open the place beside the new root".into())?;
-        Ok(Self { root, landing, aside, null: None, opened, parts, serve })
+        Ok(Self { root, landing, aside, null: None, scratch: None, opened, parts, serve })
     }
 
     fn apply(&mut self, op: &ViewOp) -> Result<(), Failure> {
         match op {
             ViewOp::Directory { target, mode } => self.directory(target, *mode).map(drop),
-            ViewOp::Tmpfs { target, mode, size } => {
+            ViewOp::Scratch { target, mode, size } => {
                 let at = self.directory(target, 0o755)?;
-                self.attach(tmpfs(*mode, *size)?.as_fd(), at.as_fd(), target)
+                let part = self.scratch(*mode, *size)?;
+                self.attach(part.as_fd(), at.as_fd(), target)
             }
             ViewOp::Symlink { target, points_to } => self.symlink(target, points_to),
             ViewOp::Bind { source, target, access } => self.bind(source, target, *access),
@@ -288,6 +294,25 @@ impl<'a> Builder<'a> {
                 self.copy_on_write(target, *lower, *area, *how)
             }
         }
+    }
+
+    /// A new part of the filesystem in memory that can be written: nobody sees more of it than that. Making a
+    /// filesystem for each, and taking it down, would cost five times as much.
+    fn scratch(&mut self, mode: u32, size: u64) -> Result<OwnedFd, Failure> {
+        let step = || "make a directory in memory".to_owned();
+        let (whole, parts) = match self.scratch.take() {
+            Some(known) => known,
+            None => {
+                mkdirat(&self.aside, SCRATCH, Mode::RWXU).step(step)?;
+                (land_at(tmpfs(0o755, size)?, self.aside.as_fd(), SCRATCH)?, 0)
+            }
+        };
+        let name = parts.to_string();
+        mkdirat(&whole, &name, Mode::from_raw_mode(mode)).step(step)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let part = open_tree(&whole, name, flags).step(step)?;
+        self.scratch = Some((whole, parts + 1));
+        Ok(part)
     }
 
     /// Opens what stands at a target, without following any link.

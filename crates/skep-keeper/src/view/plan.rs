@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 pub enum ViewOp {
     /// A directory, with the parents that are missing.
     Directory { target: PathBuf, mode: u32 },
-    /// An empty filesystem in memory.
-    Tmpfs { target: PathBuf, mode: u32, size: u64 },
+    /// An empty directory in memory that can be written. All of them are parts of one filesystem.
+    Scratch { target: PathBuf, mode: u32, size: u64 },
     /// A symlink.
     Symlink { target: PathBuf, points_to: PathBuf },
     /// A host path, shown with everything mounted below it.
@@ -273,17 +273,20 @@ fn copy_on_write(spec: &ViewSpec<'_>, path: &Path) -> Option<ViewOp> {
 }
 
 fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
-    let tmpfs =
-        |target: &str, mode| ViewOp::Tmpfs { target: target.into(), mode, size: spec.scratch_size };
-    ops.extend([tmpfs("/tmp", 0o1777), tmpfs("/run", 0o755)]);
+    let scratch = |target: &str, mode| ViewOp::Scratch {
+        target: target.into(),
+        mode,
+        size: spec.scratch_size,
+    };
+    ops.extend([scratch("/tmp", 0o1777), scratch("/run", 0o755)]);
     // The host's `/var` brings its own links; it would also bring the host's `/var/tmp`.
     match copy_on_write(spec, Path::new("/var")) {
-        Some(op) => ops.extend([op, tmpfs("/var/tmp", 0o1777)]),
+        Some(op) => ops.extend([op, scratch("/var/tmp", 0o1777)]),
         None if spec.image.is_some_and(|image| !image.for_guest) => {
-            ops.push(tmpfs("/var/tmp", 0o1777));
+            ops.push(scratch("/var/tmp", 0o1777));
         }
         None => ops.extend([
-            tmpfs("/var", 0o755),
+            scratch("/var", 0o755),
             ViewOp::Directory { target: "/var/tmp".into(), mode: 0o1777 },
             ViewOp::Symlink { target: "/var/run".into(), points_to: "/run".into() },
         ]),
@@ -297,10 +300,11 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
         }
         return;
     }
-    ops.push(tmpfs("/dev", 0o755));
+    // A directory of the root, which can be read only once all of it is there.
+    ops.push(ViewOp::Directory { target: "/dev".into(), mode: 0o755 });
     ops.extend(DEVICES.iter().chain(spec.devices).map(|name| ViewOp::Device { name }));
     ops.push(ViewOp::Terminals);
-    ops.push(tmpfs("/dev/shm", 0o1777));
+    ops.push(scratch("/dev/shm", 0o1777));
     for (name, points_to) in [
         ("/dev/ptmx", "pts/ptmx"),
         ("/dev/fd", "/proc/self/fd"),
@@ -310,13 +314,12 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     ] {
         ops.push(ViewOp::Symlink { target: name.into(), points_to: points_to.into() });
     }
-    ops.push(ViewOp::ReadOnly { target: "/dev".into() });
     ops.push(ViewOp::Proc);
     ops.extend(MASKED.iter().map(|(target, how)| ViewOp::Mask { target, how: *how }));
 }
 
 fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
-    ops.push(ViewOp::Tmpfs { target: spec.home.into(), mode: 0o700, size: spec.scratch_size });
+    ops.push(ViewOp::Scratch { target: spec.home.into(), mode: 0o700, size: spec.scratch_size });
     let directories = spec.home_directories.iter().map(|path| spec.home.join(path));
     ops.extend(directories.map(|target| ViewOp::Directory { target, mode: 0o755 }));
     for Link { at, points_to } in spec.home_links {
@@ -363,11 +366,11 @@ mod tests {
         });
         let tmp = position(
             &ops,
-            |op| matches!(op, ViewOp::Tmpfs { target, .. } if target == Path::new("/tmp")),
+            |op| matches!(op, ViewOp::Scratch { target, .. } if target == Path::new("/tmp")),
         );
         let home = position(
             &ops,
-            |op| matches!(op, ViewOp::Tmpfs { target, .. } if target == Path::new("/home/user")),
+            |op| matches!(op, ViewOp::Scratch { target, .. } if target == Path::new("/home/user")),
         );
         let workspace = position(&ops, |op| matches!(op, ViewOp::Workspace { .. }));
         assert!(tmp < workspace && home < workspace);

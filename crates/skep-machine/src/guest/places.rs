@@ -34,15 +34,40 @@ pub(super) fn mount_own() -> io::Result<()> {
     mounted("devtmpfs", "/dev", plain, "")
 }
 
-/// In the order of their names, which is the order in which they can be loaded.
+/// In the order of their names. Which needs which has changed between versions of a kernel: one that misses
+/// something of another's is tried again when others are there.
 pub(super) fn load_modules(directory: &str) -> io::Result<()> {
     let mut modules: Vec<_> = std::fs::read_dir(directory)?.flatten().map(|e| e.path()).collect();
     modules.sort();
-    for module in modules {
-        let file = std::fs::File::open(&module)?;
-        match rustix::system::finit_module(&file, c"", 0) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(named(format!("load `{}`", module.display()))(error)),
+    load_all(modules, |module| {
+        let file = std::fs::File::open(module)?;
+        rustix::system::finit_module(&file, c"", 0).or_else(|error| match error {
+            rustix::io::Errno::EXIST => Ok(()),
+            other => Err(named(format!("load `{}`", module.display()))(other)),
+        })
+    })
+}
+
+/// Loads all, round after round, as long as each round gets further. The kernel says that there is no such
+/// thing where a module needs something that is not there yet.
+fn load_all<T>(mut left: Vec<T>, mut load: impl FnMut(&T) -> io::Result<()>) -> io::Result<()> {
+    while !left.is_empty() {
+        let before = left.len();
+        let mut missed = None;
+        let mut again = Vec::new();
+        for module in left {
+            match load(&module) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    missed.get_or_insert(error);
+                    again.push(module);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        left = again;
+        if let Some(error) = missed.filter(|_| left.len() == before) {
+            return Err(error);
         }
     }
     Ok(())
@@ -164,4 +189,26 @@ fn make_devices(place: &str) -> io::Result<()> {
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
     mounted("devpts", &at("pts"), plain, "newinstance,ptmxmode=0666,mode=620")?;
     mounted("tmpfs", &at("shm"), plain | MountFlags::NODEV, "mode=1777")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn modules_are_loaded_whatever_needs_what() {
+        let needs = [("a", "b"), ("b", "c"), ("c", ""), ("d", "a")];
+        let mut loaded = HashSet::from([""]);
+        let all = needs.to_vec();
+        let mut load = |(name, needed): &(&'static str, &'static str)| match loaded.contains(needed)
+        {
+            true => Ok(drop(loaded.insert(name))),
+            false => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        load_all(all, &mut load).unwrap();
+        let error = load_all(vec![("e", "f")], &mut load).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(loaded.len(), 5);
+    }
 }
