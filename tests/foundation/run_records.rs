@@ -3,7 +3,7 @@
 //! That the store was not opened is proven by its files: not a byte of them, and no time, is another one
 //! afterwards; and by the record that lies beside it.
 
-use crate::harness::{Lab, entries, for_both, outside, wait_for_empty};
+use crate::harness::{Lab, entries, for_both, outside, wait_for, wait_for_empty};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -270,6 +270,32 @@ fn directories_that_were_made_ahead_are_new_and_nobody_needs_them() {
         for name in ["s", "t"] {
             lab.skep(["rm", "--discard", name]).run().ok();
         }
+        lab.audit_leftovers();
+    });
+}
+
+/// Nobody vouches for what somebody else is at: who dies over an approval is heard of by the next run, whoever
+/// looked at the store in between.
+#[test]
+fn a_run_hears_of_an_approval_that_somebody_died_over_while_others_looked() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.create("s");
+        lab.exec_script("s", "echo changed > a; echo b > b").run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        let mut approval =
+            lab.skep(["approve", "s"]).env("SKEP_FAILPOINT", "apply.publish=stop").spawn();
+        wait_for("the approval to stand still", 20, || {
+            (outside::state_of(approval.id()) == Some('T')).then_some(())
+        });
+        // Everything is settled as far as this one can see, and it has only looked.
+        lab.skep(["ls"]).run().ok();
+        approval.kill().unwrap();
+        approval.wait().unwrap();
+        let seen = lab.run_script("cat a b").run().ok().text();
+        assert_eq!(seen, "changed\nb", "the run saw a project between two states");
+        assert_eq!(std::fs::read_to_string(lab.project.join("a")).unwrap(), "changed\n");
+        lab.skep(["rm", "s"]).run().ok();
         lab.audit_leftovers();
     });
 }

@@ -98,7 +98,7 @@ use problems::io_problem;
 use serde_json::Value;
 use skep_provider::Provider;
 pub use skep_store::Stop;
-use skep_store::{NewEvent, Store, StoreError};
+use skep_store::{ApprovalFilter, NewEvent, Store, StoreError};
 use skep_types::{
     Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
     SecretValue,
@@ -198,13 +198,23 @@ impl Engine {
         state_place::keep_reserve(engine.layout());
         // Where there is no room for records, runs ask the store.
         let _ = layout::make_private(&engine.layout().runs());
+        engine.store.note_settled();
         engine.reconciled = true;
         Ok(engine)
     }
 
-    /// Whether everything was looked at, and nothing is left that the next one should hear of.
+    /// Whether everything was looked at, and nothing is left that the next one should hear of: what was begun
+    /// and not ended may be somebody's at this moment, who may die over it.
     fn is_settled(&self) -> bool {
-        self.reconciled && self.unsettled.borrow().is_empty() && !self.has_undone()
+        use skep_types::ApprovalState::{Applying, Committed, NeedsAttention};
+        let begun = ApprovalFilter {
+            states: vec![Applying, Committed, NeedsAttention],
+            ..ApprovalFilter::default()
+        };
+        self.reconciled
+            && self.unsettled.borrow().is_empty()
+            && !self.has_undone()
+            && self.store.list_approvals(&begun).is_ok_and(|approvals| approvals.is_empty())
     }
 
     fn event(

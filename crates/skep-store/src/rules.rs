@@ -4,8 +4,8 @@
 
 use crate::{APPROVAL_MOVES, ExecMoves, Expect, NewEvent, Result, ScopeConflict, StoreError};
 use skep_types::{
-    Approval, ApprovalId, ApprovalKind, ApprovalState, ExecId, RelPath, Sandbox, SandboxId,
-    SandboxState,
+    Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, ExecId, RelPath, Sandbox,
+    SandboxId, SandboxState,
 };
 
 /// A sandbox after a change: id and creation stay, the version is the next, and the state moves as
@@ -84,23 +84,44 @@ pub(crate) fn sandbox_taken(name: impl ToString) -> StoreError {
     StoreError::AlreadyExists { what: "sandbox", name: name.to_string() }
 }
 
-/// A held scope as its row says it.
-pub(crate) fn held_scope(id: &str, scope: &[u8]) -> Result<(SandboxId, RelPath)> {
-    let damaged =
-        |detail: String| StoreError::Damaged { table: "scope_locks", id: id.to_owned(), detail };
-    let sandbox = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
-    let scope = RelPath::parse(scope).map_err(|error| damaged(error.to_string()))?;
-    Ok((sandbox, scope))
+/// A scope that is held.
+pub(crate) struct HeldScope {
+    pub sandbox: SandboxId,
+    project: Vec<u8>,
+    pub scope: RelPath,
 }
 
-/// Refuses scopes that overlap with held ones, and names those.
-pub(crate) fn refuse_overlap(
-    sandbox: &Sandbox,
-    wanted: &[RelPath],
-    held: Vec<ScopeConflict>,
-) -> Result<()> {
-    let overlaps = |held: &ScopeConflict| wanted.iter().any(|scope| overlap(scope, &held.scope));
-    let conflicts: Vec<ScopeConflict> = held.into_iter().filter(overlaps).collect();
+impl HeldScope {
+    /// As its row says it.
+    pub(crate) fn parse(id: &str, project: Vec<u8>, scope: &[u8]) -> Result<Self> {
+        let damaged = |detail: String| StoreError::Damaged {
+            table: "scope_locks",
+            id: id.to_owned(),
+            detail,
+        };
+        let sandbox = id.parse().map_err(|_| damaged("not an id".to_owned()))?;
+        let scope = RelPath::parse(scope).map_err(|error| damaged(error.to_string()))?;
+        Ok(Self { sandbox, project, scope })
+    }
+
+    /// Whether one of these scopes of a project is the same place, above it or below it. One project may lie
+    /// in another.
+    pub(crate) fn is_in_the_way_of(&self, project: &ByteString, wanted: &[RelPath]) -> bool {
+        let held = place(&self.project, &self.scope);
+        wanted.iter().any(|scope| overlap(&held, &place(project.as_bytes(), scope)))
+    }
+}
+
+/// Where a scope is.
+fn place(project: &[u8], scope: &RelPath) -> Vec<u8> {
+    match scope.is_root() {
+        true => project.to_vec(),
+        false => [project, b"/", scope.as_bytes()].concat(),
+    }
+}
+
+/// Refuses scopes that others stand in the way of.
+pub(crate) fn refuse_overlap(sandbox: &Sandbox, conflicts: Vec<ScopeConflict>) -> Result<()> {
     if conflicts.is_empty() {
         return Ok(());
     }
@@ -155,15 +176,15 @@ pub(crate) fn scopes(sandbox: &Sandbox) -> Vec<RelPath> {
     }
 }
 
-/// Whether one of two scopes is the other or holds it.
-pub(crate) fn overlap(a: &RelPath, b: &RelPath) -> bool {
+/// Whether one of two places is the other or holds it.
+fn overlap(a: &[u8], b: &[u8]) -> bool {
     let holds = |above: &[u8], below: &[u8]| {
         above.is_empty()
             || below
                 .strip_prefix(above)
                 .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
     };
-    holds(a.as_bytes(), b.as_bytes()) || holds(b.as_bytes(), a.as_bytes())
+    holds(a, b) || holds(b, a)
 }
 
 // An id has no `/`, so no two holders have the same text.
@@ -302,14 +323,36 @@ mod tests {
 
     #[test]
     fn scopes_overlap_by_component() {
-        let overlaps = |a: &str, b: &str| {
-            overlap(&RelPath::parse(a.as_bytes()).unwrap(), &RelPath::parse(b.as_bytes()).unwrap())
-        };
+        let overlaps = |a: &str, b: &str| overlap(a.as_bytes(), b.as_bytes());
         for (a, b) in [("", "x"), ("x", "x"), ("x", "x/y"), ("x/y/z", "x"), ("", "")] {
             assert!(overlaps(a, b) && overlaps(b, a), "{a} {b}");
         }
         for (a, b) in [("x", "y"), ("x", "xy"), ("x/a", "x/b"), ("x/a", "x/ab")] {
             assert!(!overlaps(a, b) && !overlaps(b, a), "{a} {b}");
         }
+    }
+
+    #[test]
+    fn a_project_in_a_locked_one_is_in_its_way() {
+        let id = skep_types::SandboxId::from_random([7; 10]);
+        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let held = |project: &str, scope: &str| {
+            HeldScope::parse(id.as_str(), project.into(), scope.as_bytes()).unwrap()
+        };
+        let stands = |held: &HeldScope, project: &str, scope: &str| {
+            held.is_in_the_way_of(&ByteString::from(project), &[path(scope)])
+        };
+        let whole = held("/a/b", "");
+        for (project, scope) in
+            [("/a/b", ""), ("/a/b", "x"), ("/a/b/c", ""), ("/a", ""), ("/a", "b")]
+        {
+            assert!(stands(&whole, project, scope), "{project} {scope}");
+        }
+        for (project, scope) in [("/a/bc", ""), ("/a", "c"), ("/x", "")] {
+            assert!(!stands(&whole, project, scope), "{project} {scope}");
+        }
+        let part = held("/a/b", "src");
+        assert!(stands(&part, "/a/b/src/x", "") && stands(&part, "/a", "b/src"));
+        assert!(!stands(&part, "/a/b/doc", "") && !stands(&part, "/a/b", "doc"));
     }
 }

@@ -56,7 +56,8 @@ pub enum ScopeMode {
     /// Any number of sandboxes may share it.
     #[default]
     Shared,
-    /// No other exclusive sandbox of the project may have the same scope, one above or one below.
+    /// No other exclusive sandbox may have the same scope, one above or one below, in this project or in one that
+    /// lies around it or in it.
     Exclusive,
 }
 
@@ -567,8 +568,12 @@ pub trait Housekeeping: Send + Sync {
         Ok(0)
     }
 
+    /// Remembers that everything was looked at and settled: see [`Housekeeping::vouch`].
+    fn note_settled(&self) {}
+
     /// Says that nothing is amiss with the store as it is now: as long as nobody changes it, a run need not
-    /// open it. For whoever has opened it, found nothing amiss, and is done with it.
+    /// open it. For whoever has settled everything ([`Housekeeping::note_settled`]), left nothing undone, and is done
+    /// with it. Does nothing if anybody else has changed the store since.
     fn vouch(&self) {}
 
     /// Says that this node is alive, where others would take it over that hear nothing. For a server, every

@@ -9,7 +9,7 @@ use crate::naming;
 use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::{Code, escape};
+use skep_types::{Code, SandboxState, escape};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -42,6 +42,14 @@ impl Run for Rebase {
                 let left = counted(left, "path in conflict was", "paths in conflict were");
                 context.output.say(&format!("{left} left as before"));
                 context.output.say(&super::conflicts::way_out(&sandbox));
+            }
+            if matches!(sandbox.state, SandboxState::Ready | SandboxState::Frozen) {
+                // The kernel goes on showing what it has found under a name.
+                context.output.say(&format!(
+                    "it runs: files that were replaced in the project, as editors do, may be seen inside as they \
+                     were until `skep stop {}`",
+                    sandbox.name
+                ));
             }
         }
         // What merges is merged; what is left for a person is a conflict all the same, as often as it is

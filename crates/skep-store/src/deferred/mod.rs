@@ -79,7 +79,15 @@ impl DeferredStore {
         }
         let store = SqliteStore::open(&self.database, Access::ReadWrite, &self.first)?;
         store.take_in_runs()?;
-        *self.kept() = None;
+        let kept = self.kept().take();
+        if let Some(known) = kept {
+            let waits = known.record.is_ours().map_err(|error| self.failed("look at", error))?;
+            if waits {
+                let path = known.record.path().to_owned();
+                *self.kept() = Some(known);
+                return Err(StoreError::Busy { operation: "take the record of a run in", path });
+            }
+        }
         Ok(self.opened.get_or_init(|| store))
     }
 

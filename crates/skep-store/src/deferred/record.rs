@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Whoever holds the lock of a record writes a line or a transaction; one that was stopped over it is
 /// not waited for any longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A record of a run is some kilobytes; a command line may be two mebibytes.
+const LARGEST: u64 = 64 << 20;
 
 /// What one change of a sandbox wrote: the row as it is since, and what came with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,6 +147,9 @@ impl Held<'_> {
     pub(crate) fn story(&self) -> Result<Option<Story>> {
         let mut bytes = Vec::new();
         let mut file = &self.0.file;
+        if file.metadata().is_ok_and(|found| !found.is_file() || found.len() > LARGEST) {
+            return Err(self.damaged("it is no record of a run".into()));
+        }
         file.rewind()
             .and_then(|()| file.read_to_end(&mut bytes))
             .map_err(|source| self.failed("read", source))?;

@@ -11,7 +11,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let place = Self { base: tempfile::tempdir().unwrap() };
-        place.open().vouch();
+        place.vouch();
         std::fs::create_dir(runs_of(&place.path())).unwrap();
         place
     }
@@ -26,6 +26,12 @@ impl Place {
 
     fn open(&self) -> SqliteStore {
         SqliteStore::open(&self.path(), Access::ReadWrite, &Self::first()).unwrap()
+    }
+
+    fn vouch(&self) {
+        let store = self.open();
+        store.note_settled();
+        store.vouch();
     }
 
     fn deferred(&self) -> DeferredStore {
@@ -209,16 +215,31 @@ fn it_stands_for_no_database_that_may_have_something_to_say() {
     assert!(stands());
     place.open().set_meta("a", "b").unwrap();
     assert!(!stands(), "it was changed since");
-    place.open().vouch();
+    place.vouch();
     assert!(stands());
     for number in 0..MOST {
         begin(&place.deferred(), &sample::sandbox(number as u64, &format!("s{number}")), 1);
     }
     assert!(!stands(), "enough records wait");
     let store = place.open();
+    store.note_settled();
     assert_eq!(store.take_in_runs().unwrap(), MOST as u64);
     store.vouch();
     assert!(stands());
     std::fs::remove_dir(runs_of(&place.path())).unwrap();
     assert!(!stands(), "nobody has made room for records");
+}
+
+#[test]
+fn a_record_that_somebody_holds_is_not_taken_for_gone() {
+    let place = Place::new();
+    let sandbox = sample::sandbox(1, "one");
+    let store = place.deferred();
+    begin(&store, &sandbox, 1);
+    let other = Record::open(&DeferredStore::record(&place.path(), &sandbox.id)).unwrap().unwrap();
+    let held = other.hold().unwrap().unwrap();
+    let refused = store.find_sandbox("one");
+    assert!(matches!(refused, Err(StoreError::Busy { .. })), "{refused:?}");
+    drop(held);
+    assert_eq!(store.find_sandbox("one").unwrap().id, sandbox.id);
 }

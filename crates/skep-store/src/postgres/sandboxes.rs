@@ -5,7 +5,7 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, if_any, is_id,
+    HeldScope, changed_sandbox, check_epoch, check_version, claimed_sandbox, if_any, is_id,
     refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
@@ -13,7 +13,7 @@ use crate::{
     DeletedRows, ExecMoves, Expect, Lease, NewEvent, Nodes, Result, SandboxFilter, SandboxStore,
     ScopeConflict, ScopeMode, StoreError,
 };
-use skep_types::{ByteString, Sandbox, SandboxId, SandboxState};
+use skep_types::{ByteString, RelPath, Sandbox, SandboxId, SandboxState};
 
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = $1";
@@ -273,7 +273,7 @@ impl PostgresStore {
     /// Projects of the same path on two nodes are two projects.
     fn lock_scope(&self, session: &mut Session, sandbox: &Sandbox) -> Outcome<()> {
         let wanted = scopes(sandbox);
-        refuse_overlap(sandbox, &wanted, self.held_scopes(session, &sandbox.project)?)?;
+        refuse_overlap(sandbox, self.in_the_way(session, &sandbox.project, &wanted)?)?;
         for scope in &wanted {
             session.execute(
                 "INSERT INTO scope_locks (sandbox, node, project, scope) VALUES ($1, $2, $3, $4)
@@ -284,21 +284,27 @@ impl PostgresStore {
         Ok(())
     }
 
-    fn held_scopes(
+    /// There are few of them, of all projects together.
+    fn in_the_way(
         &self,
         session: &mut Session,
         project: &ByteString,
+        wanted: &[RelPath],
     ) -> Outcome<Vec<ScopeConflict>> {
-        let sql = "SELECT sandbox, scope FROM scope_locks WHERE node = $2 AND project = $1
-                   ORDER BY scope, sandbox";
-        let mut held = Vec::new();
-        for row in session.query(sql, &[&project.as_bytes(), &self.node])? {
-            let (id, scope): (String, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?);
-            let (sandbox, scope) = held_scope(&id, &scope)?;
-            let sandbox_name = load_own(session, &sandbox, &self.node)?.name;
-            held.push(ScopeConflict { sandbox, sandbox_name, scope });
+        let sql = "SELECT sandbox, project, scope FROM scope_locks WHERE node = $1
+                   ORDER BY project, scope, sandbox";
+        let mut conflicts = Vec::new();
+        for row in session.query(sql, &[&self.node])? {
+            let id: String = row.try_get(0)?;
+            let (place, scope): (Vec<u8>, Vec<u8>) = (row.try_get(1)?, row.try_get(2)?);
+            let held = HeldScope::parse(&id, place, &scope)?;
+            if held.is_in_the_way_of(project, wanted) {
+                let HeldScope { sandbox, scope, .. } = held;
+                let sandbox_name = load_own(session, &sandbox, &self.node)?.name;
+                conflicts.push(ScopeConflict { sandbox, sandbox_name, scope });
+            }
         }
-        Ok(held)
+        Ok(conflicts)
     }
 }
 

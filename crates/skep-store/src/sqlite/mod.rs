@@ -62,6 +62,8 @@ pub struct SqliteStore {
     /// Set by a failed sync, or by damage that was met; there is no way back.
     stopped: OnceLock<Stop>,
     durable_commits: AtomicU64,
+    /// What was there when whoever has this handle had settled everything.
+    settled: Mutex<Option<vouch::Settled>>,
 }
 
 /// What the owner of the file may do: read and write.

@@ -114,6 +114,7 @@ impl SqliteStore {
             file: before,
             stopped: OnceLock::new(),
             durable_commits: AtomicU64::new(0),
+            settled: Mutex::default(),
         })
     }
 

@@ -48,20 +48,9 @@ impl SqliteStore {
         let records: Vec<Record> =
             paths.iter().filter_map(|path| Record::open(path).ok().flatten()).collect();
         let mut held: Vec<(Held<'_>, Story)> = Vec::with_capacity(records.len());
-        for record in &records {
-            let Ok(Some(lock)) = record.hold() else { continue };
-            match lock.story() {
-                Ok(Some(story)) => held.push((lock, story)),
-                Ok(None) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
-                Ok(None) | Err(_) => {}
-            }
-        }
-        if held.is_empty() {
-            return Ok(0);
-        }
-        // What began first was first.
-        held.sort_by_cached_key(|(_, story)| micros(&story.row.created_at).ok());
+        // Their locks are taken when it is our turn to write: whoever writes a line does not wait for others.
         self.write("take runs in", Durability::Process, |tx| {
+            hold_all(&records, &mut held)?;
             let mut events = Vec::new();
             for (_, story) in &held {
                 events.extend(adopt(tx, story)?);
@@ -77,6 +66,21 @@ impl SqliteStore {
         }
         Ok(held.len() as u64)
     }
+}
+
+/// Locks and reads records; what began first was first. One that cannot be read stays where it is, and so does
+/// one that somebody else holds.
+fn hold_all<'a>(records: &'a [Record], held: &mut Vec<(Held<'a>, Story)>) -> Result<()> {
+    for record in records {
+        let Ok(Some(lock)) = record.hold() else { continue };
+        match lock.story() {
+            Ok(Some(story)) => held.push((lock, story)),
+            Ok(None) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
+            Ok(None) | Err(_) => {}
+        }
+    }
+    held.sort_by_cached_key(|(_, story)| micros(&story.row.created_at).ok());
+    Ok(())
 }
 
 /// Where the records of a database lie.

@@ -4,7 +4,7 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, execute, first, rows, sound_rows};
 use super::{Access, Durability, SqliteStore, execs, layers, ledger};
 use crate::rules::{
-    changed_sandbox, check_epoch, check_version, claimed_sandbox, held_scope, if_any, is_id,
+    HeldScope, changed_sandbox, check_epoch, check_version, claimed_sandbox, if_any, is_id,
     refuse_overlap, sandbox_holder, sandbox_not_found, sandbox_taken, scopes,
 };
 use crate::value::{encode, micros};
@@ -13,7 +13,7 @@ use crate::{
     ScopeConflict, ScopeMode, StoreError,
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
-use skep_types::{ByteString, Sandbox, SandboxId, SandboxName, SandboxState};
+use skep_types::{ByteString, RelPath, Sandbox, SandboxId, SandboxName, SandboxState};
 
 const TABLE: &str = "sandboxes";
 const BY_ID: &str = "SELECT id, value, sum FROM sandboxes WHERE id = ?1";
@@ -352,7 +352,7 @@ fn unlock_scope(tx: &Transaction<'_>, id: &SandboxId) -> Outcome<()> {
 
 fn lock_scope(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     let wanted = scopes(sandbox);
-    refuse_overlap(sandbox, &wanted, held_scopes(tx, &sandbox.project)?)?;
+    refuse_overlap(sandbox, in_the_way(tx, &sandbox.project, &wanted)?)?;
     for scope in &wanted {
         tx.execute(
             "INSERT OR IGNORE INTO scope_locks (sandbox, project, scope) VALUES (?1, ?2, ?3)",
@@ -362,20 +362,27 @@ fn lock_scope(tx: &Transaction<'_>, sandbox: &Sandbox) -> Outcome<()> {
     Ok(())
 }
 
-fn held_scopes(tx: &Transaction<'_>, project: &ByteString) -> Outcome<Vec<ScopeConflict>> {
-    let mut statement = tx.prepare(
-        "SELECT sandbox, scope FROM scope_locks WHERE project = ?1 ORDER BY scope, sandbox",
-    )?;
-    let held: Vec<(String, Vec<u8>)> = statement
-        .query_map(params![project.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))?
+/// There are few of them, of all projects together.
+fn in_the_way(
+    tx: &Transaction<'_>,
+    project: &ByteString,
+    wanted: &[RelPath],
+) -> Outcome<Vec<ScopeConflict>> {
+    let sql = "SELECT sandbox, project, scope FROM scope_locks ORDER BY project, scope, sandbox";
+    let mut statement = tx.prepare(sql)?;
+    let held: Vec<(String, Vec<u8>, Vec<u8>)> = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    held.into_iter()
-        .map(|(id, scope)| {
-            let (sandbox, scope) = held_scope(&id, &scope)?;
+    let mut conflicts = Vec::new();
+    for (id, place, scope) in held {
+        let held = HeldScope::parse(&id, place, &scope)?;
+        if held.is_in_the_way_of(project, wanted) {
+            let HeldScope { sandbox, scope, .. } = held;
             let sandbox_name = load(tx, &sandbox)?.name;
-            Ok(ScopeConflict { sandbox, sandbox_name, scope })
-        })
-        .collect()
+            conflicts.push(ScopeConflict { sandbox, sandbox_name, scope });
+        }
+    }
+    Ok(conflicts)
 }
 
 /// The row of a sandbox, with its execs and rejections.

@@ -11,6 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -58,10 +59,15 @@ impl Housekeeping for SqliteStore {
         self.take_in()
     }
 
+    fn note_settled(&self) {
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = self.present();
+    }
+
     fn vouch(&self) {
-        if self.access == Access::ReadWrite && self.stop().is_none() {
+        let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(settled) = settled.filter(|_| self.takes_changes()) {
             // Whoever finds no note opens the database, as always.
-            let _ = self.note_looks();
+            let _ = self.note_looks(&settled);
         }
     }
 

@@ -235,6 +235,17 @@ pub(super) fn scope_locks(store: &dyn Store) {
     elsewhere.project = "/elsewhere".into();
     lock(&elsewhere).unwrap();
     insert(store, &scoped(9, &["src/a"]));
+    // A project may lie in another: the same place is the same place.
+    for (seed, project) in [(11, "/elsewhere/inside"), (12, "/home/bee/garden/docs"), (13, "/home")]
+    {
+        let mut nested = scoped(seed, &[]);
+        nested.project = project.into();
+        let refused = lock(&nested);
+        assert!(matches!(refused, Err(StoreError::ScopeLocked { .. })), "{project}: {refused:?}");
+    }
+    let mut beside = scoped(14, &[]);
+    beside.project = "/home/bee/garden/other".into();
+    lock(&beside).unwrap();
     // Given up, and gone.
     store.release_scope(&elsewhere.id).unwrap();
     store.release_scope(&elsewhere.id).unwrap();
