@@ -279,7 +279,7 @@ mod tests {
         assert!(rules.builtin_entries().len() > 40);
         for entry in rules.builtin_entries() {
             assert_eq!(entry.pattern, entry.pattern.to_lowercase());
-            assert!(entry.kind == HiddenKind::File || !is_wild(&entry.pattern), "cheap to ask");
+            assert!(entry.kind == HiddenKind::File || !is_wild(entry.pattern), "cheap to ask");
             for prefix in ["", "a/b/c/d/e/"] {
                 for sample in [entry.sample.to_owned(), entry.sample.to_uppercase()] {
                     let at = format!("{prefix}{sample}");
