@@ -299,3 +299,29 @@ fn a_run_hears_of_an_approval_that_somebody_died_over_while_others_looked() {
         lab.audit_leftovers();
     });
 }
+
+/// Whoever dies while it has a sandbox paused is heard of by the next run: the processes go on.
+#[test]
+fn a_run_lets_those_go_on_whom_somebody_died_over() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.create("s");
+        let ticks = "while :; do date +%s%N > tick; sleep 0.05; done";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", ticks]).run().ok();
+        let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+        let tick = lab.state.join("sandboxes").join(id).join("upper/tick");
+        let read = || std::fs::read_to_string(&tick).unwrap_or_default();
+        let goes_on = || {
+            let before = read();
+            wait_for("another tick", 10, || (read() != before).then_some(()));
+        };
+        goes_on();
+        lab.skep(["ls"]).run().ok();
+        let died = lab.skep(["diff", "s"]).env("SKEP_FAILPOINT", "look.still=kill").run();
+        assert_ne!(died.code(), 0, "the failpoint is not met");
+        lab.run_script("true").run().ok();
+        goes_on();
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}

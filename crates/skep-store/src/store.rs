@@ -576,6 +576,10 @@ pub trait Housekeeping: Send + Sync {
     /// with it. Does nothing if anybody else has changed the store since.
     fn vouch(&self) {}
 
+    /// Takes back what was vouched for: something is begun of which the store knows nothing, and which somebody
+    /// has to settle if whoever began it dies.
+    fn revoke(&self) {}
+
     /// Says that this node is alive, where others would take it over that hear nothing. For a server, every
     /// few seconds; it writes when half of the time is over.
     fn renew(&self) -> Result<()> {

@@ -109,6 +109,8 @@ impl Engine {
     /// Notes that processes are about to be paused.
     pub(crate) fn mark_stilled(&self, sandbox: &Sandbox) -> Result<PathBuf, Problem> {
         let mark = self.layout().stilled(&sandbox.id);
+        // Should we die over it, the next run is to find the mark.
+        self.store.revoke();
         std::fs::write(&mark, b"")
             .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
         Ok(mark)

@@ -175,6 +175,12 @@ impl Housekeeping for DeferredStore {
         self.opened.get().map_or(Ok(0), Housekeeping::take_in_runs)
     }
 
+    fn revoke(&self) {
+        if let Some(opened) = self.opened.get() {
+            opened.revoke();
+        }
+    }
+
     /// Nothing that was not opened needs care.
     fn upkeep(&self) -> Result<Upkeep> {
         self.opened.get().map_or_else(|| Ok(Upkeep::default()), Housekeeping::upkeep)

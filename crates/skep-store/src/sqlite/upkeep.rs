@@ -63,6 +63,12 @@ impl Housekeeping for SqliteStore {
         *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = self.present();
     }
 
+    fn revoke(&self) {
+        if self.access == Access::ReadWrite {
+            self.remove_note();
+        }
+    }
+
     fn vouch(&self) {
         let settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(settled) = settled.filter(|_| self.takes_changes()) {

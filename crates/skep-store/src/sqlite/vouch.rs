@@ -55,6 +55,12 @@ pub(crate) fn is_vouched_for(path: &Path) -> bool {
 }
 
 impl SqliteStore {
+    /// Nobody has vouched for anything any more.
+    pub(super) fn remove_note(&self) {
+        // Not there is as good.
+        let _ = fs::remove_file(beside(self.path(), SUFFIX));
+    }
+
     /// What is there now.
     pub(super) fn present(&self) -> Option<Settled> {
         let file = look(self.path())?;
@@ -107,12 +113,15 @@ mod tests {
         other.set_meta("c", "d").unwrap();
         mine.vouch();
         assert!(!is_vouched_for(&path), "what somebody else did");
+        mine.revoke();
         mine.set_meta("e", "f").unwrap();
         mine.vouch();
         assert!(!is_vouched_for(&path), "what both did");
         other.note_settled();
         other.vouch();
         assert!(is_vouched_for(&path));
+        other.revoke();
+        assert!(!is_vouched_for(&path), "it was taken back");
         // A byte in the file is nobody's commit.
         other.note_settled();
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
