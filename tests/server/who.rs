@@ -30,6 +30,9 @@ fn api_1_only_a_live_token_is_let_in() {
             assert_eq!(reply.header("x-request-id").unwrap(), problem["request_id"]);
         }
         server.bare(&[], "/v1/sandboxes").is(401);
+        // Said twice, nobody knows which one is meant.
+        let second = format!("Authorization: Bearer {live}");
+        server.with(&live, &["-H", &second], "/v1/sandboxes").is(400);
         server.get(&format!("/v1/sandboxes?token={live}")).is(401);
         // On the command line it is a variable, and not a header.
         let ran = lab.skep(["ls"]).env("SKEP_HOST", server.url("")).run();

@@ -271,6 +271,9 @@ fn check_query(uri: &Uri) -> Result<(), Problem> {
 }
 
 fn authenticate(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Principal, Problem> {
+    if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+        return Err(Problem::new(Code::Usage, "the header `authorization` is said twice"));
+    }
     let bearer = headers.get(header::AUTHORIZATION).map(|value| {
         value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default()
     });

@@ -109,7 +109,12 @@ impl Record {
 
     /// Takes its lock; `None` if it was taken in.
     pub(crate) fn hold(&self) -> io::Result<Option<Held<'_>>> {
-        let deadline = Instant::now() + PATIENCE;
+        self.hold_within(PATIENCE)
+    }
+
+    /// The same for whoever keeps others waiting meanwhile.
+    pub(crate) fn hold_within(&self, patience: Duration) -> io::Result<Option<Held<'_>>> {
+        let deadline = Instant::now() + patience;
         loop {
             match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,

@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(crate) const DIRECTORY: &str = "runs";
 /// Records of one transaction: each is held meanwhile, and has a file open.
 const BATCH: usize = 128;
+/// A line is written in no time; the database is locked meanwhile.
+const A_LINE: Duration = Duration::from_millis(100);
 /// A record in which nothing stands after so long was never begun.
 const NEVER_BEGUN: Duration = Duration::from_secs(600);
 
@@ -72,7 +74,7 @@ impl SqliteStore {
 /// one that somebody else holds.
 fn hold_all<'a>(records: &'a [Record], held: &mut Vec<(Held<'a>, Story)>) -> Result<()> {
     for record in records {
-        let Ok(Some(lock)) = record.hold() else { continue };
+        let Ok(Some(lock)) = record.hold_within(A_LINE) else { continue };
         match lock.story() {
             Ok(Some(story)) => held.push((lock, story)),
             Ok(None) if is_older(record.path(), NEVER_BEGUN) => lock.remove()?,
