@@ -64,7 +64,8 @@ impl DeferredStore {
     }
 
     /// Where the record of a sandbox lies, if it has one.
-    pub fn record(database: &Path, id: &SandboxId) -> PathBuf {
+    #[cfg(test)]
+    fn record(database: &Path, id: &SandboxId) -> PathBuf {
         runs_of(database).join(id.as_str())
     }
 
