@@ -274,6 +274,30 @@ fn directories_that_were_made_ahead_are_new_and_nobody_needs_them() {
     });
 }
 
+/// To make a file takes the longer, the more were removed beside it lately: it is made ahead, where nothing was.
+#[test]
+fn the_record_of_a_run_is_a_file_that_was_made_ahead() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.run_script("sleep 0.5").run().ok();
+        let ahead = entries(&lab.state.join("spare")).pop().unwrap().join("record");
+        let inode = std::fs::metadata(&ahead).unwrap().ino();
+        let before = records(lab);
+        lab.skep(["run", "--", "true"]).run().ok();
+        let new = |path: &PathBuf| !before.contains(path);
+        let record = records(lab).into_iter().find(new).unwrap();
+        assert_eq!(std::fs::metadata(record).unwrap().ino(), inode);
+        // Where it is gone, one is made.
+        lab.run_script("sleep 0.5").run().ok();
+        let ahead = entries(&lab.state.join("spare")).pop().unwrap().join("record");
+        std::fs::remove_file(&ahead).unwrap();
+        assert_eq!(lab.run_script("exit 3").run().code(), 3);
+        let ended = events(lab).iter().filter(|one| one["kind"] == "exec.ended").count();
+        assert_eq!(ended, 4);
+        lab.audit_leftovers();
+    });
+}
+
 /// Nobody vouches for what somebody else is at: who dies over an approval is heard of by the next run, whoever
 /// looked at the store in between.
 #[test]

@@ -97,7 +97,7 @@ fn deferred_store(global: &Global, layout: &Layout) -> Option<Box<dyn Store>> {
     }
     let first = NewInstance { instance: random_word(), node: host_name() };
     let store = DeferredStore::instead_of(&layout.database(), first)?;
-    Some(Box::new(store))
+    Some(Box::new(store.beginning_in(layout.blank_record())))
 }
 
 fn open_store(

@@ -1,4 +1,4 @@
-//! From decisions to one program for all ABIs.
+//! From decisions to one program for all ABIs of a machine.
 //!
 //! The architecture is asked first; each has a balanced tree of comparisons over runs of numbers
 //! with the same decision, so that a call costs about eight comparisons. (The kernel also
@@ -33,8 +33,8 @@ fn plain(name: &'static str) -> &'static str {
     name.trim_start_matches("r#")
 }
 
-/// Every ABI in the filter. All are little-endian: the low half of an argument comes first.
-pub const ABIS: [Abi; 3] = [
+/// Every ABI there is a filter for. All are little-endian: the low half of an argument comes first.
+const ABIS: [Abi; 3] = [
     Abi {
         architecture: 0xc000_003e,
         name_of: |number| syscalls::x86_64::Sysno::new(number).map(|call| plain(call.name())),
@@ -52,13 +52,18 @@ pub const ABIS: [Abi; 3] = [
     },
 ];
 
-/// The whole filter of a variant.
-pub fn compile(policy: &Policy, variant: Variant) -> Result<Vec<Step>, String> {
+/// Kernels of x86-64 run two kinds of programs.
+pub const X86: &[Abi] = ABIS.split_at(2).0;
+pub const ARM: &[Abi] = ABIS.split_at(2).1;
+
+/// The whole filter of a variant, for a kernel that has these ABIs. What a kernel does not run needs no rules:
+/// it would take longer to put them on.
+pub fn compile(policy: &Policy, variant: Variant, abis: &[Abi]) -> Result<Vec<Step>, String> {
     check_names(policy, variant)?;
     let mut assembler = Assembler::default();
     // A process of an architecture we have no table for cannot be judged.
     let mut next = assembler.give(KILL_PROCESS);
-    for abi in ABIS.iter().rev() {
+    for abi in abis.iter().rev() {
         let runs = runs(policy, variant, abi);
         let tree = tree(&mut assembler, &runs);
         let section = assembler.load(NUMBER, u32::MAX, tree);

@@ -1,4 +1,4 @@
-//! Compiles `resources/seccomp.toml` into the two filter programs the library carries.
+//! Compiles `resources/seccomp.toml` into the filter programs the library carries: two for each machine.
 //!
 //! At build time, so that starting a sandbox parses nothing, and a mistake in the data file is a
 //! failed build and not a sandbox without a filter.
@@ -18,8 +18,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println_directive(&source);
     let policy = Policy::parse(&fs::read_to_string(&source)?)?;
     let mut generated = String::new();
-    for (name, variant) in [("DEFAULT", Variant::Default), ("DEBUG", Variant::Debug)] {
-        let program = compiler::compile(&policy, variant)?;
+    let programs = [
+        ("X86_DEFAULT", Variant::Default, compiler::X86),
+        ("X86_DEBUG", Variant::Debug, compiler::X86),
+        ("ARM_DEFAULT", Variant::Default, compiler::ARM),
+        ("ARM_DEBUG", Variant::Debug, compiler::ARM),
+    ];
+    for (name, variant, abis) in programs {
+        let program = compiler::compile(&policy, variant, abis)?;
         writeln!(generated, "static {name}: [Instruction; {}] = [", program.len())?;
         for step in program {
             let (code, jump_true, jump_false, value) =

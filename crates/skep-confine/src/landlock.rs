@@ -10,11 +10,11 @@
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// What may be done below a path.
@@ -85,20 +85,15 @@ pub enum FenceError {
         source: io::Error,
     },
     /// The rules were refused.
-    #[error("cannot {what} the Landlock rules")]
+    #[error("cannot make the Landlock rules")]
     Rules {
-        /// `make` or `put on`.
-        what: &'static str,
         /// Why not.
         #[source]
         source: Box<RulesetError>,
     },
-    /// It was put on, but not all of it.
-    #[error("the Landlock rules hold only in part")]
-    Partial,
-    /// No descriptor left.
-    #[error("cannot duplicate the Landlock rules")]
-    Duplicate {
+    /// They were not put on.
+    #[error("cannot put on the Landlock rules")]
+    PutOn {
         /// Why not.
         #[source]
         source: io::Error,
@@ -108,13 +103,13 @@ pub enum FenceError {
 /// A set of rules, made once, put on by any number of processes.
 #[derive(Debug)]
 pub struct Fence {
-    rules: RulesetCreated,
+    rules: OwnedFd,
     version: i32,
     scope: FenceScope,
 }
 
-fn refused(what: &'static str) -> impl Fn(RulesetError) -> FenceError {
-    move |source| FenceError::Rules { what, source: Box::new(source) }
+fn refused(source: RulesetError) -> FenceError {
+    FenceError::Rules { source: Box::new(source) }
 }
 
 impl Fence {
@@ -130,35 +125,39 @@ impl Fence {
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(abi))
-            .map_err(refused("make"))?;
+            .map_err(refused)?;
         let scopes = match scope {
             FenceScope::FilesOnly => BitFlags::EMPTY,
             FenceScope::FilesSockets => Scope::AbstractUnixSocket.into(),
             FenceScope::FilesSignalsSockets => Scope::from_all(abi),
         };
         if !scopes.is_empty() {
-            ruleset = ruleset.scope(scopes).map_err(refused("make"))?;
+            ruleset = ruleset.scope(scopes).map_err(refused)?;
         }
-        let mut created = ruleset.create().map_err(refused("make"))?;
+        let mut created = ruleset.create().map_err(refused)?;
         for rule in rules {
             let (file, kind) = open_path(&rule.path)?;
             let beneath = PathBeneath::new(file, rights(rule.access, abi, kind))
                 .set_compatibility(CompatLevel::HardRequirement);
-            created = created.add_rule(beneath).map_err(refused("make"))?;
+            created = created.add_rule(beneath).map_err(refused)?;
         }
-        Ok(Self { rules: created, version, scope })
+        // Every requirement is a hard one, so that what was made holds as a whole.
+        let rules: Option<OwnedFd> = created.into();
+        let missing = || FenceError::Unavailable { source: io::ErrorKind::Unsupported.into() };
+        Ok(Self { rules: rules.ok_or_else(missing)?, version, scope })
     }
 
     /// Puts the fence on this process and all it starts, for good. Sets `no_new_privs`.
     pub fn restrict_self(&self) -> Result<(), FenceError> {
-        let rules = self.rules.try_clone().map_err(|source| FenceError::Duplicate { source })?;
-        let status = rules.restrict_self().map_err(refused("put on"))?;
-        match status.ruleset {
-            RulesetStatus::FullyEnforced => Ok(()),
-            RulesetStatus::PartiallyEnforced | RulesetStatus::NotEnforced => {
-                Err(FenceError::Partial)
-            }
-        }
+        rustix::thread::set_no_new_privs(true)
+            .map_err(io::Error::from)
+            .and_then(|()| skep_sys::landlock::restrict_self(self.rules.as_fd()))
+            .map_err(|source| FenceError::PutOn { source })
+    }
+
+    /// The rules, for a process that puts them on itself.
+    pub fn rules(&self) -> BorrowedFd<'_> {
+        self.rules.as_fd()
     }
 
     /// For the report: `Landlock version 7, with signals and abstract sockets`.

@@ -2,10 +2,8 @@
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
-};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use skep_sys::privileges::Held;
 use skep_types::Limits;
 use std::io;
 
@@ -157,26 +155,11 @@ pub fn bound_to(kept: CapabilitySet) -> Result<bool, PrivilegeError> {
 
 /// Gives up what this process holds, but for `kept`, and sets `no_new_privs`. For good, if
 /// [`bound_to`] came before.
-///
-/// 1. The ambient set, which hands capabilities to programs without file capabilities.
-/// 2. Effective, permitted and inheritable.
-/// 3. `no_new_privs`: setuid and file capabilities have no effect from here on.
 pub fn drop_held_but(kept: CapabilitySet) -> Result<(), PrivilegeError> {
-    let failed =
-        |set| move |error: Errno| PrivilegeError::Capabilities { set, source: error.into() };
-    match clear_ambient_capability_set() {
-        // Before Linux 4.3 there is none.
-        Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => return Err(failed("ambient")(error)),
-    }
-    let held = rustix::thread::capabilities(None).map_err(failed("permitted"))?;
-    let left = CapabilitySets {
-        effective: held.effective & kept,
-        permitted: held.permitted & kept,
-        inheritable: CapabilitySet::empty(),
-    };
-    set_capabilities(None, left).map_err(failed("effective, permitted and inheritable"))?;
-    set_no_new_privs(true).map_err(|error| PrivilegeError::NoNewPrivileges { source: error.into() })
+    skep_sys::privileges::drop_held_but(kept).map_err(|(held, errno)| match held {
+        Held::Capabilities(set) => PrivilegeError::Capabilities { set, source: errno.into() },
+        Held::NewPrivileges => PrivilegeError::NoNewPrivileges { source: errno.into() },
+    })
 }
 
 fn drop_bounding(kept: CapabilitySet) -> Result<bool, Errno> {

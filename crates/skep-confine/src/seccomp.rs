@@ -1,9 +1,10 @@
 //! The system call filter, compiled at build time from `resources/seccomp.toml`.
 //!
-//! One program serves every ABI: x86-64, i386 through a 64-bit kernel, x32 (refused whole) and
-//! aarch64. That is why it is assembled here and not by `seccompiler`, which makes a program for
-//! one architecture and kills on any other: an i386 program in a sandbox would die, and an ABI left
-//! out would be an ABI without a filter. A process of an architecture without a table is killed.
+//! One program serves every ABI that the kernel of a machine has: x86-64, i386 through a 64-bit kernel
+//! and x32 (refused whole), or aarch64. That is why it is assembled here and not by `seccompiler`, which
+//! makes a program for one architecture and kills on any other: an i386 program in a sandbox would die,
+//! and an ABI left out would be an ABI without a filter. A process of an architecture without a table is
+//! killed.
 //!
 //! What each call answers, and why, is in the data file. Unknown and future calls answer ENOSYS.
 
@@ -23,11 +24,30 @@ pub enum SeccompVariant {
     Debug,
 }
 
-/// The program of a variant.
+/// What a kernel was built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// Runs x86-64 and i386.
+    X86,
+    /// Runs aarch64. Programs for 32 bits have no table, and are killed.
+    Arm,
+}
+
+/// This one.
+const OWN: Machine = if cfg!(target_arch = "aarch64") { Machine::Arm } else { Machine::X86 };
+
+/// The program of a variant, for this machine.
 pub fn program(variant: SeccompVariant) -> &'static [Instruction] {
-    match variant {
-        SeccompVariant::Default => &DEFAULT,
-        SeccompVariant::Debug => &DEBUG,
+    program_for(OWN, variant)
+}
+
+/// The same for any.
+pub fn program_for(machine: Machine, variant: SeccompVariant) -> &'static [Instruction] {
+    match (machine, variant) {
+        (Machine::X86, SeccompVariant::Default) => &X86_DEFAULT,
+        (Machine::X86, SeccompVariant::Debug) => &X86_DEBUG,
+        (Machine::Arm, SeccompVariant::Default) => &ARM_DEFAULT,
+        (Machine::Arm, SeccompVariant::Debug) => &ARM_DEBUG,
     }
 }
 
@@ -86,6 +106,11 @@ impl NotingFilter {
     /// refused calls wait until they are answered.
     pub fn install(&self) -> io::Result<OwnedFd> {
         set_mode_filter_listening(&self.noting)
+    }
+
+    /// What is put on.
+    pub fn program(&self) -> &[Instruction] {
+        &self.noting
     }
 
     /// What a call that was handed over is refused with.

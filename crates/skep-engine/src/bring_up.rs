@@ -84,6 +84,7 @@ impl Desk {
                         }
                     }
                 },
+                stays: first.is_some(),
             },
         );
         let Some(sandbox) = intent.row else {

@@ -136,6 +136,11 @@ impl Layout {
         self.root.join("spare")
     }
 
+    /// An empty file that was made ahead with them, for the record of the next run; it may be gone in a moment.
+    pub fn blank_record(&self) -> Option<PathBuf> {
+        crate::spare::blank_record(self)
+    }
+
     /// Work that was put away before its sandbox was removed.
     pub fn archives(&self) -> PathBuf {
         self.root.join("archives")

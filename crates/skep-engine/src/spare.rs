@@ -9,23 +9,39 @@
 //! part is missing, what is needed is made then.
 
 use crate::layout::{Layout, make_private, spread};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 /// What is in each sandbox's directory from the start.
 pub const PARTS: [&str; 4] = ["work", "messages", "execs", "upper"];
+/// And an empty file, for the record of the next run ([`Layout::blank_record`]).
+pub const RECORD: &str = "record";
 /// What begins so is not finished.
 const UNFINISHED: &str = ".making-";
 
 /// Moves the one that was made ahead, if there is one, to where a sandbox's directory belongs.
 pub fn take(layout: &Layout, directory: &Path) -> bool {
-    let Ok(waiting) = fs::read_dir(layout.spare()) else { return false };
+    let taken = finished(layout).any(|spare| fs::rename(spare, directory).is_ok());
+    if taken {
+        // Somebody who writes into the store himself has no use for it.
+        let _ = fs::remove_file(directory.join(RECORD));
+    }
+    taken
+}
+
+/// Where the blank record of one lies.
+pub fn blank_record(layout: &Layout) -> Option<PathBuf> {
+    finished(layout).next().map(|spare| spare.join(RECORD))
+}
+
+fn finished(layout: &Layout) -> impl Iterator<Item = PathBuf> {
     let is_finished =
         |entry: &fs::DirEntry| !entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes());
-    let mut finished = waiting.flatten().filter(is_finished);
-    finished.any(|spare| fs::rename(spare.path(), directory).is_ok())
+    let waiting = fs::read_dir(layout.spare()).into_iter().flatten().flatten();
+    waiting.filter(is_finished).map(|entry| entry.path())
 }
 
 /// Makes one ahead if there is none. `name` is one that nobody else uses.
@@ -44,6 +60,8 @@ pub fn make(layout: &Layout, name: &str) -> io::Result<()> {
     for part in PARTS {
         make_private(&unfinished.join(part))?;
     }
+    let blank = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+    blank.open(unfinished.join(RECORD))?;
     fs::rename(&unfinished, place.join(name))
 }
 
@@ -77,6 +95,7 @@ mod tests {
         assert_eq!(fs::read_dir(layout.spare()).unwrap().count(), 1);
         assert!(take(&layout, &place("a")));
         assert!(PARTS.iter().all(|part| place("a").join(part).is_dir()));
+        assert!(!place("a").join(RECORD).exists());
         assert!(!take(&layout, &place("b")));
     }
 

@@ -9,9 +9,6 @@ use skep_sys::message::{receive_with, send_with};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
-/// Longest packet; larger things travel as files.
-const PACKET: usize = 64 << 10;
-
 /// One end of the channel.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
@@ -36,20 +33,31 @@ impl Channel {
 
     /// Waits for one message; the other end being gone is `UnexpectedEof`.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
-        let mut buffer = vec![0; PACKET];
-        let received = match receive_with(&self.0, &mut buffer) {
+        let length = match next_length(&self.0) {
             // Said once when the other end went without having read everything; what it had sent
             // before is still there, its reason among it.
-            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => {
-                receive_with(&self.0, &mut buffer)
-            }
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => next_length(&self.0),
             other => other,
         };
-        let (length, descriptors) = received?;
+        let mut buffer = vec![0; length?];
+        let (length, descriptors) = receive_with(&self.0, &mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok((serde_json::from_slice(&buffer[..length])?, descriptors))
+    }
+}
+
+/// Waits for a packet and tells how long it is: room for the longest would be sixteen pages to be touched, in every
+/// process anew, for some hundred bytes.
+fn next_length(socket: &OwnedFd) -> io::Result<usize> {
+    use rustix::net::{RecvFlags, recv};
+    loop {
+        match recv(socket, &mut [0], RecvFlags::PEEK | RecvFlags::TRUNC) {
+            Ok((_, length)) => return Ok(length),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

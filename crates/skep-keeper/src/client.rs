@@ -12,8 +12,10 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use skep_provider::{Attach, DirectExec, EgressProbe, ExecStream, ProviderError, StreamEvent};
 use skep_sys::message::send_with;
 use skep_types::{SandboxId, TerminalSize};
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether a keeper that has not answered still can.
@@ -29,6 +31,8 @@ pub struct Client {
     inbox: Vec<u8>,
     /// The keeper was told with the order that there is no input.
     no_input: bool,
+    /// Whether the keeper said that it ends with the command.
+    over: Rc<Cell<bool>>,
 }
 
 impl Client {
@@ -38,7 +42,18 @@ impl Client {
             Some(libc::ENOENT | libc::ECONNREFUSED) => ProviderError::NotRunning(id.clone()),
             _ => ProviderError::Keeper { operation: "reach", id: id.clone(), source: error },
         })?;
-        Ok(Self { id: id.clone(), socket, inbox: Vec::new(), no_input: false })
+        Ok(Self::by(id, socket))
+    }
+
+    /// By a connection that is there.
+    pub fn by(id: &SandboxId, socket: OwnedFd) -> Self {
+        let (inbox, over) = (Vec::new(), Rc::default());
+        Self { id: id.clone(), socket, inbox, no_input: false, over }
+    }
+
+    /// Becomes true when the keeper says that it ends with its command.
+    pub fn over(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.over)
     }
 
     /// The process that holds the sandbox: who listens at the other end.
@@ -254,6 +269,10 @@ impl ExecStream for Client {
                     FrameKind::Stdout => StreamEvent::Stdout(payload),
                     FrameKind::Stderr => StreamEvent::Stderr(payload),
                     FrameKind::End => StreamEvent::Ended(serde_json::from_slice(&payload)?),
+                    FrameKind::LastEnd => {
+                        self.over.set(true);
+                        StreamEvent::Ended(serde_json::from_slice(&payload)?)
+                    }
                     _ => continue,
                 }));
             }

@@ -1,12 +1,13 @@
 //! The fences every process inside wears: prepared once by init, put on between fork and exec.
 
 use crate::failure::Failure;
+use crate::protocol::SpawnStage;
 use crate::view::system;
-use rustix::fd::OwnedFd;
 use rustix::thread::CapabilitySet;
 use skep_confine::landlock::{Fence, FenceAccess, FenceRule, FenceScope};
 use skep_confine::privileges;
 use skep_confine::seccomp::{self, NotingFilter, SeccompVariant};
+use skep_sys::newborn::Step;
 use skep_types::{Access, InsideUser, NetworkMode, Policy, SystemView};
 use std::io;
 use std::path::Path;
@@ -110,13 +111,19 @@ impl Confinement {
         }
     }
 
-    /// The system call filter, refused calls being noted by whoever holds what is returned; where
-    /// the kernel cannot do that, the plain one.
-    pub fn filter_and_note(&self) -> io::Result<Option<OwnedFd>> {
-        match &self.noting {
-            Some(noting) => noting.install().map(Some),
-            None => self.filter_system_calls().map(|()| None),
-        }
+    /// The same, in the order in which they are put on, as steps of a process on its way to its program: first
+    /// capabilities and the right to gain any, then Landlock, last the filter, which would refuse the others.
+    pub fn steps(&self) -> Vec<(SpawnStage, Step<'_>)> {
+        let privileges = self.kept.map(|kept| (SpawnStage::Privileges, Step::Privileges(kept)));
+        let fence = self.fence.as_ref().ok();
+        let fence = fence.map(|fence| (SpawnStage::Landlock, Step::Fence(fence.rules())));
+        let filter = match (&self.noting, self.variant) {
+            (Some(noting), _) => Some(Step::NotedFilter(noting.program())),
+            (None, Some(variant)) => Some(Step::Filter(seccomp::program(variant))),
+            (None, None) => None,
+        };
+        let filter = filter.map(|filter| (SpawnStage::Seccomp, filter));
+        [privileges, fence, filter].into_iter().flatten().collect()
     }
 
     /// Whether capabilities that were given up cannot be had again.

@@ -50,12 +50,15 @@ pub enum FrameKind {
     Resize = 8,
     /// JSON: a signal number.
     Signal = 9,
+    /// JSON: [`ExecEnd`] of the last command: the keeper ends too, and closes the connection when nothing inside
+    /// can change any more. Only said to whoever started the keeper.
+    LastEnd = 10,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Request, Reply, Stdout, Stderr, End, Stdin, StdinEnd, Resize, Signal]
+        [Request, Reply, Stdout, Stderr, End, Stdin, StdinEnd, Resize, Signal, LastEnd]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -7,11 +7,12 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit, Signal, getpid};
 use skep_confine::usage::state_of;
-use skep_sys::message::{receive_with, send_with};
+use skep_sys::newborn::{self, Born, Step, Steps};
 use skep_sys::process::{Child, Namespaces, clone_with, send_signal, signal_everyone};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
 use skep_types::Limits;
+use std::ffi::CString;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -22,16 +23,21 @@ pub fn spawn(
     stdio: &Stdio,
     confinement: &Confinement,
 ) -> Result<Spawned, (SpawnStage, i32)> {
-    let program = program_of(order);
-    spawn_as(&Newborn { order, joins, stdio, confinement }, &[], |report| {
-        tell(&report, SpawnStage::Program, program.run());
-        127
-    })
+    let steps = Newborn { order, joins, stdio, confinement }.steps()?;
+    let mut others = Others::default();
+    let wait = |from: BorrowedFd<'_>, child: &Child| wait_for_word(from, &[], child, &mut others);
+    let program = (program_of(order), SpawnStage::Program as u8);
+    match newborn::start(steps, program, wait) {
+        Ok(Born { child, listener }) => Ok(Spawned { child, listener }),
+        Err((mark, errno)) => Err((stage_of(mark), errno)),
+    }
 }
 
 /// Starts a process that goes on as `rest` says, which closes the descriptor it is given when it
 /// is what it should be, or tells there why not. It is not waited for once one of the `vital`
 /// processes has ended.
+///
+/// It goes on in our program and not in another, and so has a copy of our memory.
 pub fn spawn_as(
     newborn: &Newborn<'_>,
     vital: &[BorrowedFd<'_>],
@@ -39,38 +45,30 @@ pub fn spawn_as(
 ) -> Result<Spawned, (SpawnStage, i32)> {
     let forked =
         |error: io::Error| (SpawnStage::Fork, error.raw_os_error().unwrap_or(libc::EAGAIN));
+    let steps = newborn.steps()?;
     // Closed by a successful exec; a failed one says what failed.
     let (verdict, report) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|e| forked(e.into()))?;
     // The closure owns the child's end: here it is dropped unrun.
-    let child = clone_with(Namespaces::NONE, move || match newborn.prepare(report.as_fd()) {
+    let child = clone_with(Namespaces::NONE, move || match steps.take(report.as_fd()) {
         Ok(()) => rest(report),
-        Err((stage, errno)) => {
-            tell(&report, stage, errno);
+        Err((mark, errno)) => {
+            newborn::tell(&report, mark, errno);
             127
         }
     })
     .map_err(forked)?;
-    let mut listener = None;
-    let mut word = [0; 5];
     let mut others = Others::default();
-    loop {
-        if let Err(errno) = wait_for_word(verdict.as_fd(), vital, &child, &mut others) {
-            let _ = send_signal(&child.pidfd, Signal::KILL);
-            return Err((SpawnStage::Fork, errno));
-        }
-        match receive_with(&verdict, &mut word) {
-            Ok((0, _)) => return Ok(Spawned { child, listener }),
-            Ok((1, descriptors)) => listener = descriptors.into_iter().next(),
-            Ok(_) => {
-                let _ = skep_sys::process::wait_for(&child);
-                let stage = SpawnStage::from_byte(word[0]).unwrap_or(SpawnStage::Fork);
-                return Err((stage, i32::from_le_bytes([word[1], word[2], word[3], word[4]])));
-            }
-            Err(error) => return Err(forked(error)),
-        }
+    let wait = |from: BorrowedFd<'_>, child: &Child| wait_for_word(from, vital, child, &mut others);
+    match newborn::attend(&verdict, child, wait) {
+        Ok(Born { child, listener }) => Ok(Spawned { child, listener }),
+        Err((mark, errno)) => Err((stage_of(mark), errno)),
     }
+}
+
+fn stage_of(mark: Option<u8>) -> SpawnStage {
+    mark.and_then(SpawnStage::from_byte).unwrap_or(SpawnStage::Fork)
 }
 
 /// How long a newborn may take: whoever waits for it can do nothing else meanwhile. Its program may lie on
@@ -131,8 +129,7 @@ impl Drop for Others {
 
 /// Says why a process did not become what it should.
 pub fn tell(report: &OwnedFd, stage: SpawnStage, errno: i32) {
-    let [a, b, c, d] = errno.to_le_bytes();
-    let _ = send_with(report, &[stage as u8, a, b, c, d], &[]);
+    newborn::tell(report, stage as u8, errno);
 }
 
 /// A process that runs its program.
@@ -156,7 +153,7 @@ pub struct Newborn<'a> {
     pub confinement: &'a Confinement,
 }
 
-impl Newborn<'_> {
+impl<'a> Newborn<'a> {
     /// In this order, each step before the one that would forbid it:
     ///
     /// 1. A session of its own, and its terminal: no signal or ioctl reaches another one.
@@ -166,77 +163,62 @@ impl Newborn<'_> {
     /// 5. Resource limits; that of open files after the last descriptor was passed to init.
     /// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
     ///    refuse the steps above.
-    fn prepare(&self, report: BorrowedFd<'_>) -> Result<(), (SpawnStage, i32)> {
+    fn steps(&self) -> Result<Steps<'a>, (SpawnStage, i32)> {
         let Self { order, joins, stdio, confinement } = self;
-        at(SpawnStage::Terminal, stdio.enter_session())?;
-        at(SpawnStage::Cgroup, skep_confine::cgroup::join(joins))?;
-        at(SpawnStage::Terminal, stdio.take())?;
-        at(SpawnStage::WorkingDirectory, rustix::process::chdir(order.workdir.as_path()))?;
-        rustix::process::umask(rustix::fs::Mode::from_raw_mode(order.umask));
-        at(SpawnStage::Limits, set_limits(order))?;
+        let directory = CString::new(order.workdir.as_bytes());
+        let directory = directory.map_err(|_| (SpawnStage::WorkingDirectory, libc::EINVAL))?;
+        let descriptors = stdio.all().ok_or((SpawnStage::Terminal, libc::EBADF))?;
+        let mut steps = vec![(SpawnStage::Terminal, Step::Session)];
+        let terminal = stdio.terminal().map(Step::Terminal);
+        steps.extend(terminal.map(|step| (SpawnStage::Terminal, step)));
+        steps.extend(joins.iter().map(|file| (SpawnStage::Cgroup, Step::Join(file.as_fd()))));
+        steps.push((SpawnStage::Terminal, Step::Descriptors(descriptors)));
+        steps.push((SpawnStage::WorkingDirectory, Step::Directory(directory)));
+        steps.push((SpawnStage::WorkingDirectory, Step::Umask(order.umask)));
+        steps.extend(limits(order).map(|step| (SpawnStage::Limits, step)));
         // All that the keeper and init have changed since the keeper put everything back.
-        skep_sys::signal::reset(&[libc::SIGPIPE]);
-        at(SpawnStage::Privileges, confinement.drop_privileges())?;
-        at(SpawnStage::Landlock, confinement.raise_fence())?;
-        let listener = at(SpawnStage::Seccomp, confinement.filter_and_note())?;
-        match listener {
-            None => {}
-            Some(listener) => {
-                let sent = send_with(report, &[0], &[listener.as_fd()]).map(drop);
-                at(SpawnStage::Seccomp, sent)?;
-            }
-        }
-        at(SpawnStage::Limits, limit_open_files(order))
+        steps.push((SpawnStage::Privileges, Step::Signals(&[libc::SIGPIPE])));
+        steps.extend(confinement.steps());
+        steps.extend(open_files(order).map(|step| (SpawnStage::Limits, step)));
+        let marked = steps.into_iter().map(|(stage, step)| (stage as u8, step));
+        Ok(Steps(marked.collect()))
     }
-}
-
-fn at<T, E: Into<io::Error>>(
-    stage: SpawnStage,
-    result: Result<T, E>,
-) -> Result<T, (SpawnStage, i32)> {
-    result.map_err(|error| {
-        let error: io::Error = error.into();
-        (stage, error.raw_os_error().unwrap_or(libc::EINVAL))
-    })
 }
 
 /// Memory that cannot be swapped, of all processes inside.
 const MEMLOCK: u64 = 8 << 20;
 
-fn set_limits(order: &SpawnOrder) -> io::Result<()> {
+/// The limits of a new process, which has ours until then.
+fn limits<'a>(order: &SpawnOrder) -> impl Iterator<Item = Step<'a>> {
     let wanted = [
         (Resource::Core, Some(0)),
         (Resource::Fsize, order.file_size),
         (Resource::Cpu, order.cpu_seconds),
         (Resource::Nproc, order.processes),
     ];
-    leave_to_the_caller();
-    for (resource, limit) in wanted {
-        let Some(limit) = limit else { continue };
+    left_to_the_caller().into_iter().chain(wanted.into_iter().filter_map(|(resource, limit)| {
         let now = rustix::process::getrlimit(resource);
         // A hard limit can be lowered by anyone and raised by nobody here. Processes are counted for the
         // caller too, who must be able to start one more.
         let most = |hard: u64| if resource == Resource::Nproc { hard - hard / 4 } else { hard };
+        let limit = limit?;
         let limit = now.maximum.map_or(limit, |hard| most(hard).min(limit));
-        let both = Rlimit { current: Some(limit), maximum: Some(limit) };
-        rustix::process::setrlimit(resource, both)?;
-    }
-    Ok(())
+        Some(Step::Limit(resource, both(limit)))
+    }))
 }
 
 /// What is counted for the caller too, whoever inside takes it: most of it is left to it. Lowering a limit
 /// is nothing Linux refuses; gVisor, which counts for itself, does not know all of these.
-fn leave_to_the_caller() {
+fn left_to_the_caller<'a>() -> [Step<'a>; 3] {
     let parts = [
         (Resource::Sigpending, share(Resource::Sigpending, 16).max(256)),
         (Resource::Msgqueue, share(Resource::Msgqueue, 4)),
         (Resource::Memlock, MEMLOCK),
     ];
-    for (resource, part) in parts {
+    parts.map(|(resource, part)| {
         let hard = rustix::process::getrlimit(resource).maximum;
-        let limit = Some(hard.map_or(part, |hard| hard.min(part)));
-        let _ = rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit });
-    }
+        Step::LimitIfKnown(resource, both(hard.map_or(part, |hard| hard.min(part))))
+    })
 }
 
 /// A part of what this process may have; of what has no limit, enough for anybody.
@@ -244,11 +226,14 @@ fn share(resource: Resource, part: u64) -> u64 {
     rustix::process::getrlimit(resource).maximum.unwrap_or(1 << 20) / part
 }
 
-fn limit_open_files(order: &SpawnOrder) -> io::Result<()> {
+fn open_files<'a>(order: &SpawnOrder) -> Option<Step<'a>> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum.map(Limits::most_open_files);
-    let Some(limit) = order.open_files.into_iter().chain(most).min() else { return Ok(()) };
-    let both = Rlimit { current: Some(limit), maximum: Some(limit) };
-    Ok(rustix::process::setrlimit(Resource::Nofile, both)?)
+    let limit = order.open_files.into_iter().chain(most).min()?;
+    Some(Step::Limit(Resource::Nofile, both(limit)))
+}
+
+fn both(limit: u64) -> Rlimit {
+    Rlimit { current: Some(limit), maximum: Some(limit) }
 }
 
 /// Made before the fork.

@@ -303,6 +303,8 @@ pub struct Beside<'a> {
     pub intend: &'a mut dyn FnMut() -> Result<(), Withdrawn>,
     /// Anything else, done once others are at work.
     pub meanwhile: &'a mut dyn FnMut(),
+    /// Whether the caller runs a command there at once, and stays with it ([`Attach::Last`]).
+    pub stays: bool,
 }
 
 /// The caller does not want the sandbox any more.

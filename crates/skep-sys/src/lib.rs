@@ -2,13 +2,14 @@
 //!
 //! This is the only crate of the workspace with `unsafe` in it. Most calls come from `rustix`,
 //! which wraps them already; what stands here is the rest: `clone3`, `execve`, `wait4` with usage,
-//! `close_range`, `mount_setattr`, `signalfd`, `ptrace`, seccomp and capabilities. Each block does one thing
+//! `close_range`, `mount_setattr`, `signalfd`, `ptrace`, Landlock, seccomp and capabilities. Each block does one thing
 //! and says why it may.
 //!
 //! Two habits. Descriptors and processes are values with owners: a function takes a
 //! `BorrowedFd` or returns an `OwnedFd`, never a number. And whatever forks without an exec
 //! first makes sure that it is alone in its process ([`process::is_single_threaded`]), because a
-//! lock held by a thread that does not exist in the child is never released.
+//! lock held by a thread that does not exist in the child is never released. What becomes another program at once
+//! does without a copy of our memory: [`newborn`].
 //!
 //! ```
 //! use skep_sys::process::{Namespaces, clone_with, wait_for};
@@ -34,7 +35,9 @@ pub mod message;
 pub mod mount;
 pub mod names;
 pub mod network;
+pub mod newborn;
 pub mod peek;
+pub mod privileges;
 pub mod process;
 pub mod program;
 pub mod quota;

@@ -1,6 +1,7 @@
 //! A program to become, in the form the kernel takes.
 
 use std::ffi::{CString, OsStr};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Program {
     candidates: Vec<CString>,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
+    arguments: Texts,
+    environment: Texts,
 }
 
 impl Program {
@@ -32,6 +33,7 @@ impl Program {
         };
         let pair = |(name, value): (&str, &[u8])| text(&[name.as_bytes(), b"=", value].concat());
         let environment = environment.into_iter().map(pair).collect();
+        let (arguments, environment) = (Texts::new(arguments), Texts::new(environment));
         Self { candidates, arguments, environment }
     }
 
@@ -40,7 +42,7 @@ impl Program {
     pub fn run(&self) -> i32 {
         let mut verdict = libc::ENOENT;
         for candidate in &self.candidates {
-            let error = crate::process::execve(candidate, &self.arguments, &self.environment);
+            let error = execve(candidate, &self.arguments, &self.environment);
             match error.raw_os_error().unwrap_or(libc::EIO) {
                 libc::ENOENT | libc::ENOTDIR => {}
                 errno => verdict = errno,
@@ -48,6 +50,30 @@ impl Program {
         }
         verdict
     }
+}
+
+/// Texts as the kernel takes them: an array of pointers, the last of them null.
+#[derive(Debug)]
+struct Texts {
+    pointers: Vec<*const libc::c_char>,
+    /// What they point to, which does not move.
+    _texts: Vec<CString>,
+}
+
+impl Texts {
+    fn new(texts: Vec<CString>) -> Self {
+        let pointers = texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
+        Self { pointers, _texts: texts }
+    }
+}
+
+/// Replaces this process by a program. Returns only on failure, with the reason.
+fn execve(program: &CString, arguments: &Texts, environment: &Texts) -> io::Error {
+    let (arguments, environment) = (arguments.pointers.as_ptr(), environment.pointers.as_ptr());
+    // SAFETY: all three are NUL-terminated (the arrays by a null pointer) and live until the call
+    // returns, which it does only on failure.
+    unsafe { libc::execve(program.as_ptr(), arguments, environment) };
+    io::Error::last_os_error()
 }
 
 /// A NUL byte cannot be passed; the edges refuse it, and here it would only cut the text.

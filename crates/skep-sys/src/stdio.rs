@@ -3,6 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
 use rustix::termios::{
     OptionalActions, SpecialCodeIndex, Winsize, tcgetattr, tcsetattr, tcsetwinsize,
@@ -26,18 +27,30 @@ pub enum Stdio {
 }
 
 impl Stdio {
-    fn nth(&self, index: usize) -> Option<BorrowedFd<'_>> {
+    /// All three, if they are there.
+    pub fn all(&self) -> Option<[BorrowedFd<'_>; 3]> {
         match self {
-            Self::Pipes(pipes) => pipes.get(index).map(AsFd::as_fd),
+            Self::Pipes(pipes) => match pipes.as_slice() {
+                [input, output, error, ..] => Some([input, output, error].map(AsFd::as_fd)),
+                _ => None,
+            },
+            Self::Terminal(terminal) => Some([terminal.as_fd(); 3]),
+        }
+    }
+
+    /// The terminal, if it is one.
+    pub fn terminal(&self) -> Option<BorrowedFd<'_>> {
+        match self {
             Self::Terminal(terminal) => Some(terminal.as_fd()),
+            Self::Pipes(_) => None,
         }
     }
 
     /// Makes this process the leader of a session, and the terminal its controlling one: no
     /// signal and no ioctl reaches another session's.
     pub fn enter_session(&self) -> io::Result<()> {
-        become_leader()?;
-        if let Self::Terminal(terminal) = self {
+        lead_session()?;
+        if let Some(terminal) = self.terminal() {
             rustix::process::ioctl_tiocsctty(terminal)?;
         }
         Ok(())
@@ -45,12 +58,26 @@ impl Stdio {
 
     /// Puts them in place; every other descriptor closes with the next exec.
     pub fn take(&self) -> io::Result<()> {
-        let missing = || io::Error::from_raw_os_error(libc::EBADF);
-        rustix::stdio::dup2_stdin(self.nth(0).ok_or_else(missing)?)?;
-        rustix::stdio::dup2_stdout(self.nth(1).ok_or_else(missing)?)?;
-        rustix::stdio::dup2_stderr(self.nth(2).ok_or_else(missing)?)?;
-        crate::process::close_on_exec_from(3)
+        Ok(place(self.all().ok_or(Errno::BADF)?)?)
     }
+}
+
+/// `setsid`. Not by rustix, which takes the answer for a process id: gVisor answers 0.
+pub(crate) fn lead_session() -> rustix::io::Result<()> {
+    // SAFETY: takes nothing and touches no memory.
+    if unsafe { libc::setsid() } != -1 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::PERM))
+}
+
+/// Makes these the first three; every other one closes with the next exec.
+pub(crate) fn place([input, output, error]: [BorrowedFd<'_>; 3]) -> rustix::io::Result<()> {
+    rustix::stdio::dup2_stdin(input)?;
+    rustix::stdio::dup2_stdout(output)?;
+    rustix::stdio::dup2_stderr(error)?;
+    crate::process::close_on_exec_from(3)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
 const TERMINAL_FLAGS: OpenptFlags =
@@ -138,10 +165,4 @@ fn write_end(master: BorrowedFd<'_>) {
     let character = modes.map_or(0, |modes| modes.special_codes[SpecialCodeIndex::VEOF]);
     let character = if character == 0 { END_OF_FILE } else { character };
     let _ = rustix::io::write(master, &[character]);
-}
-
-/// `setsid`. Not by rustix, which takes the answer for a process id: gVisor answers 0.
-fn become_leader() -> io::Result<()> {
-    // SAFETY: takes nothing and touches no memory.
-    if unsafe { libc::setsid() } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

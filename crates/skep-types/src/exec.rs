@@ -96,7 +96,7 @@ pub struct ExecStats {
     pub duration_ms: Option<u64>,
     /// Processor time of all its processes.
     pub cpu_ms: u64,
-    /// Largest memory use.
+    /// Largest memory use. What is no more than init itself takes (some 4 MiB) is not told apart from that.
     pub memory_peak_bytes: u64,
     /// Bytes it printed, kept or not.
     pub stdout_bytes: u64,

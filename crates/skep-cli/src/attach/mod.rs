@@ -281,11 +281,10 @@ impl Pump<'_> {
     }
 
     fn read_input(&mut self) -> io::Result<()> {
-        let mut buffer = vec![0; INPUT_PIECE];
-        match rustix::io::read(self.stdin, &mut buffer) {
+        let mut buffer = Vec::with_capacity(INPUT_PIECE);
+        match rustix::io::read(self.stdin, rustix::buffer::spare_capacity(&mut buffer)) {
             Ok(0) => self.end_input(),
-            Ok(length) => {
-                buffer.truncate(length);
+            Ok(_) => {
                 self.pending = buffer;
                 Ok(())
             }

@@ -9,6 +9,8 @@ use std::io;
 
 /// Output waiting for a client beyond this makes its exec wait: the pressure of a pipe.
 const CROWDED: usize = 256 << 10;
+/// What is taken from a client in one go.
+const MOST: u64 = 64 << 10;
 
 /// A connection, with what has arrived and what has not been taken yet.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct Connection {
     pub attached: Option<ExecId>,
     /// Close it as soon as everything is sent.
     pub closing: bool,
+    /// Whoever started the keeper has the other end.
+    pub of_the_caller: bool,
 }
 
 impl Connection {
@@ -36,7 +40,13 @@ impl Connection {
             sent: 0,
             attached: None,
             closing: false,
+            of_the_caller: false,
         }
+    }
+
+    /// The one that was made before the keeper was.
+    pub fn of_the_caller(socket: OwnedFd) -> Self {
+        Self { of_the_caller: true, ..Self::new(socket) }
     }
 
     /// The socket.
@@ -75,7 +85,9 @@ impl Connection {
 
     /// Takes what has arrived. `Ok(false)` means that the client has closed its side.
     pub fn fill(&mut self) -> io::Result<bool> {
-        let mut buffer = vec![0; 64 << 10];
+        // As much as is there. What has closed its side, or has nothing to say, is found out by asking for something.
+        let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(MOST);
+        let mut buffer = vec![0; waiting.clamp(1, MOST) as usize];
         match receive_with(&self.socket, &mut buffer) {
             Ok((0, _)) => Ok(false),
             Ok((length, descriptors)) => {

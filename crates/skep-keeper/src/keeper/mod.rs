@@ -201,6 +201,16 @@ impl<'a> Keeper<'a> {
         Self { spec, vessel, listener, channel, init, group, umask, noting, attendants, state }
     }
 
+    /// Hears whoever started it by this connection, without being called upon.
+    pub fn hearing(mut self, caller: Option<OwnedFd>) -> Self {
+        if let Some(socket) = caller {
+            let id = self.state.next_connection;
+            self.state.next_connection += 1;
+            self.state.connections.insert(id, Connection::of_the_caller(socket));
+        }
+        self
+    }
+
     /// Counts files of these ids too.
     pub fn counting(mut self, lent: Option<LentIds>) -> Self {
         if let Some(guard) = &mut self.state.disk {
@@ -455,8 +465,12 @@ impl<'a> Keeper<'a> {
     fn flush(&mut self, client: u64) {
         let Some(connection) = self.state.connections.get_mut(&client) else { return };
         let gone = connection.flush().is_err();
-        if gone || (connection.closing && !connection.has_output()) {
+        let said = !connection.has_output();
+        if gone || (connection.closing && said) {
             self.forget(client);
+        } else if connection.of_the_caller && said && self.state.over_since.is_some() {
+            // The last command has ended, and its caller knows: nobody will say stop.
+            self.state.stopping = true;
         }
     }
 

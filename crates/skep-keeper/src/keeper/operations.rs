@@ -86,16 +86,26 @@ impl Keeper<'_> {
         running.join_at = None;
         let (born, grouped) = (running.born, running.group.is_some());
         let last = running.last && client.is_some() && self.state.execs.len() == 1;
+        let over = last && self.may_be_over();
+        if let Some(connection) = client.and_then(|id| self.state.connections.get_mut(&id)) {
+            // Whoever started us hears by the end of the connection that nothing is left.
+            let stays = over && connection.of_the_caller;
+            let kind = if stays { FrameKind::LastEnd } else { FrameKind::End };
+            connection.push(kind, &to_json(&end));
+            connection.closing = !stays;
+        }
+        if over {
+            self.init.kill();
+            self.state.over_since = Some(Instant::now());
+        }
         if let Some(id) = client {
-            if let Some(connection) = self.state.connections.get_mut(&id) {
-                connection.push(FrameKind::End, &to_json(&end));
-                connection.closing = true;
-            }
             self.flush(id);
         }
         if last {
-            return self.be_over(exec);
+            return self.forget_if_quiet(exec);
         }
+        // Whoever waited for the end goes first: on some machines it is given this very processor.
+        rustix::thread::sched_yield();
         if !grouped && self.has_exec_groups() && !self.orphans_since(born).is_empty() {
             // What it left behind is its own, not the next one's.
             self.state.stopping |= self.join_exec(exec).is_err();
@@ -111,12 +121,8 @@ impl Keeper<'_> {
     /// The last command has ended, and whoever ran it is about to say stop. Nobody has to wait for
     /// the others inside to die: they are ended now. Not while somebody waits for init's answer, which would
     /// never come: then the stop ends them.
-    fn be_over(&mut self, exec: &ExecId) {
-        if *self.vessel == Vessel::Namespaces && !self.somebody_waits_for_init() {
-            self.init.kill();
-            self.state.over_since = Some(Instant::now());
-        }
-        self.forget_if_quiet(exec);
+    fn may_be_over(&self) -> bool {
+        *self.vessel == Vessel::Namespaces && !self.somebody_waits_for_init()
     }
 
     fn somebody_waits_for_init(&self) -> bool {

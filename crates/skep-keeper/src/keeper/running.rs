@@ -163,23 +163,24 @@ impl Running {
         }
     }
 
-    /// Reads what an output has now, at most one buffer. `Ok(None)` means: nothing now.
-    pub fn read(&mut self, index: usize, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let Some(output) = self.outputs.get_mut(index) else { return Ok(None) };
-        let Some(from) = &output.from else { return Ok(None) };
-        match rustix::io::read(from, &mut *buffer) {
+    /// Reads what an output has now into the room of a buffer. `Ok(false)` means: nothing now.
+    pub fn read(&mut self, index: usize, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.clear();
+        let Some(output) = self.outputs.get_mut(index) else { return Ok(false) };
+        let Some(from) = &output.from else { return Ok(false) };
+        match rustix::io::read(from, rustix::buffer::spare_capacity(buffer)) {
             // A terminal whose processes are all gone says EIO.
             Ok(0) | Err(Errno::IO) => {
                 output.from = None;
-                Ok(None)
+                Ok(false)
             }
-            Ok(length) => {
+            Ok(_) => {
                 let stream = output.stream;
                 self.last_output = Instant::now();
-                self.log.append(stream, &buffer[..length]);
-                Ok(Some(length))
+                self.log.append(stream, buffer);
+                Ok(true)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

@@ -85,7 +85,8 @@ impl Keeper<'_> {
             | FrameKind::Reply
             | FrameKind::Stdout
             | FrameKind::Stderr
-            | FrameKind::End => self.forget(client),
+            | FrameKind::End
+            | FrameKind::LastEnd => self.forget(client),
         }
     }
 
@@ -95,7 +96,7 @@ impl Keeper<'_> {
 
     /// Moves one buffer of output to the log and to the client.
     pub(super) fn pump(&mut self, exec: &ExecId, index: usize) {
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = Vec::with_capacity(BUFFER);
         self.pump_with(exec, index, &mut buffer);
         if let Some(client) = self.state.execs.get(exec).and_then(|running| running.client) {
             self.flush(client);
@@ -103,23 +104,25 @@ impl Keeper<'_> {
         self.forget_if_quiet(exec);
     }
 
-    fn pump_with(&mut self, exec: &ExecId, index: usize, buffer: &mut [u8]) -> bool {
+    fn pump_with(&mut self, exec: &ExecId, index: usize, buffer: &mut Vec<u8>) -> bool {
         let Some(running) = self.state.execs.get_mut(exec) else { return false };
-        let Ok(Some(length)) = running.read(index, buffer) else { return false };
+        if !running.read(index, buffer).unwrap_or(false) {
+            return false;
+        }
         let kind = match running.outputs[index].stream {
             Stream::Stdout => FrameKind::Stdout,
             Stream::Stderr => FrameKind::Stderr,
         };
         let client = running.client.filter(|_| !running.has_ended());
         if let Some(connection) = client.and_then(|id| self.state.connections.get_mut(&id)) {
-            connection.push(kind, &buffer[..length]);
+            connection.push(kind, buffer);
         }
         true
     }
 
     /// Everything the main process had printed lies in the pipes when it has ended; take it all.
     pub(super) fn drain(&mut self, exec: &ExecId) {
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = Vec::with_capacity(BUFFER);
         let outputs = self.state.execs.get(exec).map_or(0, |running| running.outputs.len());
         for index in 0..outputs {
             // A background process could go on printing for ever: a pipe holds at most 1 MiB.

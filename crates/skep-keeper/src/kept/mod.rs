@@ -7,13 +7,15 @@
 
 mod drivers;
 mod made_from;
+mod own;
 
 pub use made_from::{file_identity, find_image, version_of};
 
 use crate::keeper::Adoption;
-use crate::launch::identity_of;
+use crate::launch::{Launched, identity_of};
 use crate::vessel::Vessel;
 use crate::{CGROUP_PARENT, Client, Operation, Reply};
+use own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -26,6 +28,7 @@ use skep_provider::{
 };
 use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -118,12 +121,13 @@ pub fn probe_namespaces(word: &str) -> Result<(), ProviderError> {
 pub struct Kept<K> {
     kind: K,
     forced: Option<WorkspaceDriver>,
+    own: RefCell<Option<Own>>,
 }
 
 impl<K: Kind> Kept<K> {
     /// A provider of this kind.
     pub fn new(kind: K) -> Self {
-        Self { kind, forced: None }
+        Self { kind, forced: None, own: RefCell::default() }
     }
 
     /// Uses this copy-on-write driver and no other.
@@ -203,7 +207,8 @@ impl<K: Kind> Provider for Kept<K> {
     }
 
     fn start(&self, spec: &RunSpec) -> Result<Started, ProviderError> {
-        self.start_beside(spec, Beside { intend: &mut || Ok(()), meanwhile: &mut || () })
+        let beside = Beside { intend: &mut || Ok(()), meanwhile: &mut || (), stays: false };
+        self.start_beside(spec, beside)
     }
 
     fn start_beside(&self, spec: &RunSpec, beside: Beside<'_>) -> Result<Started, ProviderError> {
@@ -222,7 +227,7 @@ impl<K: Kind> Provider for Kept<K> {
                 )));
             }
         }
-        let Beside { intend, meanwhile } = beside;
+        let Beside { intend, meanwhile, stays } = beside;
         let mut known = || Ok(());
         let intend: &mut dyn FnMut() -> Result<(), Withdrawn> = match self.kind.makes_files() {
             true => {
@@ -232,7 +237,9 @@ impl<K: Kind> Provider for Kept<K> {
             false => intend,
         };
         let vessel = self.kind.vessel(spec)?;
-        let mut started = crate::start(spec, &vessel, Beside { intend, meanwhile })?;
+        let launched = crate::start(spec, &vessel, Beside { intend, meanwhile, stays })?;
+        let Launched { mut started, process, line } = launched;
+        self.own.replace(line.map(|line| Own::new(&spec.id, &started.keeper, process, line)));
         // The best one needs no excuse.
         if spec.driver != WorkspaceDriver::OverlayUserns
             && let Some(layer) = started.enforcement.0.get_mut(&Layer::Filesystem)
@@ -254,7 +261,11 @@ impl<K: Kind> Provider for Kept<K> {
         attach: Attach,
     ) -> Result<Option<Box<dyn ExecStream>>, ProviderError> {
         self.kind.refuse(command)?;
-        let mut client = Client::connect(&spec.id, &spec.directory)?;
+        let line = self.own.borrow_mut().as_mut().and_then(|own| own.line_to(&spec.id));
+        let mut client = match line {
+            Some(client) => client,
+            None => Client::connect(&spec.id, &spec.directory)?,
+        };
         let operation = Operation::Exec {
             exec: exec.clone(),
             command: Box::new(command.clone()),
@@ -367,6 +378,9 @@ impl<K: Kind> Provider for Kept<K> {
         directory: &Path,
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError> {
+        if self.own.borrow().as_ref().is_some_and(|own| own.is_still(keeper, STOP_PATIENCE)) {
+            return Ok(());
+        }
         let process = keeper.and_then(|keeper| open_keeper(keeper, directory));
         let client = Client::connect(id, directory);
         if let (Some(process), Ok(mut client)) = (process, client)
@@ -386,6 +400,11 @@ impl<K: Kind> Provider for Kept<K> {
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError> {
         let failed = |source| ProviderError::Keeper { operation: "stop", id: id.clone(), source };
+        if let Some(own) = self.own.take().filter(|own| own.ends(keeper)) {
+            end_process(own.process()).map_err(failed)?;
+            clear_leftovers(id, directory).map_err(failed)?;
+            return self.kind.clear(id, directory);
+        }
         let mut process = keeper.and_then(|keeper| open_keeper(keeper, directory));
         if let Ok(mut client) = Client::connect(id, directory) {
             // One that no row tells of clears away after it has hung up: its socket's name, too, which

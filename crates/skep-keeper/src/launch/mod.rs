@@ -63,15 +63,19 @@ pub fn start(
     spec: &RunSpec,
     vessel: &Vessel,
     beside: Beside<'_>,
-) -> Result<Started, ProviderError> {
+) -> Result<Launched, ProviderError> {
     let setup = |source| ProviderError::Setup { operation: "start the keeper".into(), source };
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (answer, report) = pipe().map_err(|error| setup(error.into()))?;
     let (gate, opener) = pipe().map_err(|error| setup(error.into()))?;
+    let (line, theirs) = match beside.stays {
+        true => Some(line().map_err(setup)?).unzip(),
+        false => (None, None),
+    };
     failpoint::hit("create.fork").map_err(setup)?;
     // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
-    let keeper =
-        clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate)).map_err(setup)?;
+    let keeper = clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate, theirs))
+        .map_err(setup)?;
     if (beside.intend)().is_err() {
         drop(opener);
         let _ = skep_sys::process::wait_for(&keeper);
@@ -85,16 +89,39 @@ pub fn start(
     File::from(answer).read_to_end(&mut bytes).map_err(setup)?;
     let gone = || setup(io::Error::other("the keeper ended without a word"));
     match serde_json::from_slice(&bytes).map_err(|_| gone())? {
-        StartReport::Ready(enforcement) => Ok(Started {
-            keeper: identity_of(keeper.pid.as_raw_nonzero().get(), &spec.directory)
-                .map_err(setup)?,
-            enforcement,
-        }),
+        StartReport::Ready(enforcement) => {
+            let identity = identity_of(keeper.pid.as_raw_nonzero().get(), &spec.directory);
+            let started = Started { keeper: identity.map_err(setup)?, enforcement };
+            Ok(Launched { started, process: keeper.pidfd, line })
+        }
         StartReport::Failed(failure) => {
             let _ = skep_sys::process::wait_for(&keeper);
             Err(absent::explain(failure).into())
         }
     }
+}
+
+/// A keeper whose sandbox is up.
+#[derive(Debug)]
+pub struct Launched {
+    /// What is said of it.
+    pub started: Started,
+    /// Itself, a child of ours.
+    pub process: OwnedFd,
+    /// A connection to it, where the caller stays.
+    pub line: Option<OwnedFd>,
+}
+
+/// A connection to a keeper that is not there yet: our end, and its.
+fn line() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::io::ioctl_fionbio(&theirs, true)?;
+    Ok((ours, theirs))
 }
 
 /// Who a keeper is, beyond its number: the process, and what it holds.
@@ -109,9 +136,16 @@ pub(crate) fn identity_of(pid: i32, directory: &Path) -> io::Result<KeeperIdenti
 }
 
 /// The keeper's life. Returns its exit code.
-fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd, gate: OwnedFd) -> i32 {
-    let up = detach(&[report.as_fd(), gate.as_fd()])
-        .and_then(|umask| bring_up(spec, vessel, umask, gate));
+fn run(
+    spec: &RunSpec,
+    vessel: &Vessel,
+    report: OwnedFd,
+    gate: OwnedFd,
+    caller: Option<OwnedFd>,
+) -> i32 {
+    let mut kept = vec![report.as_fd(), gate.as_fd()];
+    kept.extend(caller.as_ref().map(AsFd::as_fd));
+    let up = detach(&kept).and_then(|umask| bring_up(spec, vessel, umask, gate));
     let message = match &up {
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
@@ -121,7 +155,7 @@ fn run(spec: &RunSpec, vessel: &Vessel, report: OwnedFd, gate: OwnedFd) -> i32 {
     drop(report);
     match up {
         Ok(Running { keeper, terminate, quota, image, .. }) => {
-            keeper.serve(&terminate);
+            keeper.hearing(caller).serve(&terminate);
             drop((quota, image));
             0
         }

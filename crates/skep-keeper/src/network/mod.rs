@@ -29,6 +29,7 @@ use crate::failure::Failure;
 use crate::probe;
 use process::Egress;
 use skep_types::{EnforcementReport, Layer};
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Addresses of the sandbox that are no loopback addresses: resolvers ask for names of a family
@@ -92,10 +93,17 @@ pub fn hosts_file(name: &str) -> String {
 /// resolver that is not there (without one configured, names are asked of this host).
 pub fn unreached(pid: rustix::process::Pid) -> u64 {
     let net = format!("/proc/{}/net", pid.as_raw_nonzero());
-    let read = |name: &str| std::fs::read_to_string(format!("{net}/{name}")).unwrap_or_default();
+    let read = |name: &str| read_table(&format!("{net}/{name}")).unwrap_or_default();
     let six = read("snmp6");
     let six = six.lines().find_map(|line| line.strip_prefix("Ip6OutNoRoutes"));
     unreached_in(&read("snmp")) + six.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A file of the kernel's, which has no size to ask for: whoever does not bring room for all of it asks eight times.
+fn read_table(path: &str) -> std::io::Result<String> {
+    let mut text = String::with_capacity(8 << 10);
+    std::fs::File::open(path)?.take(1 << 20).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// In `/proc/net/snmp`: for each protocol a line of names and a line of numbers.

@@ -26,8 +26,9 @@ use std::path::Path;
 /// about to be left: the new root is put there until it becomes the root.
 const LANDING: &[&str] = &["/tmp", "/run", "/mnt", "/var"];
 
-/// Where the filesystem in memory stands while the view is made. No layer is called so.
-const SCRATCH: &str = ".scratch";
+/// What stands beside the new root in the area, besides [`ASIDE`]: parts that can be written, and nothing.
+const SCRATCH: &str = "scratch";
+const EMPTY: &str = "empty";
 
 /// Terminals that a sandbox may have. The host has some thousands, for everybody.
 const MOST_TERMINALS: &str = "256";
@@ -65,7 +66,7 @@ pub fn build(
 ) -> Result<Left, Failure> {
     // Modes are meant as they are said.
     let umask = rustix::process::umask(Mode::empty());
-    let built = Builder::land(opened, parts, serve).and_then(|mut builder| {
+    let built = Builder::land(room_for(ops), opened, parts, serve).and_then(|mut builder| {
         ops.iter().try_for_each(|op| builder.apply(op))?;
         builder.pivot()
     });
@@ -102,7 +103,8 @@ pub fn stage(
     // The runtime looks itself and its children up by the numbers they have here.
     let to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     move_mount(&processes()?, "", CWD, "/proc", to).step(|| "show the runtime its /proc".into())?;
-    let staged = Builder::land_in(Area::STAGE, opened.into(), parts, serve)
+    let area = Area { landing: vessel::STAGE, root: "rootfs", size: room_for(ops) };
+    let staged = Builder::land_in(area, opened.into(), parts, serve)
         .and_then(|mut builder| ops.iter().try_for_each(|op| builder.apply(op)));
     rustix::process::umask(umask);
     staged
@@ -116,7 +118,7 @@ pub fn replace(
     parts: &WorkspaceParts,
     serve: &ServeFuse<'_>,
 ) -> Result<(), Failure> {
-    let mut builder = Builder::land(opened.into(), parts, serve)?;
+    let mut builder = Builder::land(ROOM, opened.into(), parts, serve)?;
     let mount = builder.mount_workspace()?;
     let step = || "leave the place where the workspace was made".to_owned();
     unmount(builder.landing, UnmountFlags::DETACH).step(step)?;
@@ -184,6 +186,12 @@ fn tmpfs(mode: u32, size: u64) -> Result<OwnedFd, Failure> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
 }
 
+/// A directory of the area, as a mount of its own that is not yet anywhere.
+fn part_of(area: &OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(area, name, flags).step(|| format!("take `{name}` beside the new root"))
+}
+
 /// The processes of this pid namespace, not yet anywhere.
 fn processes() -> Result<OwnedFd, Failure> {
     let step = || "mount a private /proc".to_owned();
@@ -206,19 +214,29 @@ fn processes() -> Result<OwnedFd, Failure> {
     fsmount(&context, flags, attributes).step(step).map_err(covered)
 }
 
-/// Where the new root and what is put aside stand.
+/// Where the new root and what is put aside stand: a filesystem in memory, the only one. All that is made of it is
+/// seen part by part, so that nobody inside sees more of it than that; to make one for each of them, and to take it
+/// down, would cost five times as much.
 struct Area {
     /// A directory of the host, covered by the area.
     landing: &'static str,
-    /// The root's name in it.
+    /// The root's name in it. For an OCI runtime it is [`vessel::ROOT`], with the bundle and the runtime's state
+    /// beside it.
     root: &'static str,
-    /// Bytes for what else is put there.
+    /// Bytes for everything.
     size: u64,
 }
 
-impl Area {
-    /// The root is [`vessel::ROOT`], with the bundle and the runtime's state beside it.
-    const STAGE: Self = Self { landing: vessel::STAGE, root: "rootfs", size: 16 << 20 };
+/// Bytes for a root, the names in it and what a runtime keeps beside it.
+pub(super) const ROOM: u64 = 16 << 20;
+
+/// Bytes for a view: what can be written, and some for the root.
+fn room_for(ops: &[ViewOp]) -> u64 {
+    let scratch = |op: &ViewOp| match op {
+        ViewOp::Scratch { size, .. } => Some(*size),
+        _ => None,
+    };
+    ops.iter().filter_map(scratch).max().unwrap_or(0).saturating_add(ROOM)
 }
 
 /// A view in the making.
@@ -228,10 +246,11 @@ pub(super) struct Builder<'a> {
     pub(super) landing: &'static str,
     /// In that area: what overlays are made from stands here for as long as the view is made.
     pub(super) aside: OwnedFd,
+    area: OwnedFd,
     /// `/dev/null` of the view, once it was needed.
     null: Option<OwnedFd>,
-    /// The filesystem in memory that all scratch directories are parts of, and how many there are.
-    scratch: Option<(OwnedFd, u32)>,
+    /// How many parts of the area can be written.
+    scratches: u32,
     opened: Opened<'a>,
     pub(super) parts: &'a WorkspaceParts,
     pub(super) serve: &'a ServeFuse<'a>,
@@ -243,13 +262,14 @@ impl<'a> Builder<'a> {
     /// with the host's tree: taking mounts out one by one makes the kernel wait for a quiet moment
     /// of all processors each time.
     pub(super) fn land(
+        size: u64,
         opened: Opened<'a>,
         parts: &'a WorkspaceParts,
         serve: &'a ServeFuse<'a>,
     ) -> Result<Self, Failure> {
         make_private()?;
         let landing = LANDING.iter().find(|path| Path::new(path).is_dir()).copied().unwrap_or("/");
-        Self::land_in(Area { landing, root: "root", size: 1 << 20 }, opened, parts, serve)
+        Self::land_in(Area { landing, root: "root", size }, opened, parts, serve)
     }
 
     fn land_in(
@@ -259,23 +279,24 @@ impl<'a> Builder<'a> {
         serve: &'a ServeFuse<'a>,
     ) -> Result<Self, Failure> {
         let area = land_at(tmpfs(0o755, size)?, CWD, landing)?;
-        for name in [root, ASIDE.trim_start_matches('/')] {
-            mkdirat(&area, name, Mode::from_raw_mode(0o755))
+        let beside = ASIDE.trim_start_matches('/');
+        for (name, mode) in [(root, 0o755), (beside, 0o755), (SCRATCH, 0o755), (EMPTY, 0o555)] {
+            mkdirat(&area, name, Mode::from_raw_mode(mode))
                 .step(|| format!("make `{name}` beside the new root"))?;
         }
-        let root = land_at(tmpfs(0o755, 16 << 20)?, area.as_fd(), root)?;
+        let root = land_at(part_of(&area, root)?, area.as_fd(), root)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let aside = openat(&area, ASIDE.trim_start_matches('/'), flags, Mode::empty())
+        let aside = openat(&area, beside, flags, Mode::empty())
             .step(|| "open the place beside the new root".into())?;
-        Ok(Self { root, landing, aside, null: None, scratch: None, opened, parts, serve })
+        Ok(Self { root, landing, aside, area, null: None, scratches: 0, opened, parts, serve })
     }
 
     fn apply(&mut self, op: &ViewOp) -> Result<(), Failure> {
         match op {
             ViewOp::Directory { target, mode } => self.directory(target, *mode).map(drop),
-            ViewOp::Scratch { target, mode, size } => {
+            ViewOp::Scratch { target, mode, .. } => {
                 let at = self.directory(target, 0o755)?;
-                let part = self.scratch(*mode, *size)?;
+                let part = self.scratch(*mode)?;
                 self.attach(part.as_fd(), at.as_fd(), target)
             }
             ViewOp::Symlink { target, points_to } => self.symlink(target, points_to),
@@ -296,23 +317,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A new part of the filesystem in memory that can be written: nobody sees more of it than that. Making a
-    /// filesystem for each, and taking it down, would cost five times as much.
-    fn scratch(&mut self, mode: u32, size: u64) -> Result<OwnedFd, Failure> {
-        let step = || "make a directory in memory".to_owned();
-        let (whole, parts) = match self.scratch.take() {
-            Some(known) => known,
-            None => {
-                mkdirat(&self.aside, SCRATCH, Mode::RWXU).step(step)?;
-                (land_at(tmpfs(0o755, size)?, self.aside.as_fd(), SCRATCH)?, 0)
-            }
-        };
-        let name = parts.to_string();
-        mkdirat(&whole, &name, Mode::from_raw_mode(mode)).step(step)?;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let part = open_tree(&whole, name, flags).step(step)?;
-        self.scratch = Some((whole, parts + 1));
-        Ok(part)
+    /// A new part of the area that can be written.
+    fn scratch(&mut self, mode: u32) -> Result<OwnedFd, Failure> {
+        let name = format!("{SCRATCH}/{}", self.scratches);
+        self.scratches += 1;
+        mkdirat(&self.area, &name, Mode::from_raw_mode(mode))
+            .step(|| "make a directory in memory".into())?;
+        part_of(&self.area, &name)
     }
 
     /// Opens what stands at a target, without following any link.
@@ -483,7 +494,7 @@ impl<'a> Builder<'a> {
             | OpenTreeFlags::AT_EMPTY_PATH;
         let cover = match how {
             MaskKind::ReadOnly => open_tree(&at, "", flags).step(step)?,
-            MaskKind::Hide if is_directory(at.as_fd()) => tmpfs(0o555, 4096)?,
+            MaskKind::Hide if is_directory(at.as_fd()) => part_of(&self.area, EMPTY)?,
             MaskKind::Hide => {
                 let null = match &self.null {
                     Some(null) => null,

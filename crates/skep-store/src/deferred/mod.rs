@@ -38,6 +38,7 @@ pub struct DeferredStore {
     database: PathBuf,
     first: NewInstance,
     runs: PathBuf,
+    blank: Option<PathBuf>,
     kept: Mutex<Option<Kept>>,
     opened: OnceLock<SqliteStore>,
 }
@@ -60,7 +61,13 @@ impl DeferredStore {
             return None;
         }
         let (kept, opened) = (Mutex::default(), OnceLock::new());
-        Some(Self { database: database.to_owned(), first, runs, kept, opened })
+        Some(Self { database: database.to_owned(), first, runs, blank: None, kept, opened })
+    }
+
+    /// An empty file that somebody has made ahead becomes the record, if it is still there: to make one takes
+    /// the longer, the more were removed around it lately.
+    pub fn beginning_in(self, blank: Option<PathBuf>) -> Self {
+        Self { blank, ..self }
     }
 
     /// Where the record of a sandbox lies, if it has one.
@@ -125,7 +132,9 @@ impl DeferredStore {
         let row = Sandbox { version: 1, ..sandbox.clone() };
         let step = Step { sandbox: row, begun: vec![], ended: vec![], events: events.to_vec() };
         // Whoever cannot write here cannot write there either, and the database knows what to say.
-        let Ok(record) = Record::create(&self.runs, &step) else { return Ok(None) };
+        let Ok(record) = Record::create(&self.runs, self.blank.as_deref(), &step) else {
+            return Ok(None);
+        };
         *kept = Some(Kept { record, row: step.sandbox, execs: Vec::new() });
         Ok(Some(1))
     }

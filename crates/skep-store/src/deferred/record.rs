@@ -77,11 +77,12 @@ pub(crate) struct Record {
 pub(crate) struct Held<'a>(&'a Record);
 
 impl Record {
-    /// Begins the record of a sandbox. On error there is none.
-    pub(crate) fn create(directory: &Path, first: &Step) -> io::Result<Self> {
+    /// Begins the record of a sandbox, in the blank one if there is one. On error there is none.
+    pub(crate) fn create(directory: &Path, blank: Option<&Path>, first: &Step) -> io::Result<Self> {
         let path = directory.join(first.sandbox.id.as_str());
-        let file =
-            OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(&path)?;
+        let moved = blank.is_some_and(|blank| move_new(blank, &path).is_ok());
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create_new(!moved).mode(0o600).open(&path)?;
         let record = Self { file, path };
         let written = record.hold().and_then(|held| match held {
             Some(held) => held.append(first),
@@ -182,6 +183,12 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Renames a file to where nothing is.
+fn move_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
 /// The lines of a record. Each is the next version of the same sandbox.
 fn parse(bytes: &[u8]) -> std::result::Result<Option<Story>, String> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -223,7 +230,7 @@ mod tests {
 
     fn written(steps: &[Step]) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
-        let record = Record::create(directory.path(), &steps[0]).unwrap();
+        let record = Record::create(directory.path(), None, &steps[0]).unwrap();
         for step in &steps[1..] {
             record.hold().unwrap().unwrap().append(step).unwrap();
         }
@@ -258,11 +265,28 @@ mod tests {
     }
 
     #[test]
+    fn a_blank_one_is_used_once_and_never_in_anothers_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let (blank, runs) = (directory.path().join("blank"), directory.path().join("runs"));
+        fs::create_dir(&runs).unwrap();
+        fs::write(&blank, "").unwrap();
+        let inode = fs::metadata(&blank).unwrap().ino();
+        let steps = steps(1);
+        let record = Record::create(&runs, Some(&blank), &steps[0]).unwrap();
+        assert_eq!(fs::metadata(record.path()).unwrap().ino(), inode);
+        assert!(!blank.exists() && record.is_ours().unwrap());
+        let before = fs::read(record.path()).unwrap();
+        fs::write(&blank, "").unwrap();
+        assert!(Record::create(&runs, Some(&blank), &steps[0]).is_err());
+        assert_eq!((fs::read(record.path()).unwrap(), blank.exists()), (before, true));
+    }
+
+    #[test]
     fn one_that_was_taken_in_takes_no_more_lines() {
         let directory = tempfile::tempdir().unwrap();
         let steps = steps(2);
-        let record = Record::create(directory.path(), &steps[0]).unwrap();
-        assert!(Record::create(directory.path(), &steps[0]).is_err());
+        let record = Record::create(directory.path(), None, &steps[0]).unwrap();
+        assert!(Record::create(directory.path(), None, &steps[0]).is_err());
         let other = Record::open(record.path()).unwrap().unwrap();
         other.hold().unwrap().unwrap().remove().unwrap();
         assert!(record.hold().unwrap().is_none());

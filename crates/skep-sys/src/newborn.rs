@@ -1,0 +1,368 @@
+//! A process on its way to its program: what it does between its birth and `execve`, as data.
+//!
+//! A fork copies the page tables of the parent, has both of them pay for every page that either writes to
+//! afterwards, and takes the copy down again when the program is executed: half of what a small command costs. The
+//! newborn here has the parent's memory itself (`CLONE_VM`) and a stack of its own, as `posix_spawn` does it.
+//!
+//! What makes that sound: all that the newborn does is in a list of [`Step`]s, made before it is born. It goes through
+//! them, each a system call or two, and calls `execve`. It allocates nothing, frees nothing, takes no lock and
+//! changes no memory but its own stack; so it may be killed at any point, and the parent may go on meanwhile. The
+//! parent does not let go of the list and the stack before the newborn has left its memory, which it sees by the end
+//! of the connection that both have: the kernel takes a process out of its memory before it closes its descriptors,
+//! in `execve` and at its end. Should one be stuck, both are left to it for good.
+
+use crate::message::{receive_with, send_with};
+use crate::process::{Child, exit_now};
+use crate::program::Program;
+use crate::seccomp::Instruction;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::CapabilitySet;
+use std::ffi::{CString, c_void};
+use std::io;
+
+/// One thing a newborn does to itself.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Leads a session of its own.
+    Session,
+    /// Has this terminal as the session's.
+    Terminal(BorrowedFd<'a>),
+    /// Joins the cgroup whose list of processes this is.
+    Join(BorrowedFd<'a>),
+    /// Has these as its first three descriptors; every other one closes with the program's start.
+    Descriptors([BorrowedFd<'a>; 3]),
+    /// Starts in this directory.
+    Directory(CString),
+    /// What new files may not be.
+    Umask(u32),
+    /// May have so much and no more.
+    Limit(Resource, Rlimit),
+    /// The same, where the kernel knows the limit.
+    LimitIfKnown(Resource, Rlimit),
+    /// Takes these signals as programs expect it, and holds none back.
+    Signals(&'a [i32]),
+    /// Has these capabilities at most, and can gain none.
+    Privileges(CapabilitySet),
+    /// Wears these Landlock rules.
+    Fence(BorrowedFd<'a>),
+    /// Wears this system call filter.
+    Filter(&'a [Instruction]),
+    /// The same, the parent being sent where refused calls wait.
+    NotedFilter(&'a [Instruction]),
+}
+
+/// Steps in order, each with a mark that tells where one failed.
+#[derive(Debug)]
+pub struct Steps<'a>(pub Vec<(u8, Step<'a>)>);
+
+impl Steps<'_> {
+    /// Takes them all; `report` is where a listener is sent. On error some were taken.
+    pub fn take(&self, report: BorrowedFd<'_>) -> Result<(), (u8, i32)> {
+        for (mark, step) in &self.0 {
+            step.take(report).map_err(|errno| (*mark, errno.raw_os_error()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Step<'_> {
+    /// Nothing here may allocate, or change memory that is not on the stack.
+    fn take(&self, report: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        match self {
+            Self::Session => crate::stdio::lead_session(),
+            Self::Terminal(terminal) => rustix::process::ioctl_tiocsctty(terminal),
+            Self::Join(processes) => rustix::io::write(processes, b"0").map(drop),
+            Self::Descriptors(three) => crate::stdio::place(*three),
+            Self::Directory(path) => rustix::process::chdir(path.as_c_str()),
+            Self::Umask(mask) => {
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(*mask));
+                Ok(())
+            }
+            Self::Limit(resource, limit) => rustix::process::setrlimit(*resource, *limit),
+            Self::LimitIfKnown(resource, limit) => {
+                let _ = rustix::process::setrlimit(*resource, *limit);
+                Ok(())
+            }
+            Self::Signals(signals) => {
+                crate::signal::reset(signals);
+                Ok(())
+            }
+            Self::Privileges(kept) => {
+                crate::privileges::drop_held_but(*kept).map_err(|(_, errno)| errno)
+            }
+            Self::Fence(rules) => crate::landlock::restrict_self(*rules).map_err(errno),
+            Self::Filter(program) => crate::seccomp::set_mode_filter(program).map_err(errno),
+            Self::NotedFilter(program) => {
+                let listener = crate::seccomp::set_mode_filter_listening(program).map_err(errno)?;
+                send_with(report, &[0], &[listener.as_fd()]).map(drop).map_err(errno)
+            }
+        }
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
+}
+
+/// Says at `report` where something failed, and why.
+pub fn tell(report: impl AsFd, mark: u8, errno: i32) {
+    let [a, b, c, d] = errno.to_le_bytes();
+    let _ = send_with(report, &[mark, a, b, c, d], &[]);
+}
+
+/// A process that has become its program.
+#[derive(Debug)]
+pub struct Born {
+    /// Itself.
+    pub child: Child,
+    /// Where its refused system calls wait for their answer.
+    pub listener: Option<OwnedFd>,
+}
+
+/// The mark of the step that failed, if it came so far, and why.
+pub type Stillborn = (Option<u8>, i32);
+
+/// How long one that was killed may take to let go of our memory before it is left to it for good.
+const LAST_PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Starts a process that takes these steps and becomes this program, whose failure has this mark; returns when it
+/// has, or with what failed. `wait` waits until something can be read from the newborn, or its end, or says why it
+/// is not to be waited for any longer.
+pub fn start(
+    steps: Steps<'_>,
+    (program, mark): (Program, u8),
+    wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
+) -> Result<Born, Stillborn> {
+    let unborn = |error: io::Error| (None, error.raw_os_error().unwrap_or(libc::EAGAIN));
+    let (verdict, report) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|error| unborn(error.into()))?;
+    let stack = Stack::new().map_err(unborn)?;
+    let life = Box::new(Life { steps, program, mark, report: report.as_raw_fd() });
+    let child = clone_onto(&stack, &life).map_err(unborn)?;
+    // The newborn has descriptors of its own; this was the other copy.
+    drop(report);
+    let born = attend(&verdict, child, wait);
+    if born.is_err() && !has_left(&verdict) {
+        std::mem::forget((stack, life));
+    }
+    born
+}
+
+/// Hears by `verdict` what becomes of a newborn that has the other end. On error it is dead, or about to be.
+pub fn attend(
+    verdict: &OwnedFd,
+    child: Child,
+    mut wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
+) -> Result<Born, Stillborn> {
+    let mut listener = None;
+    let mut word = [0; 5];
+    loop {
+        let heard = wait(verdict.as_fd(), &child).map_err(|errno| (None, errno)).and_then(|()| {
+            let failed = |error: io::Error| (None, error.raw_os_error().unwrap_or(libc::EIO));
+            receive_with(verdict, &mut word).map_err(failed)
+        });
+        let failed = match heard {
+            Ok((0, _)) => return Ok(Born { child, listener }),
+            Ok((1, descriptors)) => {
+                listener = descriptors.into_iter().next();
+                continue;
+            }
+            Ok(_) => (Some(word[0]), i32::from_le_bytes([word[1], word[2], word[3], word[4]])),
+            Err(failed) => failed,
+        };
+        // It may have been stopped on its way to its end.
+        let _ = crate::process::send_signal(&child.pidfd, Signal::KILL);
+        return Err(failed);
+    }
+}
+
+/// Whether a newborn that is about to die has let go of our memory.
+fn has_left(verdict: &OwnedFd) -> bool {
+    let mut word = [0; 5];
+    loop {
+        match poll(&mut [PollFd::new(verdict, PollFlags::IN)], Some(&LAST_PATIENCE)) {
+            Ok(0) => return false,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        match receive_with(verdict, &mut word) {
+            Ok((0, _)) => return true,
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// All that a newborn knows.
+struct Life<'a> {
+    steps: Steps<'a>,
+    program: Program,
+    mark: u8,
+    /// Its number is the same there.
+    report: RawFd,
+}
+
+impl Life<'_> {
+    fn lead(&self) -> i32 {
+        // SAFETY: the copy of the descriptor that this process was born with; nobody closes it here.
+        let report = unsafe { BorrowedFd::borrow_raw(self.report) };
+        let (mark, errno) = match self.steps.take(report) {
+            Ok(()) => (self.mark, self.program.run()),
+            Err(failed) => failed,
+        };
+        tell(report, mark, errno);
+        127
+    }
+}
+
+extern "C" fn be_born(life: *mut c_void) -> libc::c_int {
+    // SAFETY: `clone_onto` was given a `Life`, and whoever called that keeps it until this process has left its memory.
+    let life = unsafe { &*life.cast::<Life<'_>>() };
+    exit_now(life.lead())
+}
+
+/// Room for the calls of one newborn, below a page that nobody may touch.
+struct Stack(*mut c_void);
+
+/// Steps need a few kilobytes; the largest frame is that of a message with descriptors.
+const ROOM: usize = 128 << 10;
+const GUARD: usize = 16 << 10;
+
+impl Stack {
+    fn new() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory at an address of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), GUARD + ROOM, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self(start);
+        // SAFETY: the first part of what was just mapped.
+        match unsafe { libc::mprotect(start, GUARD, libc::PROT_NONE) } {
+            0 => Ok(stack),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// It grows down from here.
+    fn top(&self) -> *mut c_void {
+        // SAFETY: the end of the same mapping.
+        unsafe { self.0.byte_add(GUARD + ROOM) }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: ours, and whoever stood on it has left.
+        unsafe { libc::munmap(self.0, GUARD + ROOM) };
+    }
+}
+
+fn clone_onto(stack: &Stack, life: &Life<'_>) -> io::Result<Child> {
+    let (number, pidfd) = match clone_with(libc::CLONE_PIDFD, stack, life) {
+        // A kernel that does not know the flag: gVisor's, for one.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => clone_with(0, stack, life)?,
+        other => other?,
+    };
+    let pid = Pid::from_raw(number).ok_or_else(|| io::Error::other("clone gave pid 0"))?;
+    let pidfd = match pidfd {
+        Some(pidfd) => pidfd,
+        // Its directory cannot come to mean another process either.
+        None => {
+            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+            rustix::fs::open(format!("/proc/{number}"), flags, rustix::fs::Mode::empty())?
+        }
+    };
+    Ok(Child { pid, pidfd })
+}
+
+fn clone_with(
+    also: libc::c_int,
+    stack: &Stack,
+    life: &Life<'_>,
+) -> io::Result<(i32, Option<OwnedFd>)> {
+    let mut pidfd: libc::c_int = -1;
+    let flags = libc::CLONE_VM | also | libc::SIGCHLD;
+    let life: *const Life<'_> = life;
+    // SAFETY: the stack is big enough and nobody else's; `life` outlives the newborn's time in our memory (`start`
+    // sees to both). The newborn changes nothing in it (`Step::take`), and has our thread-local storage, of which it
+    // touches `errno` only, which nobody here relies on across calls.
+    let number =
+        unsafe { libc::clone(be_born, stack.top(), flags, life.cast_mut().cast(), &raw mut pidfd) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel stored a new descriptor there that nobody else owns.
+    let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
+    Ok((number, pidfd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::wait_for;
+
+    fn program(words: &[&str]) -> Program {
+        Program::new(words.iter().map(|word| word.as_bytes()), [("A", &b"b"[..])], b"/usr/bin:/bin")
+    }
+
+    fn until_readable(verdict: BorrowedFd<'_>, _: &Child) -> Result<(), i32> {
+        let mut watched = [PollFd::from_borrowed_fd(verdict, PollFlags::IN)];
+        poll(&mut watched, None).map(drop).map_err(Errno::raw_os_error)
+    }
+
+    #[test]
+    fn it_takes_its_steps_and_becomes_its_program() {
+        let directory = std::env::temp_dir().join(format!("skep-newborn-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = CString::new(directory.as_os_str().as_encoded_bytes()).unwrap();
+        let steps = Steps(vec![
+            (1, Step::Session),
+            (2, Step::Directory(path)),
+            (3, Step::Umask(0o077)),
+            (4, Step::Signals(&[libc::SIGPIPE])),
+            (5, Step::Limit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })),
+        ]);
+        let script = "touch here && test $A = b && test $(ulimit -c) = 0 && exit 7";
+        let born = start(steps, (program(&["sh", "-c", script]), 9), until_readable).unwrap();
+        assert_eq!(wait_for(&born.child).unwrap(), 7);
+        let made = std::fs::metadata(directory.join("here")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&made) & 0o777, 0o600);
+        assert_ne!(std::env::current_dir().unwrap(), directory);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn what_failed_is_told_with_its_mark_and_nothing_is_left() {
+        let nowhere = Steps(vec![(1, Step::Session), (2, Step::Directory(c"/no/such".into()))]);
+        let failed = start(nowhere, (program(&["true"]), 9), until_readable).unwrap_err();
+        assert_eq!(failed, (Some(2), libc::ENOENT));
+        let failed = start(Steps(vec![]), (program(&["no-such-program"]), 9), until_readable);
+        assert_eq!(failed.unwrap_err(), (Some(9), libc::ENOENT));
+        let failed = start(Steps(vec![]), (program(&["true"]), 9), |_, _| Err(libc::ETIMEDOUT));
+        assert_eq!(failed.unwrap_err(), (None, libc::ETIMEDOUT));
+    }
+
+    #[test]
+    fn one_that_is_killed_on_its_way_hurts_nobody() {
+        for round in 0..200 {
+            let text = vec![b'x'; 1 << (round % 16)];
+            let killed = |verdict: BorrowedFd<'_>, child: &Child| {
+                crate::process::send_signal(&child.pidfd, Signal::KILL).map_err(|_| libc::EIO)?;
+                until_readable(verdict, child)
+            };
+            let words = Program::new([&b"true"[..], &text], [], b"/usr/bin:/bin");
+            let steps = Steps(vec![(1, Step::Session), (2, Step::Umask(0))]);
+            let born = start(steps, (words, 9), killed).unwrap();
+            assert_eq!(wait_for(&born.child).unwrap(), 128 + 9);
+            assert!(text.iter().all(|byte| *byte == b'x'));
+        }
+    }
+}
