@@ -30,6 +30,7 @@ impl Place {
 
     fn vouch(&self) {
         let store = self.open();
+        store.look_around();
         store.note_settled();
         store.vouch();
     }
@@ -222,6 +223,7 @@ fn it_stands_for_no_database_that_may_have_something_to_say() {
     }
     assert!(!stands(), "enough records wait");
     let store = place.open();
+    store.look_around();
     store.note_settled();
     assert_eq!(store.take_in_runs().unwrap(), MOST as u64);
     store.vouch();
