@@ -98,7 +98,7 @@ use problems::io_problem;
 use serde_json::Value;
 use skep_provider::Provider;
 pub use skep_store::Stop;
-use skep_store::{ApprovalFilter, NewEvent, Store, StoreError};
+use skep_store::{NewEvent, Store, StoreError};
 use skep_types::{
     Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
     SecretValue,
@@ -206,19 +206,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Whether everything was looked at, and nothing is left that the next one should hear of: what was begun
-    /// and not ended may be somebody's at this moment, who may die over it.
+    /// Whether everything was looked at, and nothing is left that the next one should hear of. What others are at
+    /// the store knows.
     fn is_settled(&self) -> bool {
-        use skep_types::ApprovalState::{Applying, Committed, NeedsAttention};
-        let begun = ApprovalFilter {
-            states: vec![Applying, Committed, NeedsAttention],
-            ..ApprovalFilter::default()
-        };
         self.reconciled
             && !self.amiss.get()
             && self.unsettled.borrow().is_empty()
             && !self.has_undone()
-            && self.store.list_approvals(&begun).is_ok_and(|approvals| approvals.is_empty())
     }
 
     fn event(
