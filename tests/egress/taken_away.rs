@@ -41,6 +41,35 @@ fn what_is_taken_away_stays_so_when_the_process_does_not_answer() {
     });
 }
 
+/// Whoever changes the rules and dies over it leaves a sandbox that reaches no more than is written of it, and
+/// the same command again does the rest.
+#[test]
+fn crash_3_a_change_of_rules_that_dies_reaches_no_more_than_is_written() {
+    for_both(|lab| {
+        let origin = Origin::start("the-origin");
+        let rule = format!("127.0.0.1:{}", origin.port());
+        lab.skep(["create", "s", "--allow", "a.example"]).run().ok();
+        let dies = |verb: &str, point: &str| {
+            let call = lab.skep(["net", verb, "s", &rule]);
+            let died = call.env("SKEP_FAILPOINT", format!("{point}=kill")).run();
+            assert_ne!(died.code(), 0, "{point} is not met");
+            let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+            let written = shown["network"]["allow"].as_array().unwrap().len() == 2;
+            (written, reach(lab, origin.port()).contains("the-origin"))
+        };
+        assert_eq!(dies("allow", "egress.narrowed"), (false, false));
+        assert_eq!(dies("allow", "egress.written"), (true, false));
+        lab.skep(["net", "allow", "s", &rule]).run().ok();
+        assert!(reach(lab, origin.port()).contains("the-origin"));
+        assert_eq!(dies("deny", "egress.narrowed"), (true, false));
+        lab.skep(["net", "deny", "s", &rule]).run().ok();
+        let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
+        assert_eq!(shown["network"]["allow"].as_array().unwrap().len(), 1, "{shown}");
+        lab.skep(["rm", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
 /// Sends, and is gone before anybody has looked.
 const BYE: &str = "import os,socket,sys
 held=[]

@@ -14,6 +14,7 @@ mod execs;
 mod exit_codes;
 mod faults;
 mod first_steps;
+mod forsaken;
 mod hijack;
 mod leftovers;
 mod lifecycle;

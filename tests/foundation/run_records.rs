@@ -3,7 +3,7 @@
 //! That the store was not opened is proven by its files: not a byte of them, and no time, is another one
 //! afterwards; and by the record that lies beside it.
 
-use crate::harness::{Lab, entries, for_both, outside, wait_for, wait_for_empty};
+use crate::harness::{Held, Lab, entries, for_both, outside, wait_for, wait_for_empty};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -346,6 +346,66 @@ fn a_run_lets_those_go_on_whom_somebody_died_over() {
         lab.run_script("true").run().ok();
         goes_on();
         lab.skep(["rm", "--discard", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+/// What somebody is at takes several steps, and of some of them the store knows nothing. Whoever looks meanwhile
+/// vouches for nothing: should the other die, the next run looks at everything.
+#[test]
+fn a_run_hears_of_whatever_somebody_died_over_while_others_looked() {
+    let at: [(&[&str], &str); 6] = [
+        (&["reject", "s", "b"], "settle.written"),
+        (&["freeze", "s"], "freeze.still"),
+        (&["diff", "s"], "look.still"),
+        (&["snapshot", "at-rest"], "freeze.intent"),
+        (&["rm", "--discard", "gone"], "delete.row"),
+        (&["create", "t"], "create.directories"),
+    ];
+    for_both_here(|lab| {
+        begun(lab);
+        for name in ["s", "at-rest", "gone"] {
+            lab.create(name);
+            lab.exec_script(name, "echo b > b; echo c > c").run().ok();
+        }
+        lab.skep(["stop", "at-rest"]).run().ok();
+        for (words, point) in at {
+            lab.skep(["ls"]).run().ok();
+            lab.run_script("true").run().ok();
+            assert_eq!(records(lab).len(), 1, "the control, before {point}");
+            let held = Held::at(lab.skep(words), &[point]);
+            // Everything is settled as far as this one can see, and it has only looked.
+            lab.skep(["ls"]).run().ok();
+            drop(held);
+            lab.run_script("true").run().ok();
+            assert_eq!(records(lab), Vec::<PathBuf>::new(), "{point}: it was vouched for");
+        }
+        let mut left: Vec<String> =
+            lab.sandboxes().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+        left.sort();
+        assert_eq!(left, ["at-rest", "s"]);
+        for name in left {
+            lab.skep(["rm", "--discard", &name]).run().ok();
+        }
+        lab.audit_leftovers();
+    });
+}
+
+/// Whatever failed may be half done: whoever failed vouches for nothing.
+#[test]
+fn a_command_that_failed_vouches_for_nothing() {
+    for_both_here(|lab| {
+        begun(lab);
+        lab.create("s");
+        lab.exec_script("s", "echo b > b").run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        let failed = ["rm", "--discard", "s"];
+        lab.skep(failed).env("SKEP_FAILPOINT", "delete.row=eio").run().exits(1);
+        let waste = || entries(&lab.state.join("sandboxes"));
+        assert_eq!(waste().len(), 1, "the control: it is half removed");
+        lab.run_script("true").run().ok();
+        assert_eq!(records(lab), Vec::<PathBuf>::new(), "it was vouched for");
+        assert_eq!(waste(), Vec::<PathBuf>::new());
         lab.audit_leftovers();
     });
 }

@@ -1,6 +1,6 @@
 //! What survives: the server's end, the keeper's, and both.
 
-use crate::harness::{Lab, Who, for_both, for_each, outside, wait_for};
+use crate::harness::{Held, Lab, Who, entries, for_both, for_each, outside, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
@@ -219,6 +219,50 @@ fn crash_8_a_killed_keeper_is_noticed_while_the_server_lives() {
         crate::harness::wait_for_empty("cgroups", 10, || outside::cgroups_of(&ids));
         assert_eq!(server.script("s", "echo again")["stdout"], "again\n");
         server.stop();
+    });
+}
+
+/// A lock is its holder's descriptor and nothing else: not a number in a file that may be another process by now, and
+/// not what a child has. Whoever dies has let go of it, whatever it was at; and of many who start a sandbox
+/// at once one does.
+#[test]
+fn crash_9_a_lock_dies_with_its_holder_and_there_are_never_two_keepers() {
+    for_both(|lab| {
+        let mut server = lab.serve(&[]);
+        server.create("s");
+        let exec = server.post("/v1/sandboxes/s/execs", &json!({ "command": ["sleep", "66664"] }));
+        exec.is(201);
+        let keeper = lab.keepers();
+        server.kill_now();
+        // Whatever number is in a lock file is nobody's.
+        for lock in entries(&lab.state).into_iter().chain(entries(&lab.state.join("locks"))) {
+            let name = lock.file_name().unwrap().to_string_lossy().into_owned();
+            if name.contains("lock") && lock.is_file() {
+                std::fs::write(&lock, std::process::id().to_string()).unwrap();
+            }
+        }
+        let server = lab.serve(&[]);
+        assert_eq!(lab.keepers(), keeper, "the one who holds it is the same");
+        // Killed with the lock of a sandbox in its hands.
+        for point in ["look.still", "freeze.still"] {
+            let words = if point == "look.still" { ["diff", "s"] } else { ["freeze", "s"] };
+            drop(Held::at(lab.skep(words), &[point]));
+            lab.skep(["diff", "s"]).within(10).run().ok();
+        }
+        server.post("/v1/sandboxes/s/stop", &json!({})).is(200);
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (lab, server) = (&lab, &server);
+                scope.spawn(move || match number % 2 {
+                    0 => drop(lab.skep(["start", "s"]).run().ok()),
+                    _ => drop(server.post("/v1/sandboxes/s/start", &json!({})).is(200)),
+                });
+            }
+        });
+        assert_eq!(lab.keepers().len(), 1, "two hold it");
+        server.stop();
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        lab.audit_leftovers();
     });
 }
 

@@ -194,6 +194,67 @@ base.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read()";
     });
 }
 
+/// A command has run and its exit code is told; what could not be written down of it is said as well, and by
+/// whom it will be. A store that somebody holds for a moment is waited for.
+#[test]
+fn heavy_store_6_a_run_whose_store_is_held_at_its_end_says_what_is_not_written() {
+    for_both(|lab| {
+        lab.write("a", "a\n");
+        let hold = |seconds: u64| {
+            lab.skep(["ls"]).run().ok();
+            let script = "import sqlite3, sys, time
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(float(sys.argv[2]))";
+            let python = lab.program("python3").args(["-c", script]);
+            let mut holder = python.arg(lab.state.join("skep.db")).arg(seconds.to_string()).spawn();
+            std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0; 4]).unwrap();
+            // Root's sqlite gives the log to its owner: only now it looks as it will.
+            lab.skep(["ls"]).run().ok();
+            holder
+        };
+        // Longer than one question to the store waits.
+        let mut holder = hold(13);
+        let ran = lab.run_script("echo b > b; exit 3").run().exits(3);
+        assert!(ran.errors().contains("the store is waited for"), "{}", ran.describe());
+        assert!(ran.errors().contains("1 file"), "{}", ran.describe());
+        holder.wait().unwrap();
+        let row = lab.sandboxes().pop().unwrap();
+        assert_eq!(row["state"], "stopped");
+        lab.skep(["rm", "--discard", row["name"].as_str().unwrap()]).run().ok();
+        let mut holder = hold(600);
+        let (said, read) = std::thread::scope(|scope| {
+            let said = scope.spawn(|| lab.run_script("echo b > b").run().ok());
+            let json = ["run", "--json", "--", "sh", "-c", "echo c > c; echo out"];
+            let read = scope.spawn(move || lab.skep(json).run().ok());
+            (said.join().unwrap(), read.join().unwrap())
+        });
+        let words =
+            ["could not be written down of sandbox", "hint: its changes are kept", " is kept"];
+        for word in words {
+            assert!(said.errors().contains(word), "{}", said.describe());
+        }
+        let document = read.json();
+        assert_eq!(document["stdout"], "out\n");
+        assert_eq!(document["exit_code"], 0);
+        assert_eq!(document["unsettled"]["code"], "busy", "{document:#}");
+        assert_eq!(document["unsettled"]["retryable"], true);
+        assert!(document.get("changes").is_none());
+        wait_for("nothing to be left of them", 20, || lab.keepers().is_empty().then_some(()));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        // What was said comes true with the next command.
+        for (row, file) in lab.sandboxes().iter().zip(["c", "b"]) {
+            assert_eq!(row["state"], "stopped", "{row}");
+            let name = row["name"].as_str().unwrap();
+            assert_eq!(lab.diff(name)["totals"]["files"], 1, "{file}");
+            let execs = lab.skep(["ps", name, "--json"]).run().ok().json();
+            assert_eq!(execs[0]["exit_code"], 0, "{execs:#}");
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+        lab.audit_leftovers();
+    });
+}
+
 /// Killed at every step of exec, delete and gc: what was asked for is there or it is not, unreviewed
 /// work is, and nothing is left over.
 #[test]

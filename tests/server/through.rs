@@ -1,6 +1,6 @@
 //! The command line through a server: `--host` and its own engine say the same.
 
-use crate::harness::{Call, Lab, Server, Who, for_both, for_each};
+use crate::harness::{Call, Lab, Server, Who, for_both, for_each, wait_for};
 use serde_json::Value;
 
 fn through(lab: &Lab, server: &Server<'_>, arguments: &[&str]) -> Call {
@@ -85,6 +85,46 @@ fn a_wrong_name_changes_no_rules_of_another_sandbox_here_or_through_a_server() {
         }
         server.stop();
         assert_eq!(lab.sandbox("netty")["network"], before);
+    });
+}
+
+/// The client is killed, or the server is too: the command goes on, and then the sandbox ends.
+#[test]
+fn a_run_through_a_server_whose_client_was_killed_ends_when_its_command_does() {
+    for_both(|lab| {
+        for with_server in [false, true] {
+            let server = lab.serve(&[]);
+            let script = "echo x > begun; sleep 2; echo y > ended; exit 3";
+            let line = ["run", "--name", "s", "--", "sh", "-c", script];
+            let mut run = through(lab, &server, &line).spawn();
+            let upper = wait_for("the sandbox", 20, || {
+                let row = lab.sandboxes().pop()?;
+                Some(lab.state.join("sandboxes").join(row["id"].as_str()?).join("upper"))
+            });
+            wait_for("its command", 20, || upper.join("begun").exists().then_some(()));
+            run.kill().unwrap();
+            run.wait().unwrap();
+            let kept = match with_server {
+                true => {
+                    server.kill();
+                    None
+                }
+                false => Some(server),
+            };
+            assert!(!upper.join("ended").exists(), "the control: it is at work");
+            wait_for("the sandbox to stop", 20, || lab.keepers().is_empty().then_some(()));
+            let row = wait_for("that to be noticed", 20, || {
+                let row = lab.sandbox("s");
+                (row["state"] == "stopped").then_some(row)
+            });
+            assert_eq!(row["state_reason"], "its command had ended, and whoever ran it was gone");
+            let execs = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            assert_eq!(execs[0]["exit_code"], 3, "{execs:#}");
+            assert_eq!(lab.diff("s")["totals"]["files"], 2);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+            kept.into_iter().for_each(Server::stop);
+        }
+        lab.audit_leftovers();
     });
 }
 

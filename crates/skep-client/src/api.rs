@@ -12,7 +12,7 @@ use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Comparison, CopyReport, CreateRequest,
     EgressChange, EgressChanged, EgressProbe, EgressView, Finding, GcDecision, GcRequest,
     ListFilter, LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport,
-    SandboxView, SnapshotView, StartedExec,
+    SandboxView, SnapshotView, StartedExec, StartedRun, first_spec,
 };
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecId,
@@ -78,6 +78,16 @@ impl Api for Client {
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()> {
         let path = sandbox(id, &format!("?discard={discard}"));
         self.request(Method::DELETE, &path, None).map(drop)
+    }
+
+    fn begin_run(&self, request: &CreateRequest, spec: &ExecSpec) -> Answer<StartedRun> {
+        let made = self.create(request)?;
+        let mut body = lower::exec(&first_spec(request, &made, spec));
+        // Should we be gone when it has ended, nobody else says stop.
+        body["last"] = json!(true);
+        let exec = Stream::start(self, &sandbox(&made.id, "/attach"), &body)
+            .map(|(id, stream)| StartedExec { id, stream: Some(Box::new(stream)) });
+        Ok(StartedRun { sandbox: made, exec })
     }
 
     fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec> {

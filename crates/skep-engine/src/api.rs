@@ -459,7 +459,7 @@ pub use skep_provider::capabilities::word_for;
 
 /// The first command of a sandbox that was just made for it. Where its caller stands, which is what
 /// it names if no directory was typed, gives way to what the sandbox took over from its template.
-pub(crate) fn first_spec<'a>(
+pub fn first_spec<'a>(
     request: &CreateRequest,
     sandbox: &Sandbox,
     spec: &'a ExecSpec,

@@ -104,6 +104,7 @@ impl Desk {
                 .and_then(|started| engine.note_ready(&sandbox, started, planned, first)),
         };
         if ready.is_err() {
+            engine.note_failure();
             engine.tear_down(&sandbox, "create failed");
         }
         ready

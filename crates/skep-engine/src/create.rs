@@ -107,13 +107,16 @@ impl Engine {
         if request.idempotency_key.is_some() {
             let sandbox = self.create_once(request)?;
             let spec = first_spec(request, &sandbox, spec);
-            let exec = self.start_exec(&sandbox.id, &spec, true);
+            let exec = self.start_exec(&sandbox.id, &spec, Attach::Last);
             return Ok(StartedRun { sandbox, exec });
         }
         let (sandbox, exec) = self.create_with(request, Some(spec))?;
         let exec = match exec {
             Some(exec) => self.hand_over(&sandbox, exec, Attach::Last),
-            None => self.start_exec(&sandbox.id, &first_spec(request, &sandbox, spec), true),
+            None => {
+                let spec = first_spec(request, &sandbox, spec);
+                self.start_exec(&sandbox.id, &spec, Attach::Last)
+            }
         };
         Ok(StartedRun { sandbox, exec })
     }

@@ -121,7 +121,7 @@ impl Engine {
         let engine = engine.into_inner().ok_or_else(missing)?;
         let exec = match exec {
             Some(exec) => engine.hand_over(&sandbox, exec, Attach::Last),
-            None => engine.start_exec(&sandbox.id, spec, true),
+            None => engine.start_exec(&sandbox.id, spec, Attach::Last),
         };
         // Others may have to fork again.
         if engine.store.is_deferred() {

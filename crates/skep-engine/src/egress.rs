@@ -6,6 +6,7 @@ use crate::{Desk, Engine};
 use serde_json::json;
 use skep_policy::egress::{RuleSet, covers};
 use skep_provider::{RunSecrets, RunSpec};
+use skep_sys::failpoint;
 use skep_types::{
     Code, EgressDeath, EgressEntry, NetworkMode, Policy, Problem, Sandbox, SandboxId, SecretSource,
     SecretValue,
@@ -74,7 +75,12 @@ impl Engine {
         Ok(Some(death))
     }
 
-    /// Takes rules away and adds some, in the running sandbox and in its policy.
+    /// Takes rules away and adds some, in the running sandbox and in its policy. Whoever dies in between leaves a
+    /// sandbox that reaches no more than is written:
+    ///
+    /// 1. What is taken away is taken from the running sandbox.
+    /// 2. The row says what holds from now on.
+    /// 3. What is added is reached.
     pub(crate) fn change_egress_of(
         &self,
         id: &SandboxId,
@@ -86,7 +92,10 @@ impl Engine {
             allow: skep_policy::with_own_presets(&change.allow, &own),
             deny: skep_policy::with_own_presets(&change.deny, &own),
         };
-        let rules = changed_rules(&sandbox.policy.egress.allow, change)?;
+        let had = &sandbox.policy.egress.allow;
+        let rules = changed_rules(had, change)?;
+        let less = EgressChange { allow: Vec::new(), deny: change.deny.clone() };
+        let narrowed = changed_rules(had, &less)?;
         let running = self.is_running(&sandbox);
         let network = match sandbox.policy.network {
             NetworkMode::Host => return Err(host_network(&sandbox)),
@@ -94,19 +103,33 @@ impl Engine {
             NetworkMode::None if rules.is_empty() => NetworkMode::None,
             NetworkMode::None | NetworkMode::Allow => NetworkMode::Allow,
         };
-        let cut = match running {
+        let reach = |why: &[String], rules: &[String]| match running && !why.is_empty() {
             true => {
                 let provider = self.provider(&sandbox.provider)?;
-                provider.reach(&self.run_spec(&sandbox), &rules).or_problem()?
+                provider.reach(&self.run_spec(&sandbox), rules).or_problem()
             }
-            false => 0,
+            false => Ok(0),
         };
+        let dies = |name| {
+            failpoint::hit(name).map_err(|error| io_problem("change", self.layout().root(), &error))
+        };
+        let cut = reach(&change.deny, &narrowed)?;
+        dies("egress.narrowed")?;
         let data = json!({ "allow": change.allow, "deny": change.deny, "cut": cut });
-        let sandbox = self.update(id, "egress.changed", data, &mut |row| {
+        let written = self.update(id, "egress.changed", data, &mut |row| {
             row.policy.egress.allow.clone_from(&rules);
             row.policy.network = network;
         })?;
-        Ok(EgressChanged { allow: rules, cut, version: sandbox.version })
+        dies("egress.written")?;
+        if let Err(problem) = reach(&change.allow, &rules) {
+            // It is not reached, and so it is not written either.
+            let data = json!({ "allow": [], "deny": change.allow, "cut": 0 });
+            self.update(id, "egress.changed", data, &mut |row| {
+                row.policy.egress.allow.clone_from(&narrowed);
+            })?;
+            return Err(problem);
+        }
+        Ok(EgressChanged { allow: rules, cut, version: written.version })
     }
 
     /// Forgets a secret, in the running sandbox and in its policy.

@@ -27,7 +27,7 @@ impl Engine {
         &self,
         id: &SandboxId,
         spec: &ExecSpec,
-        attach: bool,
+        attach: Attach,
     ) -> Result<StartedExec, Problem> {
         self.begin_exec(id, spec, attach).map(|(exec, stream)| StartedExec { id: exec.id, stream })
     }
@@ -37,7 +37,7 @@ impl Engine {
         &self,
         id: &SandboxId,
         spec: &ExecSpec,
-        attach: bool,
+        attach: Attach,
     ) -> Result<(Exec, LiveEnd), Problem> {
         check_spec(spec)?;
         let mut sandbox = self.load(id)?;
@@ -54,8 +54,7 @@ impl Engine {
         }
         self.wait_for_a_look(&sandbox, &exec)?;
         let remembered = exec.clone();
-        let started =
-            self.hand_over(&sandbox, exec, if attach { Attach::Yes } else { Attach::No })?;
+        let started = self.hand_over(&sandbox, exec, attach)?;
         // It may have waited for an approval that had the sandbox paused.
         let decided = [SandboxState::Approved, SandboxState::Rejected];
         if self.store.sandbox(&sandbox.id).is_ok_and(|row| decided.contains(&row.state)) {

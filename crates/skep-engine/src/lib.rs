@@ -98,13 +98,13 @@ use problems::io_problem;
 use serde_json::Value;
 use skep_provider::Provider;
 pub use skep_store::Stop;
-use skep_store::{ApprovalFilter, NewEvent, Store, StoreError};
+use skep_store::{NewEvent, Store, StoreError};
 use skep_types::{
     Approval, ByteString, Code, ExecId, Problem, Sandbox, SandboxId, SandboxState, SecretSource,
     SecretValue,
 };
 use skep_workspace::WorkspaceSpec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -148,6 +148,8 @@ pub struct Engine {
     undone: RefCell<undone::Undone>,
     /// Whether what others left was settled when this was opened.
     reconciled: bool,
+    /// Whether something is left that the next one should hear of: somebody else is at it, or it failed.
+    amiss: Cell<bool>,
     /// What is done while a command runs.
     chores: RefCell<chores::Chores>,
 }
@@ -184,8 +186,8 @@ impl Engine {
     }
 
     fn unsettled(desk: Rc<Desk>, store: Box<dyn Store>) -> Self {
-        let (unsettled, undone, chores) = Default::default();
-        Self { desk, store, actor: None, unsettled, undone, reconciled: false, chores }
+        let (unsettled, undone, amiss, chores) = Default::default();
+        Self { desk, store, actor: None, unsettled, undone, reconciled: false, amiss, chores }
     }
 
     fn at(desk: Rc<Desk>, store: Box<dyn Store>) -> Result<Self, Problem> {
@@ -194,6 +196,7 @@ impl Engine {
         if engine.store.is_deferred() {
             return Ok(engine);
         }
+        engine.store.look_around();
         engine.reconcile()?;
         state_place::keep_reserve(engine.layout());
         // Where there is no room for records, runs ask the store.
@@ -203,18 +206,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Whether everything was looked at, and nothing is left that the next one should hear of: what was begun
-    /// and not ended may be somebody's at this moment, who may die over it.
+    /// Whether everything was looked at, and nothing is left that the next one should hear of. What others are at
+    /// the store knows.
     fn is_settled(&self) -> bool {
-        use skep_types::ApprovalState::{Applying, Committed, NeedsAttention};
-        let begun = ApprovalFilter {
-            states: vec![Applying, Committed, NeedsAttention],
-            ..ApprovalFilter::default()
-        };
         self.reconciled
+            && !self.amiss.get()
             && self.unsettled.borrow().is_empty()
             && !self.has_undone()
-            && self.store.list_approvals(&begun).is_ok_and(|approvals| approvals.is_empty())
     }
 
     fn event(
@@ -258,6 +256,7 @@ impl Engine {
             Err(_) => write!(text, "sandbox `{id}`"),
         });
         let lock = lock::take_sandbox(self.layout(), id, what, PATIENCE)?;
+        let lock = lock.at(self.store.begin_work());
         self.settle_layers_of(id)?;
         // Records that cannot be read keep nobody from looking at the sandbox, or from removing it.
         let _ = self.take_in_of(id);
@@ -266,7 +265,32 @@ impl Engine {
 
     fn lock_project(&self, project: &ByteString) -> Result<lock::Lock, Problem> {
         let what = format!("project `{project}`");
-        lock::take(&self.layout().project_lock(project), what, PATIENCE)
+        let lock = lock::take(&self.layout().project_lock(project), what, PATIENCE)?;
+        Ok(lock.at(self.store.begin_work()))
+    }
+
+    /// The lock of a sandbox, if nobody has it: whoever is at work on it is not waited for.
+    fn lock_now(&self, id: &SandboxId) -> Result<lock::Lock, Problem> {
+        let lock = lock::take_sandbox(self.layout(), id, "sandbox", Duration::ZERO)?;
+        Ok(lock.at(self.store.begin_work()))
+    }
+
+    /// The same of a project.
+    fn lock_project_now(&self, project: &ByteString) -> Result<lock::Lock, Problem> {
+        let path = self.layout().project_lock(project);
+        let lock = lock::take(&path, "the project", Duration::ZERO)?;
+        Ok(lock.at(self.store.begin_work()))
+    }
+
+    /// Passes an answer on. Whatever failed may be half done: this one vouches for nothing any more, so that the
+    /// next one looks at everything.
+    fn whole<T>(&self, answer: Result<T, Problem>) -> Result<T, Problem> {
+        answer.inspect_err(|_| self.amiss.set(true))
+    }
+
+    /// Says that something failed that was asked of this engine, and may be half done.
+    pub fn note_failure(&self) {
+        self.amiss.set(true);
     }
 
     /// A sandbox that something can be done with. One that is being made is its maker's alone: its

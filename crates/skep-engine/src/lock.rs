@@ -1,6 +1,7 @@
 //! File locks: several `skep` processes share one state directory.
 
 use crate::Layout;
+use skep_store::Work;
 use skep_types::{Code, Problem, SandboxId};
 use std::fmt::Display;
 use std::fs::{File, TryLockError};
@@ -12,7 +13,16 @@ use std::time::{Duration, Instant};
 /// Held until dropped; the kernel lets go of it when the process dies.
 #[derive(Debug)]
 pub struct Lock {
+    /// Let go of first: who gets the lock next is no reason not to vouch.
+    _work: Work,
     _file: File,
+}
+
+impl Lock {
+    /// Says with it that something is being done that takes several steps.
+    pub fn at(self, work: Work) -> Self {
+        Self { _work: work, ..self }
+    }
 }
 
 /// Takes the lock of a sandbox, waiting for a while: its directory, so that no file is made for it.
@@ -63,7 +73,7 @@ fn wait_for(
     let deadline = Instant::now() + patience;
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(Lock { _file: file }),
+            Ok(()) => return Ok(Lock { _work: Work::default(), _file: file }),
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }

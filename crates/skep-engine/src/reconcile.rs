@@ -59,9 +59,11 @@ impl Engine {
         let alive = sandbox.keeper.as_ref().is_some_and(alive);
         if alive {
             self.egress_death(sandbox)?;
+            // Its maker, or whoever started it, may die over it yet.
+            self.amiss.set(self.amiss.get() || sandbox.state == SandboxState::Creating);
             // A keeper that does not answer is no reason to see no sandbox at all, nor to keep it from
             // being stopped. The mark stays for the next one who looks.
-            let _ = self.wake_forgotten(sandbox);
+            let _ = self.whole(self.wake_forgotten(sandbox));
             return Ok(());
         }
         if sandbox.state == SandboxState::Creating {
@@ -79,12 +81,7 @@ impl Engine {
                 false => Ok(()),
             };
         }
-        let Ok(_lock) = crate::lock::take_sandbox(
-            self.layout(),
-            &sandbox.id,
-            "sandbox",
-            std::time::Duration::ZERO,
-        ) else {
+        let Ok(_lock) = self.lock_now(&sandbox.id) else {
             // Somebody is starting or stopping it right now.
             return Ok(());
         };

@@ -9,6 +9,7 @@ use crate::api::{
 use crate::problems::OrProblem;
 use crate::{Engine, Stats};
 use serde_json::Value;
+use skep_provider::Attach;
 use skep_store::{ApprovalFilter, EventFilter};
 use skep_types::{
     Approval, ApprovalId, ByteString, ChangeSet, ChangeSetDigest, Code, Drift, Event, Exec, ExecId,
@@ -19,7 +20,7 @@ use std::path::Path;
 
 impl Api for Engine {
     fn create(&self, request: &CreateRequest) -> Answer<Sandbox> {
-        self.create_once(request)
+        self.whole(self.create_once(request))
     }
     fn find(&self, name: &str) -> Answer<Sandbox> {
         self.take_in_runs();
@@ -40,29 +41,30 @@ impl Api for Engine {
         self.list_views(filter)
     }
     fn start(&self, id: &SandboxId) -> Answer<Sandbox> {
-        self.start_sandbox(id)
+        self.whole(self.start_sandbox(id))
     }
     fn stop(&self, id: &SandboxId) -> Answer<Sandbox> {
-        self.stop_sandbox(id)
+        self.whole(self.stop_sandbox(id))
     }
     fn freeze(&self, id: &SandboxId) -> Answer<Sandbox> {
-        self.freeze_sandbox(id)
+        self.whole(self.freeze_sandbox(id))
     }
     fn thaw(&self, id: &SandboxId) -> Answer<Sandbox> {
-        self.thaw_sandbox(id)
+        self.whole(self.thaw_sandbox(id))
     }
     fn remove(&self, id: &SandboxId, discard: bool) -> Answer<()> {
-        self.remove_sandbox(id, discard)
+        self.whole(self.remove_sandbox(id, discard))
     }
     fn begin_run(&self, request: &CreateRequest, spec: &ExecSpec) -> Answer<StartedRun> {
-        self.create_for_run(request, spec)
+        self.whole(self.create_for_run(request, spec))
     }
     fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
-        self.settle_after_run(id, disposal)
+        self.whole(self.settle_after_run(id, disposal))
     }
 
     fn exec(&self, id: &SandboxId, spec: &ExecSpec, attach: bool) -> Answer<StartedExec> {
-        self.start_exec(id, spec, attach)
+        let attach = if attach { Attach::Yes } else { Attach::No };
+        self.whole(self.start_exec(id, spec, attach))
     }
     fn find_exec(&self, id: &str) -> Answer<Exec> {
         self.exec_by(id)
@@ -74,14 +76,14 @@ impl Api for Engine {
         self.exec_logs(exec, from, limit)
     }
     fn kill(&self, exec: &ExecId, signal: i32) -> Answer<()> {
-        self.kill_exec(exec, signal)
+        self.whole(self.kill_exec(exec, signal))
     }
 
     fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
-        self.change_set(id)
+        self.whole(self.change_set(id))
     }
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport> {
-        self.approve_selection(id, request)
+        self.whole(self.approve_selection(id, request))
     }
     fn reject(
         &self,
@@ -90,25 +92,25 @@ impl Api for Engine {
         digest: Option<ChangeSetDigest>,
         reason: Option<&str>,
     ) -> Answer<RejectReport> {
-        self.reject_selection(id, selection, digest, reason)
+        self.whole(self.reject_selection(id, selection, digest, reason))
     }
     fn undo(&self, approval: Option<&ApprovalId>, project: &Path) -> Answer<ApproveReport> {
-        self.undo_approval(approval, project)
+        self.whole(self.undo_approval(approval, project))
     }
     fn finish(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
-        self.resolve_approval(approval, Resolution::Finish)
+        self.whole(self.resolve_approval(approval, Resolution::Finish))
     }
     fn abandon(&self, approval: &ApprovalId) -> Answer<ApproveReport> {
-        self.abandon_approval(approval)
+        self.whole(self.abandon_approval(approval))
     }
     fn conflicts(&self, id: &SandboxId) -> Answer<Vec<Drift>> {
-        self.drift_of(id)
+        self.whole(self.drift_of(id))
     }
     fn rebase(&self, id: &SandboxId) -> Answer<RebaseReport> {
-        self.rebase_sandbox(id)
+        self.whole(self.rebase_sandbox(id))
     }
     fn sides(&self, id: &SandboxId, path: &RelPath) -> Answer<[Option<ByteString>; 3]> {
-        self.sides_of(id, path)
+        self.whole(self.sides_of(id, path))
     }
     fn history(&self, project: &Path, path: Option<&RelPath>) -> Answer<Vec<Approval>> {
         let real = std::fs::canonicalize(project).unwrap_or_else(|_| project.to_owned());
@@ -126,26 +128,26 @@ impl Api for Engine {
         self.signed_receipt(approval)
     }
     fn pull(&self, id: &SandboxId, branch: Option<&str>) -> Answer<PullReport> {
-        self.pull_commits(id, branch)
+        self.whole(self.pull_commits(id, branch))
     }
     fn copy_out(&self, id: &SandboxId, path: &RelPath, to: &Path) -> Answer<CopyReport> {
-        self.copy_from(id, path, to)
+        self.whole(self.copy_from(id, path, to))
     }
     fn copy_in(&self, id: &SandboxId, from: &Path, path: &RelPath) -> Answer<CopyReport> {
-        self.copy_to(id, from, path)
+        self.whole(self.copy_to(id, from, path))
     }
 
     fn snapshot(&self, id: &SandboxId, label: Option<&str>) -> Answer<SnapshotView> {
-        self.take_snapshot(id, label)
+        self.whole(self.take_snapshot(id, label))
     }
     fn restore(&self, id: &SandboxId, label: &str) -> Answer<Sandbox> {
-        self.restore_snapshot(id, label)
+        self.whole(self.restore_snapshot(id, label))
     }
     fn fork(&self, id: &SandboxId, count: u32, name: Option<&SandboxName>) -> Answer<Vec<Sandbox>> {
-        self.fork_sandbox(id, count, name)
+        self.whole(self.fork_sandbox(id, count, name))
     }
     fn compare(&self, ids: &[SandboxId]) -> Answer<Comparison> {
-        self.compare_sandboxes(ids)
+        self.whole(self.compare_sandboxes(ids))
     }
     fn snapshots(&self, id: &SandboxId) -> Answer<Vec<SnapshotView>> {
         self.list_snapshots(id)
@@ -154,10 +156,10 @@ impl Api for Engine {
         self.list_templates()
     }
     fn save_template(&self, id: &SandboxId, name: &SandboxName) -> Answer<SnapshotView> {
-        self.make_template(id, name)
+        self.whole(self.make_template(id, name))
     }
     fn remove_template(&self, name: &SandboxName) -> Answer<()> {
-        self.forget_template(name)
+        self.whole(self.forget_template(name))
     }
 
     fn egress(&self, id: &SandboxId) -> Answer<EgressView> {
@@ -165,15 +167,15 @@ impl Api for Engine {
     }
 
     fn change_egress(&self, id: &SandboxId, change: &EgressChange) -> Answer<EgressChanged> {
-        self.change_egress_of(id, change)
+        self.whole(self.change_egress_of(id, change))
     }
 
     fn revoke_secret(&self, id: &SandboxId, name: &str) -> Answer<u64> {
-        self.revoke_secret_of(id, name)
+        self.whole(self.revoke_secret_of(id, name))
     }
 
     fn probe_egress(&self, id: &SandboxId, targets: &[(String, u16)]) -> Answer<Vec<EgressProbe>> {
-        self.probe_egress_of(id, targets)
+        self.whole(self.probe_egress_of(id, targets))
     }
 
     fn doctor(&self) -> Answer<Vec<Finding>> {
@@ -190,7 +192,7 @@ impl Api for Engine {
         Ok(self.list_providers())
     }
     fn gc(&self, request: &GcRequest) -> Answer<Vec<GcDecision>> {
-        self.collect(request)
+        self.whole(self.collect(request))
     }
     fn events(&self, after: u64, limit: usize) -> Answer<Vec<Event>> {
         self.take_in_all();

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use skep_engine::api::{Api, is_called};
 use skep_engine::{Engine, PageEnd, ToWatch};
-use skep_provider::ExecStream;
+use skep_provider::{Attach, ExecStream};
 use skep_types::{
     Approval, ByteString, Code, Exec, ExecSpec, Problem, RelPath, Sandbox, SandboxId,
 };
@@ -58,8 +58,13 @@ impl Live {
 /// Answers one question.
 pub(crate) fn answer(engine: &Engine, order: &Order, file: Option<File>) -> Result<Given, Problem> {
     let asked = Asked { engine, order };
-    if let Call::Exec { sandbox, spec, company, clocked } = &order.call {
-        return asked.exec_in(sandbox, spec, *company, *clocked);
+    if let Call::Exec { sandbox, spec, company, clocked, last } = &order.call {
+        let attach = match (company, last) {
+            (Company::Nobody, _) => Attach::No,
+            (_, true) => Attach::Last,
+            (_, false) => Attach::Yes,
+        };
+        return asked.exec_in(sandbox, spec, *company, attach, *clocked);
     }
     if let Call::Create { request } = &order.call {
         let (made, replayed) = engine.create_repeated(request)?;
@@ -87,6 +92,14 @@ fn check_start(sandbox: &Sandbox) -> Result<(), Problem> {
     }
     let message = format!("sandbox `{}` was stopped: an agent does not start it", sandbox.name);
     Err(Problem::new(Code::IllegalState, message).hint("an operator starts it"))
+}
+
+/// An agent stops nothing, and so starts nothing that its sandbox ends with.
+fn check_last(attach: Attach) -> Result<(), Problem> {
+    match attach {
+        Attach::Last => Err(Problem::new(Code::Forbidden, "`last` is not an agent's to say")),
+        Attach::Yes | Attach::No => Ok(()),
+    }
 }
 
 /// An agent's exec has the limits of its sandbox, or narrower ones. Memory, processes and time are
@@ -174,6 +187,7 @@ impl Asked<'_> {
         sandbox: &str,
         spec: &ExecSpec,
         company: Company,
+        attach: Attach,
         clocked: bool,
     ) -> Result<Given, Problem> {
         let engine = self.engine;
@@ -182,12 +196,13 @@ impl Asked<'_> {
         if self.order.bound.is_some() {
             check_start(&sandbox)?;
             check_limits(&sandbox, spec)?;
+            check_last(attach)?;
         }
         let mut spec = spec.clone();
         if clocked && spec.limits.timeout.is_none() {
             spec.limits.timeout = engine.unattended_timeout(&sandbox)?;
         }
-        let (exec, stream) = engine.begin_exec(&sandbox.id, &spec, company != Company::Nobody)?;
+        let (exec, stream) = engine.begin_exec(&sandbox.id, &spec, attach)?;
         let document = documents::exec(&exec);
         // Under a key the answer is kept, and the output is not what it is known by.
         let stays = company == Company::Waiting && self.order.key.is_none();

@@ -67,8 +67,9 @@ async fn begin(
     };
     let body: ExecBody = parse(&asked)?;
     // Whoever is attached ends it; there is no wall clock unless it was asked for.
+    let last = body.last;
     let spec = Box::new(body.resolve()?);
-    let call = Call::Exec { sandbox, spec, company: Company::Attached, clocked: false };
+    let call = Call::Exec { sandbox, spec, company: Company::Attached, clocked: false, last };
     let mut reply = ask.ask(call, &asked).await?;
     let stream = reply.stream.take();
     let stream = stream.ok_or_else(|| Problem::new(Code::Internal, "an exec without its end"))?;

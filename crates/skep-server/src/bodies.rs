@@ -413,6 +413,10 @@ pub(crate) struct ExecBody {
     /// Answer when it has ended, with its output.
     #[serde(default)]
     pub(crate) wait: bool,
+    /// The sandbox was made for this command, and stops when it has ended and nothing else runs in it, whatever
+    /// has become of the caller; its changes are kept. With `wait`, or over a WebSocket.
+    #[serde(default)]
+    pub(crate) last: bool,
 }
 
 impl ExecBody {

@@ -62,6 +62,8 @@ pub(crate) enum Call {
         /// Whether nobody is attached who would end it: without a wall clock of its own it gets the one
         /// that the settings say.
         clocked: bool,
+        /// Whether the sandbox ends with it.
+        last: bool,
     },
     FindExec {
         exec: String,

@@ -107,7 +107,8 @@ impl Canary {
 
     async fn run(&self, app: &Shared, sandbox: String) -> Result<(), Problem> {
         let spec = Box::new(ExecSpec { argv: vec!["true".into()], ..ExecSpec::default() });
-        let call = Call::Exec { sandbox, spec, company: Company::Attached, clocked: false };
+        let call =
+            Call::Exec { sandbox, spec, company: Company::Attached, clocked: false, last: false };
         let mut reply = app.ask_own(call).await?;
         let failed = |why: &str| Problem::new(Code::Internal, why);
         let stream = reply.stream.take().ok_or_else(|| failed("no live end"))?;

@@ -48,7 +48,9 @@ pub fn run(
         reap(&children)?;
         let Some((request, file)) = frame::receive(&socket)? else { return Ok(()) };
         let given = match ready(&mut engine, &open, &renew) {
-            Ok(engine) => handle(engine, &request, file.map(Into::into)),
+            Ok(engine) => handle(engine, &request, file.map(Into::into)).inspect_err(|_| {
+                engine.note_failure();
+            }),
             Err(problem) => Err(problem),
         };
         reap(&children)?;

@@ -550,6 +550,19 @@ pub enum Stop {
     Damaged,
 }
 
+/// Held by whoever is at something ([`Housekeeping::begin_work`]).
+#[derive(Debug, Default)]
+pub struct Work {
+    _file: Option<std::fs::File>,
+}
+
+impl Work {
+    /// Until the file is closed.
+    pub(crate) fn held(file: Option<std::fs::File>) -> Self {
+        Self { _file: file }
+    }
+}
+
 /// Care of the store as a whole.
 pub trait Housekeeping: Send + Sync {
     /// Gets ready for what is asked at the end of a run: call it where there is nothing to do but
@@ -568,17 +581,25 @@ pub trait Housekeeping: Send + Sync {
         Ok(0)
     }
 
-    /// Remembers that everything was looked at and settled: see [`Housekeeping::vouch`].
+    /// Looks who is at what. For whoever is about to look at everything and to settle it.
+    fn look_around(&self) {}
+
+    /// Remembers that everything was looked at and settled, since [`Housekeeping::look_around`] was called: see
+    /// [`Housekeeping::vouch`].
     fn note_settled(&self) {}
 
     /// Says that nothing is amiss with the store as it is now: as long as nobody changes it, a run need not
     /// open it. For whoever has settled everything ([`Housekeeping::note_settled`]), left nothing undone, and is done
-    /// with it. Does nothing if anybody else has changed the store since.
+    /// with it. Does nothing if anybody else has changed the store since, is at something, or was when everything was
+    /// settled.
     fn vouch(&self) {}
 
-    /// Takes back what was vouched for: something is begun of which the store knows nothing, and which somebody
-    /// has to settle if whoever began it dies.
-    fn revoke(&self) {}
+    /// Says that something is begun that takes several steps, and that somebody has to settle if whoever began it
+    /// dies: nobody vouches for the store until it has ended, and if it never does, not before somebody has settled
+    /// everything.
+    fn begin_work(&self) -> Work {
+        Work::default()
+    }
 
     /// Says that this node is alive, where others would take it over that hear nothing. For a server, every
     /// few seconds; it writes when half of the time is over.

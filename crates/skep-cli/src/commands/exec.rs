@@ -248,6 +248,7 @@ fn json(context: &Context, sandbox: &Sandbox, spec: &ExecSpec, input: Input) -> 
         stderr: capture.stderr.into_bytes(),
         enforcement: &enforcement,
         changes: None,
+        unsettled: None,
     }))?;
     Ok(exit::of_end(&ended.end))
 }

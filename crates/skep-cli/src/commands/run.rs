@@ -20,6 +20,12 @@ use clap::Args;
 use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
 use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+/// How long a store is waited for that somebody else holds, when the command has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Before it is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What can be typed.
 #[derive(Debug, Default, Args)]
@@ -126,7 +132,7 @@ impl Run {
             .map_err(|problem| not_started(api, sandbox, problem))?;
         say_why(context, &sandbox.provider, spec, &ended.end);
         let denials = denials(context, api, sandbox);
-        if let Some((set, fate)) = self.afterwards(context, api, sandbox) {
+        if let Some((set, fate)) = self.afterwards(context, api, sandbox).seen {
             let style = context.output.error_style;
             if let Some(denials) = denials {
                 context.output.say(denials.trim_end());
@@ -155,38 +161,40 @@ impl Run {
         // Before the sandbox may be gone.
         let enforcement = enforcement_of(api, &ended.exec, sandbox);
         let after = self.afterwards(context, api, sandbox);
-        print_document(context, sandbox, &ended, capture, &enforcement, after.map(|(set, _)| set))?;
+        print_document(context, sandbox, &ended, capture, &enforcement, after)?;
         Ok(exit::of_end(&ended.end))
     }
 
     /// Stops the sandbox, looks at what changed, and removes it where that was asked for or
     /// nothing would be lost. Failures are said; the exit code stays the command's.
-    fn afterwards(
-        &self,
-        context: &Context,
-        api: &dyn Api,
-        sandbox: &Sandbox,
-    ) -> Option<(ChangeSet, Fate)> {
+    fn afterwards(&self, context: &Context, api: &dyn Api, sandbox: &Sandbox) -> Afterwards {
         let disposal = Disposal {
             without_changes: !self.keep,
             with_changes: self.rm && self.sandbox.discard,
             discard: self.sandbox.discard,
         };
-        let SettledRun { changes: set, removal } = match api.settle_run(&sandbox.id, disposal) {
+        let settled = settle(context, api, sandbox, disposal);
+        let SettledRun { changes: set, removal } = match settled {
             Ok(settled) => settled,
             Err(problem) => {
+                let is_gone = matches!(api.find(sandbox.id.as_str()),
+                    Err(missing) if missing.code == Code::NotFound);
+                let problem = if is_gone { problem } else { unsettled(sandbox, problem) };
                 context.output.problem(&problem);
-                let fate = match api.find(sandbox.id.as_str()) {
-                    Err(missing) if missing.code == Code::NotFound => "was removed meanwhile",
-                    _ => "is kept",
-                };
+                let fate = if is_gone { "was removed meanwhile" } else { "is kept" };
                 context.output.always(&format!("sandbox {} {fate}", sandbox.name));
-                return None;
+                return Afterwards { seen: None, unsettled: Some(problem) };
             }
         };
+        let mut left = None;
         match removal {
-            Some(Ok(())) => return Some((set, Fate::Removed)),
-            Some(Err(problem)) => context.output.problem(&problem),
+            Some(Ok(())) => {
+                return Afterwards { seen: Some((set, Fate::Removed)), unsettled: None };
+            }
+            Some(Err(problem)) => {
+                context.output.problem(&problem);
+                left = Some(problem);
+            }
             None if self.rm => {
                 context.output.always(&format!(
                     "skep: sandbox `{}` has changes and was not removed; `--rm --discard` removes \
@@ -196,8 +204,54 @@ impl Run {
             }
             None => {}
         }
-        Some((set, Fate::Kept))
+        Afterwards { seen: Some((set, Fate::Kept)), unsettled: left }
     }
+}
+
+/// What is known of a sandbox after its run.
+struct Afterwards {
+    /// What it changed, and what became of it; `None` if that could not be found out.
+    seen: Option<(ChangeSet, Fate)>,
+    /// What could not be done, or not be written down.
+    unsettled: Option<Problem>,
+}
+
+/// A store that somebody holds for a moment is waited for: what the run came to is written down, if
+/// that can be had at all.
+fn settle(
+    context: &Context,
+    api: &dyn Api,
+    sandbox: &Sandbox,
+    disposal: Disposal,
+) -> Result<SettledRun, Problem> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut said = false;
+    loop {
+        match api.settle_run(&sandbox.id, disposal) {
+            Err(problem) if problem.code == Code::Busy && Instant::now() < deadline => {
+                if !std::mem::replace(&mut said, true) {
+                    context.output.say("skep: the command has ended; the store is waited for");
+                }
+                std::thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The command has run, and its exit code is told. What is not written down of it is said, and who will do
+/// it.
+fn unsettled(sandbox: &Sandbox, problem: Problem) -> Problem {
+    let name = &sandbox.name;
+    let message = format!(
+        "the command has ended, which could not be written down of sandbox `{name}`: {}",
+        problem.message
+    );
+    let hint = format!(
+        "its changes are kept and its processes ended; when the store can be written again, the next \
+         `skep` command notes that, and `skep diff {name}` shows them"
+    );
+    Problem { message, hint: Some(hint), ..problem }
 }
 
 /// What the network did not let through; looked at while the sandbox is still there.
@@ -223,7 +277,7 @@ fn print_document(
     ended: &Ended,
     capture: Capture,
     enforcement: &EnforcementReport,
-    set: Option<ChangeSet>,
+    after: Afterwards,
 ) -> Result<(), Failure> {
     context.output.document(&ExecDocument::new(ExecResult {
         sandbox: sandbox.name.as_str(),
@@ -233,7 +287,8 @@ fn print_document(
         stdout: capture.stdout.into_bytes(),
         stderr: capture.stderr.into_bytes(),
         enforcement,
-        changes: set.map(|set| set.totals),
+        changes: after.seen.map(|(set, _)| set.totals),
+        unsettled: after.unsettled.as_ref(),
     }))
 }
 

@@ -10,8 +10,9 @@ pub(crate) struct ErrorDocument<'a> {
     error: ErrorView<'a>,
 }
 
+/// What stands in it.
 #[derive(Debug, Serialize)]
-struct ErrorView<'a> {
+pub(crate) struct ErrorView<'a> {
     code: Code,
     message: &'a str,
     hint: Option<&'a str>,
@@ -22,14 +23,19 @@ struct ErrorView<'a> {
 impl<'a> ErrorDocument<'a> {
     /// Of a problem.
     pub(crate) fn new(problem: &'a Problem) -> Self {
+        Self { error: ErrorView::new(problem) }
+    }
+}
+
+impl<'a> ErrorView<'a> {
+    /// Of a problem.
+    pub(crate) fn new(problem: &'a Problem) -> Self {
         Self {
-            error: ErrorView {
-                code: problem.code,
-                message: &problem.message,
-                hint: problem.hint.as_deref(),
-                retryable: problem.retryable,
-                details: &problem.details,
-            },
+            code: problem.code,
+            message: &problem.message,
+            hint: problem.hint.as_deref(),
+            retryable: problem.retryable,
+            details: &problem.details,
         }
     }
 }

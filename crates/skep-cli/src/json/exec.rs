@@ -1,9 +1,10 @@
 //! Execs: the result of one, and the list of a sandbox's.
 
+use super::error::ErrorView;
 use super::layer::{LayerView, enforcement};
 use super::{base64, text_and_bytes};
 use serde::Serialize;
-use skep_types::{EnforcementReport, Exec, ExecEnd, ExecStats, RefusedCall, Totals};
+use skep_types::{EnforcementReport, Exec, ExecEnd, ExecStats, Problem, RefusedCall, Totals};
 use std::collections::BTreeMap;
 
 /// The document that `run --json` and `exec --json` print.
@@ -24,6 +25,8 @@ pub(crate) struct ExecDocument<'a> {
     enforcement: BTreeMap<&'static str, LayerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<ChangesView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsettled: Option<ErrorView<'a>>,
 }
 
 /// What a command printed; a stream that is not text is in base64.
@@ -74,6 +77,8 @@ pub(crate) struct ExecResult<'a> {
     pub(crate) enforcement: &'a EnforcementReport,
     /// What the sandbox changed, after `run`.
     pub(crate) changes: Option<Totals>,
+    /// What could not be done or written down after it.
+    pub(crate) unsettled: Option<&'a Problem>,
 }
 
 impl<'a> ExecDocument<'a> {
@@ -101,6 +106,7 @@ impl<'a> ExecDocument<'a> {
                 removed: totals.removed,
                 ignored: totals.ignored,
             }),
+            unsettled: result.unsettled.map(ErrorView::new),
         }
     }
 }
@@ -177,6 +183,7 @@ mod tests {
             truncated: false,
             enforcement: &report,
             changes: None,
+            unsettled: None,
         });
         let json = serde_json::to_value(document).unwrap();
         assert_eq!(json["sandbox"], "bar1");

@@ -3,7 +3,7 @@
 use super::{Action, decision, spoken};
 use crate::api::{GcDecision, GcRequest};
 use crate::problems::OrProblem;
-use crate::{Engine, lock, trash, usage};
+use crate::{Engine, trash, usage};
 use skep_policy::Settings;
 use skep_store::StoreError;
 use skep_types::{Approval, LayerId, Problem, SandboxId, SandboxState};
@@ -67,8 +67,7 @@ impl Engine {
     }
 
     fn end_undo(&self, approval: &Approval) -> Result<(), Problem> {
-        let path = self.layout().project_lock(&approval.project);
-        let _lock = lock::take(&path, "the project", Duration::ZERO)?;
+        let _lock = self.lock_project_now(&approval.project)?;
         let directory = self.layout().approval(&approval.id);
         apply::discard(&directory)
             .map_err(|error| Problem::from_error(skep_types::Code::Io, &error))?;

@@ -4,7 +4,7 @@ use super::{Action, decision, spoken};
 use crate::api::{GcDecision, GcRequest};
 use crate::lifecycle::holding_work;
 use crate::problems::{OrProblem, io_problem};
-use crate::{Engine, lock, usage};
+use crate::{Engine, usage};
 use serde_json::json;
 use skep_policy::Settings;
 use skep_store::SandboxFilter;
@@ -139,8 +139,7 @@ impl Engine {
             let freed = if matches!(action, Action::Remove | Action::Archive) { size } else { 0 };
             decision("sandbox", name, action, reason, freed)
         };
-        let layout = self.layout();
-        let Ok(_lock) = lock::take_sandbox(layout, &sandbox.id, "sandbox", Duration::ZERO) else {
+        let Ok(_lock) = self.lock_now(&sandbox.id) else {
             return vec![say(Action::Keep, "another skep is working on it".into())];
         };
         let decided = self.judge_locked(&sandbox.id).and_then(|(sandbox, facts)| {
@@ -207,12 +206,12 @@ impl Engine {
             !sandbox.labels.contains_key(EXPIRED) && self.is_over(sandbox).unwrap_or(false)
         };
         for sandbox in sandboxes.iter().filter(over) {
-            let _ = self.expire_one(sandbox);
+            let _ = self.whole(self.expire_one(sandbox));
         }
     }
 
     fn expire_one(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        let _lock = lock::take_sandbox(self.layout(), &sandbox.id, "sandbox", Duration::ZERO)?;
+        let _lock = self.lock_now(&sandbox.id)?;
         let (sandbox, facts) = self.judge_locked(&sandbox.id)?;
         // It may have been given more time while we looked.
         if !facts.expired || facts.state == SandboxState::Creating {

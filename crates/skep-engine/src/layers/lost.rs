@@ -15,7 +15,6 @@
 use super::{Engine, copied_mark};
 use crate::layout::{self, is_directory};
 use crate::lifecycle::pend;
-use crate::lock;
 use crate::problems::{OrProblem, io_problem};
 use crate::reconcile::directory_names;
 use serde_json::json;
@@ -24,7 +23,7 @@ use skep_types::{LayerId, Problem, Sandbox, SandboxId, SandboxState};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 const NEWEST: &str = "newest.";
 const PROJECT: &str = "project";
@@ -185,7 +184,7 @@ impl Engine {
         mut lost: Vec<LayerId>,
         marks: &Marks,
     ) -> Result<bool, Problem> {
-        let Ok(_lock) = lock::take_sandbox(self.layout(), id, "sandbox", Duration::ZERO) else {
+        let Ok(_lock) = self.lock_now(id) else {
             return Ok(false);
         };
         let row = match self.store.sandbox(id) {

@@ -34,7 +34,7 @@ pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 
 use crate::problems::{OrProblem, io_problem};
 use crate::review::Shut;
-use crate::{Engine, layout, lock};
+use crate::{Engine, layout};
 use serde_json::json;
 use skep_store::StoreError;
 use skep_sys::failpoint;
@@ -264,8 +264,7 @@ impl Engine {
     pub(crate) fn settle_layers(&self) -> Result<(), Problem> {
         let Some(pending) = self.pending_freezes()? else { return Ok(()) };
         for (sandbox, layer, intent) in pending {
-            let (layout, none) = (self.layout(), std::time::Duration::ZERO);
-            let Ok(_lock) = lock::take_sandbox(layout, &sandbox, "sandbox", none) else {
+            let Ok(_lock) = self.lock_now(&sandbox) else {
                 // It is being frozen right now.
                 continue;
             };

@@ -21,7 +21,6 @@ use skep_workspace::Settlement;
 use skep_workspace::apply::{self, Applied, ApplyError, ApplyRequest, Recovered, Target};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 /// What goes with the journal, so that a recovery can finish the job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -230,8 +229,7 @@ impl Engine {
                 self.unsettled.borrow_mut().push((approval, met_edits()));
                 continue;
             }
-            let path = self.layout().project_lock(&approval.project);
-            let _lock = match crate::lock::take(&path, "project", Duration::ZERO) {
+            let _lock = match self.lock_project_now(&approval.project) {
                 Ok(lock) => lock,
                 Err(problem) if problem.code == Code::Busy => continue,
                 Err(problem) => {

@@ -16,9 +16,9 @@ pub(crate) use left::{Left, PULLED, all_pulled, references};
 pub(crate) use reject::{Bytes, write_all};
 pub(crate) use settling::{Place, Shut};
 
+use crate::Engine;
 use crate::layout::may_be_there;
 use crate::problems::OrProblem;
-use crate::{Engine, lock};
 use skep_provider::{Moved, ProviderError, Stillness};
 use skep_sys::failpoint;
 use skep_types::{
@@ -109,8 +109,6 @@ impl Engine {
     /// Notes that processes are about to be paused.
     pub(crate) fn mark_stilled(&self, sandbox: &Sandbox) -> Result<PathBuf, Problem> {
         let mark = self.layout().stilled(&sandbox.id);
-        // Should we die over it, the next run is to find the mark.
-        self.store.revoke();
         std::fs::write(&mark, b"")
             .map_err(|error| crate::problems::io_problem("write", &mark, &error))?;
         Ok(mark)
@@ -123,8 +121,7 @@ impl Engine {
         if !may_be_there(&mark) {
             return Ok(());
         }
-        let (layout, none) = (self.layout(), std::time::Duration::ZERO);
-        let Ok(_lock) = lock::take_sandbox(layout, &sandbox.id, "sandbox", none) else {
+        let Ok(_lock) = self.lock_now(&sandbox.id) else {
             // Whoever pauses them is alive.
             return Ok(());
         };

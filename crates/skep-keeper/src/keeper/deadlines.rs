@@ -23,7 +23,7 @@ impl Keeper<'_> {
         let now = Instant::now();
         let mut deadlines: Vec<Option<Instant>> = vec![
             self.idle_deadline(),
-            self.over_deadline(),
+            self.last_deadline(),
             self.next_join(),
             self.next_egress(),
             self.state.refusals.next_deadline(),
@@ -55,25 +55,29 @@ impl Keeper<'_> {
     }
 
     /// For whoever finds no keeper later.
-    fn record_idle_stop(&self) {
-        let Some(after) = self.spec.policy.limits.idle_timeout else { return };
-        let stop = IdleStop { keeper: std::process::id(), after };
+    fn record_stop(&self, after: Option<Duration>) {
+        let keeper = std::process::id();
+        let stop =
+            IdleStop { keeper, after: after.unwrap_or(LAST_WORD), forsaken: after.is_none() };
         let _ = std::fs::write(self.spec.directory.join(IdleStop::FILE), to_json(&stop));
     }
 
-    /// Not before everything was said to those who listen.
-    fn over_deadline(&self) -> Option<Instant> {
-        let over = self.state.over_since?;
-        self.state.connections.is_empty().then(|| over + LAST_WORD)
+    /// The command of a run has ended, and whoever ran it does not say stop: it was killed, or cannot reach the
+    /// store. Nobody needs this one any more. Not before everything was said to those who listen, nor while
+    /// another command runs, or somebody has paused it.
+    fn last_deadline(&self) -> Option<Instant> {
+        let ended = self.state.run_ended?;
+        let idle = self.state.idle_since.map_or(ended, |since| since.max(ended));
+        let is_quiet = self.state.over_since.is_some()
+            || (!self.state.frozen && self.not_ended(|_| true).next().is_none());
+        (is_quiet && self.state.connections.is_empty()).then(|| idle + LAST_WORD)
     }
 
     pub(super) fn meet_deadlines(&mut self, now: Instant) {
         let over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| now >= deadline);
-        let idle = over(self.idle_deadline());
-        if idle {
-            self.record_idle_stop();
-        }
-        if idle || over(self.over_deadline()) {
+        let (idle, last) = (over(self.idle_deadline()), over(self.last_deadline()));
+        if idle || last {
+            self.record_stop(self.spec.policy.limits.idle_timeout.filter(|_| !last));
             self.state.stopping = true;
             return;
         }

@@ -110,6 +110,8 @@ struct State {
     /// Since when nothing is left inside, because the last command has ended. Whoever ran it is
     /// about to say stop.
     over_since: Option<Instant>,
+    /// Since when the command has ended for which the sandbox was made. Whoever ran it may be gone by then.
+    run_ended: Option<Instant>,
     idle_since: Option<Instant>,
     /// Whether some live on although no exec runs any more: the guards stay awake for them.
     left: bool,

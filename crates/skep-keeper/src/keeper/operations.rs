@@ -84,6 +84,9 @@ impl Keeper<'_> {
         let client = running.client.take();
         running.end = Some(end.clone());
         running.join_at = None;
+        if running.last {
+            self.state.run_ended.get_or_insert_with(Instant::now);
+        }
         let (born, grouped) = (running.born, running.group.is_some());
         let last = running.last && client.is_some() && self.state.execs.len() == 1;
         let over = last && self.may_be_over();

@@ -59,7 +59,11 @@ async fn list(ask: Ask, Name(sandbox): Name) -> Outcome {
     params(("sandbox" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = Exec), (status = 201, body = Exec), (status = "default", body = Error)))]
 async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) -> Outcome {
-    let (wait, stdin) = (body.wait, body.stdin);
+    let (wait, stdin, last) = (body.wait, body.stdin, body.last);
+    if last && !wait {
+        let message = "`last` is for whoever stays with the command";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let place = if wait { Some(stream_place(&ask)?) } else { None };
     let spec = Box::new(body.resolve()?);
     let company = match (wait, stdin) {
@@ -69,7 +73,7 @@ async fn start(ask: Ask, Name(sandbox): Name, Json(body, said): Json<ExecBody>) 
     };
     skep_sys::failpoint::hit("request.exec")
         .map_err(|error| Failure::new(Code::Io, format!("cannot ask: {error}")))?;
-    let call = Call::Exec { sandbox, spec, company, clocked: true };
+    let call = Call::Exec { sandbox, spec, company, clocked: true, last };
     let mut reply = ask.ask(call, &said).await?;
     let Some(stream) = reply.stream.take() else {
         return match wait {

@@ -4,7 +4,7 @@ use super::DeferredStore;
 use crate::{
     ApprovalFilter, ApprovalStore, EventFilter, ExecMoves, ExecStore, Expect, Finish, Housekeeping,
     KeptSince, KeyClaim, LayerStore, Lease, LedgerStore, NewEvent, Outdated, Rejection, Result,
-    SandboxFilter, SandboxStore, ScopeMode, Snapshot, Stop, Template, Upkeep,
+    SandboxFilter, SandboxStore, ScopeMode, Snapshot, Stop, Template, Upkeep, Work,
 };
 use serde_json::Value;
 use skep_types::{
@@ -175,10 +175,9 @@ impl Housekeeping for DeferredStore {
         self.opened.get().map_or(Ok(0), Housekeeping::take_in_runs)
     }
 
-    fn revoke(&self) {
-        if let Some(opened) = self.opened.get() {
-            opened.revoke();
-        }
+    /// What is begun here is in the record.
+    fn begin_work(&self) -> Work {
+        self.opened.get().map(Housekeeping::begin_work).unwrap_or_default()
     }
 
     /// Nothing that was not opened needs care.

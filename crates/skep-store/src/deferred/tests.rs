@@ -30,6 +30,7 @@ impl Place {
 
     fn vouch(&self) {
         let store = self.open();
+        store.look_around();
         store.note_settled();
         store.vouch();
     }
@@ -96,23 +97,29 @@ fn a_run_that_ends_is_in_the_database_when_that_is_asked() {
 
 #[test]
 fn whoever_takes_a_living_one_in_is_followed() {
-    let place = Place::new();
-    let (sandbox, exec) = (sample::sandbox(1, "one"), sample::exec(1, &sample::sandbox_id(1)));
-    let store = place.deferred();
-    begin(&store, &sandbox, 1);
-    ready(&store, &sandbox, &exec, 2);
-    let other = place.open();
-    other.take_in_runs().unwrap();
-    assert_eq!(other.sandbox(&sandbox.id).unwrap().state, SandboxState::Ready);
-    let note = &mut |row: &mut Sandbox| row.state_reason = Some("seen".into());
-    other.update_sandbox(&sandbox.id, Expect::default(), &[], note).unwrap();
-    // What was changed meanwhile is not overwritten by what was known before.
-    assert_eq!(store.sandbox(&sandbox.id).unwrap().state_reason.as_deref(), Some("seen"));
-    end(&store, &sandbox, &exec, 3);
-    let row = other.sandbox(&sandbox.id).unwrap();
-    assert_eq!((row.state, row.version), (SandboxState::Deleted, 4));
-    assert_eq!(row.state_reason.as_deref(), Some("seen"));
-    assert!(other.find_exec(exec.id.as_str()).unwrap().end.is_some());
+    for looks in [true, false] {
+        let place = Place::new();
+        let (sandbox, exec) = (sample::sandbox(1, "one"), sample::exec(1, &sample::sandbox_id(1)));
+        let store = place.deferred();
+        begin(&store, &sandbox, 1);
+        ready(&store, &sandbox, &exec, 2);
+        let other = place.open();
+        other.take_in_runs().unwrap();
+        assert_eq!(other.sandbox(&sandbox.id).unwrap().state, SandboxState::Ready);
+        let note = &mut |row: &mut Sandbox| row.state_reason = Some("seen".into());
+        other.update_sandbox(&sandbox.id, Expect::default(), &[], note).unwrap();
+        // What was changed meanwhile is not overwritten by what was known before, whether it is read or
+        // written next.
+        if looks {
+            let row = store.sandbox(&sandbox.id).unwrap();
+            assert_eq!(row.state_reason.as_deref(), Some("seen"));
+        }
+        end(&store, &sandbox, &exec, 3);
+        let row = other.sandbox(&sandbox.id).unwrap();
+        assert_eq!((row.state, row.version), (SandboxState::Deleted, 4));
+        assert_eq!(row.state_reason.as_deref(), Some("seen"));
+        assert!(other.find_exec(exec.id.as_str()).unwrap().end.is_some());
+    }
 }
 
 #[test]
@@ -222,6 +229,7 @@ fn it_stands_for_no_database_that_may_have_something_to_say() {
     }
     assert!(!stands(), "enough records wait");
     let store = place.open();
+    store.look_around();
     store.note_settled();
     assert_eq!(store.take_in_runs().unwrap(), MOST as u64);
     store.vouch();

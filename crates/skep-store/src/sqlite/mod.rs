@@ -13,6 +13,7 @@ mod runs;
 mod sandboxes;
 mod upkeep;
 mod vouch;
+mod work;
 
 use crate::{Result, Stop, StoreError};
 use fault::{Fault, Outcome};
@@ -64,6 +65,10 @@ pub struct SqliteStore {
     durable_commits: AtomicU64,
     /// What was there when whoever has this handle had settled everything.
     settled: Mutex<Option<vouch::Settled>>,
+    /// What others had begun when it set about settling, if none of them was at it still.
+    looked: Mutex<Option<u64>>,
+    /// How often this handle began something.
+    begun: AtomicU64,
 }
 
 /// What the owner of the file may do: read and write.

@@ -115,6 +115,8 @@ impl SqliteStore {
             stopped: OnceLock::new(),
             durable_commits: AtomicU64::new(0),
             settled: Mutex::default(),
+            looked: Mutex::default(),
+            begun: AtomicU64::default(),
         })
     }
 

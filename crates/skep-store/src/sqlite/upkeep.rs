@@ -4,7 +4,7 @@ use super::fault::Outcome;
 use super::open::{BEGUN, BUSY_TIMEOUT, beside, connect, io_error};
 use super::{Access, Durability, SqliteStore, execs, layers, sandboxes};
 use crate::value::{checksum, decode, micros};
-use crate::{Housekeeping, KeptSince, Outdated, Result, Stop, StoreError, Upkeep};
+use crate::{Housekeeping, KeptSince, Outdated, Result, Stop, StoreError, Upkeep, Work};
 use rusqlite::{Connection, OptionalExtension as _, Transaction};
 use serde::de::IgnoredAny;
 use std::fs::{self, OpenOptions};
@@ -59,13 +59,18 @@ impl Housekeeping for SqliteStore {
         self.take_in()
     }
 
-    fn note_settled(&self) {
-        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = self.present();
+    fn look_around(&self) {
+        self.note_others();
     }
 
-    fn revoke(&self) {
-        if self.access == Access::ReadWrite {
-            self.remove_note();
+    fn note_settled(&self) {
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = self.settled_now();
+    }
+
+    fn begin_work(&self) -> Work {
+        match self.access {
+            Access::ReadWrite => Work::held(self.take_work()),
+            Access::ReadOnly => Work::default(),
         }
     }
 

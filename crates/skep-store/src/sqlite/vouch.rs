@@ -6,16 +6,18 @@
 //! schema, no missing log. Anything that was written to them since, by whomever, looks different.
 //!
 //! Nobody vouches for what others have done since it looked: they may be at it still, or have died over it. SQLite
-//! tells whether another connection has changed something; and the file itself, beside the log, is changed by
-//! nobody but whoever folds the log.
+//! tells whether another connection has changed something; the file itself, beside the log, is changed by
+//! nobody but whoever folds the log; and who is at something that takes several steps says so ([`super::work`]).
 
 use super::open::beside;
-use super::{SqliteStore, migrate};
+use super::{SqliteStore, migrate, work};
 use crate::{Result, StoreError};
 use rusqlite::Transaction;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// Behind the name of the database.
 const SUFFIX: &str = "-vouched";
@@ -27,6 +29,8 @@ pub(super) struct Settled {
     file: String,
     /// A number that is another one when somebody else has changed something.
     version: i64,
+    /// How often somebody else has begun something.
+    begun: u64,
 }
 
 /// How the files of a database look; `None` where one of them is missing or shut.
@@ -35,7 +39,8 @@ fn looks(path: &Path) -> Option<String> {
     let boot = skep_sys::process::boot_id().ok()?;
     let schema = migrate::MIGRATIONS.len();
     let (file, log) = (look(path)?, look(&beside(path, "-wal"))?);
-    Some(format!("schema {schema}, boot {boot}\n{file}\n{log}\n"))
+    let begun = work::count(path).ok()?;
+    Some(format!("schema {schema}, boot {boot}\n{file}\n{log}\n{begun} begun\n"))
 }
 
 fn look(path: &Path) -> Option<String> {
@@ -61,13 +66,47 @@ impl SqliteStore {
         let _ = fs::remove_file(beside(self.path(), SUFFIX));
     }
 
+    /// Looks who is at what, before everything is settled. The count first: whoever began before it has the
+    /// lock, or has ended.
+    pub(super) fn note_others(&self) {
+        let begun = self.begun_by_others().filter(|_| work::is_none(self.path()));
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+    }
+
+    /// What is there now that everything is settled; `None` if somebody was at something when that began, or
+    /// has begun something since.
+    pub(super) fn settled_now(&self) -> Option<Settled> {
+        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.present().filter(|now| looked == Some(now.begun))
+    }
+
+    /// How often somebody began something who does not have this handle.
+    fn begun_by_others(&self) -> Option<u64> {
+        let own = self.begun.load(Ordering::Relaxed);
+        work::count(self.path()).ok()?.checked_sub(own)
+    }
+
+    /// Says that something is begun. Where that cannot be said, nobody vouches for anything.
+    pub(super) fn take_work(&self) -> Option<fs::File> {
+        let begun = work::begin(self.path());
+        match &begun {
+            Ok(_) => drop(self.begun.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => {
+                self.remove_note();
+                *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        }
+        begun.ok()
+    }
+
     /// What is there now.
     pub(super) fn present(&self) -> Option<Settled> {
         let file = look(self.path())?;
         let read = |tx: &Transaction<'_>| {
             Ok(tx.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))?)
         };
-        Some(Settled { file, version: self.read("look who has changed", read).ok()? })
+        let begun = self.begun_by_others()?;
+        Some(Settled { file, version: self.read("look who has changed", read).ok()?, begun })
     }
 
     /// Notes how the files look, if nobody else has changed anything since everything was settled. Half a note,
@@ -104,31 +143,85 @@ mod tests {
         let first = NewInstance { instance: "i".into(), node: "n".into() };
         let open = || SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
         let (mine, other) = (open(), open());
+        let settle = |store: &SqliteStore| {
+            store.look_around();
+            store.note_settled();
+        };
         mine.vouch();
         assert!(!is_vouched_for(&path), "nothing was settled");
-        mine.note_settled();
+        settle(&mine);
         mine.set_meta("a", "b").unwrap();
         mine.vouch();
         assert!(is_vouched_for(&path), "what one did oneself");
         other.set_meta("c", "d").unwrap();
         mine.vouch();
         assert!(!is_vouched_for(&path), "what somebody else did");
-        mine.revoke();
         mine.set_meta("e", "f").unwrap();
         mine.vouch();
         assert!(!is_vouched_for(&path), "what both did");
-        other.note_settled();
+        settle(&other);
         other.vouch();
         assert!(is_vouched_for(&path));
-        other.revoke();
-        assert!(!is_vouched_for(&path), "it was taken back");
         // A byte in the file is nobody's commit.
-        other.note_settled();
+        settle(&other);
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.write_all_at(b"\0", 4090).unwrap();
         other.set_meta("g", "h").unwrap();
         other.vouch();
         assert!(!is_vouched_for(&path));
+    }
+
+    /// Each beginning and end of somebody's work, between each two steps of whoever settles and vouches.
+    #[test]
+    fn nobody_vouches_while_somebody_is_at_something() {
+        let first = NewInstance { instance: "i".into(), node: "n".into() };
+        let steps: [fn(&SqliteStore); 3] =
+            [|store| store.look_around(), |store| store.note_settled(), |store| store.vouch()];
+        for begins in 0..=steps.len() {
+            for ends in begins..=steps.len() + 1 {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("skep.db");
+                let open = || SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+                let (mine, other) = (open(), open());
+                let mut work = None;
+                for (number, step) in steps.iter().enumerate() {
+                    if number == begins {
+                        work = Some(other.begin_work());
+                    }
+                    if number == ends {
+                        work = None;
+                    }
+                    step(&mine);
+                }
+                if begins == steps.len() {
+                    assert!(is_vouched_for(&path), "the control: nobody was at anything");
+                    work = Some(other.begin_work());
+                }
+                // It ended before anybody looked, or it is not vouched for, also if it dies.
+                let is_early = begins == 0 && ends == 0;
+                assert_eq!(is_vouched_for(&path), is_early, "from {begins} to {ends}");
+                drop(work);
+                assert_eq!(is_vouched_for(&path), is_early, "from {begins} to {ends}, died");
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_has_begun_oneself_is_vouched_for_when_it_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("skep.db");
+        let first = NewInstance { instance: "i".into(), node: "n".into() };
+        let store = SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
+        store.look_around();
+        drop(store.begin_work());
+        store.note_settled();
+        drop(store.begin_work());
+        store.vouch();
+        assert!(is_vouched_for(&path));
+        drop(store.begin_work());
+        assert!(!is_vouched_for(&path), "who dies over it");
+        store.vouch();
+        assert!(is_vouched_for(&path));
     }
 
     #[test]
@@ -139,6 +232,7 @@ mod tests {
         let open = || SqliteStore::open(&path, Access::ReadWrite, &first).unwrap();
         let vouch = || {
             let store = open();
+            store.look_around();
             store.note_settled();
             store.vouch();
         };
@@ -147,8 +241,9 @@ mod tests {
         assert!(is_vouched_for(&path));
         let log = beside(&path, "-wal");
         let note = beside(&path, SUFFIX);
-        let acts: [(&str, &dyn Fn()); 8] = [
+        let acts: [(&str, &dyn Fn()); 9] = [
             ("a commit", &|| open().set_meta("a", "b").unwrap()),
+            ("something that was begun", &|| drop(open().begin_work())),
             ("a flipped bit", &|| {
                 let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
                 let mut byte = [0];
