@@ -417,6 +417,37 @@ fn an_id_in_a_part_that_was_approved_stays_at_its_place() {
     });
 }
 
+/// One hunk changes what was approved before, another stands elsewhere: approving the other leaves the id of
+/// the first as it was read, however often that goes.
+#[test]
+fn an_id_stays_when_a_neighbour_is_approved() {
+    for_both(|lab| {
+        let section = |value: &str| format!("[section]\na\nb\nc\n{value}\nd\ne\nf\n");
+        let text = |values: [&str; 4]| values.map(section).concat();
+        lab.write("f", text(["v"; 4]));
+        lab.up("s");
+        let go_on = |values: [&str; 4]| {
+            lab.tool("new", text(values));
+            lab.inside("s", "cat /tools/new > f");
+            hunks(&lab.diff("s"), Some("f"))
+        };
+        let first = go_on(["one", "v", "v", "v"]);
+        lab.approve(&["s", "--hunk", &first[0].id]);
+        let second = go_on(["two", "v", "new", "v"]);
+        assert_eq!(second.len(), 2, "{second:?}");
+        lab.approve(&["s", "--hunk", &second[1].id]);
+        assert_eq!(hunks(&lab.diff("s"), Some("f"))[0].id, second[0].id);
+        let third = go_on(["two", "last", "newer", "v"]);
+        assert_eq!(third[0].id, second[0].id, "and the sandbox goes on elsewhere");
+        lab.approve(&["s", "--hunk", &third[1].id]);
+        let left = hunks(&lab.diff("s"), Some("f"));
+        let ids = [&third[0].id, &third[2].id];
+        assert_eq!(left.iter().map(|hunk| &hunk.id).collect::<Vec<_>>(), ids);
+        lab.approve(&["s", "--hunk", &second[0].id]);
+        assert_eq!(lab.bytes("f"), text(["two", "last", "new", "v"]).as_bytes());
+    });
+}
+
 /// The mode comes with the last hunk, and is said where it comes.
 #[test]
 fn a_mode_is_said_with_the_hunk_that_brings_it() {

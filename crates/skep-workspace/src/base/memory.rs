@@ -136,6 +136,32 @@ pub struct Partial {
     pub new: ContentHash,
     /// The hunks that were taken.
     pub taken: Vec<HunkId>,
+    /// Where they changed that base, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stretches: Vec<Stretch>,
+    /// How that base came about in the same way, the newest step first: the sandbox went on between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Step>,
+}
+
+/// A base that hunks were taken of before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its bytes.
+    pub base: ContentHash,
+    /// Where they changed it, in its order.
+    pub stretches: Vec<Stretch>,
+}
+
+/// Lines that stand in the place of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The first that was replaced, or the one that they came before; counted from 0.
+    pub start: usize,
+    /// How many were replaced.
+    pub old: usize,
+    /// How many stand there.
+    pub new: usize,
 }
 
 /// The loaded index.
