@@ -13,8 +13,9 @@
 use skep_types::{Base, RelPath, Selection, WorkspaceDriver};
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture, derive, now,
-    plan, reach, rebase, reject, rewind, settle, settle_again, settle_taken_in, unsettle,
+    DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture, derive,
+    moment, now, plan, reach, rebase, reject, rewind, settle, settle_again, settle_taken_in,
+    unsettle,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -328,7 +329,12 @@ impl Case {
         let rebased = rebase(&spec, &self.derived(at), false).unwrap();
         self.write(at, &rebased.writes);
         settle_taken_in(&spec, &rebased.settlement).unwrap();
-        self.log.push(format!("rebase {at}: {} conflicts", rebased.conflicts.len()));
+        let nobody = self.random.chance(2);
+        if nobody {
+            moment(&spec, None).unwrap().unwrap().note(&spec).unwrap();
+        }
+        let left = rebased.conflicts.len();
+        self.log.push(format!("rebase {at}, nobody inside {nobody}: {left} conflicts"));
     }
 
     fn undo(&mut self) {

@@ -9,8 +9,9 @@ mod spelling;
 pub(crate) use content::Contents;
 pub(crate) use judge::{Entry, MergedBytes, Standing, ordinary_directory};
 
+use crate::base::Resolver;
 use crate::base::memory::Memory;
-use crate::base::{Proof, Resolver};
+use crate::base::moment::Proofs;
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::held::Kept;
@@ -168,8 +169,9 @@ fn judged(
 ) -> Result<(Vec<Change>, Detail), DeriveError> {
     let (trees, memory) = (contents.trees, contents.memory);
     let union = union::read(&trees.levels, Markers::of(spec.driver))?;
-    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
-    let resolver = Resolver::new(proof, memory, git, &spec.memory);
+    let (created, moment) = (&spec.base.instant, memory.moment.as_deref());
+    let proofs = Proofs::new(&trees.project, created, moment, &memory.anchors);
+    let resolver = Resolver::new(proofs, memory, git, &spec.memory);
     let spelling = spelling::Spelling::new(&trees.project, spec.driver);
     let judge = judge::Judge { spec, trees, resolver: &resolver, contents, spelling };
     judge.all(&union)
