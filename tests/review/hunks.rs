@@ -465,3 +465,35 @@ fn a_mode_is_said_with_the_hunk_that_brings_it() {
         }
     });
 }
+
+/// The user changed the same line as one hunk; the other one, in the same file, is taken by its id.
+#[test]
+fn a_hunk_beside_one_in_conflict_is_taken() {
+    for_both(|lab| {
+        let text = |edits: &[(usize, &str)]| -> String {
+            let find = |n: usize| edits.iter().find(|(at, _)| *at == n).map(|(_, text)| *text);
+            (1..=60).map(|n| find(n).map_or(format!("{n}\n"), |text| format!("{text}\n"))).collect()
+        };
+        lab.write("f", text(&[]));
+        lab.worked("s", "sed -i 's/^5$/five/; s/^40$/forty/' f");
+        lab.write("f", text(&[(5, "user"), (20, "more")]));
+        let shown = hunks(&lab.diff("s"), Some("f"));
+        lab.conflicts(&["s"]);
+        lab.conflicts(&["s", "--hunk", &shown[0].id]);
+        lab.conflicts(&["s", "--hunk", &shown[0].id, "--hunk", &shown[1].id]);
+        // By a digest only where that names the project's side, too: it is a merge.
+        let diff = lab.diff("s");
+        let digest = diff["digest"].as_str().unwrap();
+        let (sandbox, _) = digest.split_once('+').unwrap();
+        lab.conflicts(&["s", "--hunk", &shown[1].id, "--digest", sandbox]);
+        lab.approve(&["s", "--hunk", &shown[1].id, "--digest", digest]);
+        let merged = text(&[(5, "user"), (20, "more"), (40, "forty")]);
+        assert_eq!(lab.bytes("f"), merged.as_bytes());
+        let left = hunks(&lab.diff("s"), Some("f"));
+        assert_eq!(left.iter().map(|hunk| &hunk.id).collect::<Vec<_>>(), [&shown[0].id]);
+        lab.conflicts(&["s"]);
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), text(&[(5, "user"), (20, "more")]).as_bytes());
+        assert_eq!(hunks(&lab.diff("s"), Some("f")).len(), 2);
+    });
+}

@@ -93,8 +93,10 @@ impl Derived {
 impl Derived {
     /// Where an approval would merge, each with a hash of what stands in the project there.
     pub fn moved(&self) -> Vec<(RelPath, ContentHash)> {
-        let merges = self.detail.entries.values();
-        let merges = merges.filter(|entry| matches!(entry.standing, Standing::Merges(_)));
+        let merges =
+            self.detail.entries.values().filter(|entry| {
+                matches!(entry.standing, Standing::Merges(_) | Standing::Collides(_))
+            });
         let mark = |entry: &Entry| ContentHash::of(format!("{:?}", entry.project).as_bytes());
         merges.map(|entry| (entry.path.clone(), mark(entry))).collect()
     }
@@ -188,7 +190,7 @@ fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail, kept: Kept
                 let reason = "changed in the project too; both changes merge".to_owned();
                 drift.push(Drift { path, merges: true, reason });
             }
-            Standing::Conflict(reason) => {
+            Standing::Conflict(reason) | Standing::Collides(reason) => {
                 drift.push(Drift { path: path.clone(), merges: false, reason: reason.clone() });
                 conflicts.push(Conflict { path, reason: reason.clone() });
             }

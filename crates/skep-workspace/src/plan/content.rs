@@ -26,7 +26,7 @@ pub(super) struct Outcome {
 pub(super) fn whole(trees: &Trees, entry: &Entry) -> Result<Outcome, PlanError> {
     let settled = Settled { state: entry.sandbox.clone(), partial: None };
     let (state, source) = match &entry.standing {
-        Standing::Conflict(reason) => {
+        Standing::Conflict(reason) | Standing::Collides(reason) => {
             let (path, reason) = (entry.path.clone(), reason.clone());
             return Err(PlanError::Conflicts(vec![Conflict { path, reason }]));
         }
