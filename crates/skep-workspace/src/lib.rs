@@ -79,7 +79,7 @@ pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
     Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, plan_leaving,
-    rebase, reject, settle, settle_again, settle_taken_in, three_sides, unsettle,
+    rebase, reject, settle, settle_again, settle_taken_in, settled_here, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use union::LONGEST_PATH;

@@ -157,6 +157,19 @@ pub(crate) fn earlier_bases(
     Ok(earlier)
 }
 
+/// Every base of each path that came with an approval, by the index in `memory`.
+pub(crate) fn approved_bases(
+    memory: &Path,
+) -> Result<BTreeMap<RelPath, Vec<EntryState>>, DeriveError> {
+    let mut approved: BTreeMap<RelPath, Vec<EntryState>> = BTreeMap::new();
+    for record in parsed(memory, &read(memory)?)? {
+        if let Record::Settled { path, settled, moved: Moved::Project } = record {
+            approved.entry(path).or_default().push(settled.state);
+        }
+    }
+    Ok(approved)
+}
+
 fn read(memory: &Path) -> Result<Vec<u8>, DeriveError> {
     let path = memory.join(INDEX);
     match std::fs::read(&path) {
