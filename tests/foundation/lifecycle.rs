@@ -32,6 +32,31 @@ fn stop_keeps_the_changes_and_start_brings_them_back() {
     });
 }
 
+/// What was reviewed and still runs can be paused as any other that runs.
+#[test]
+fn a_reviewed_sandbox_that_runs_can_be_frozen() {
+    for_both(|lab| {
+        for (verb, word) in [("approve", "approved"), ("reject", "rejected")] {
+            lab.create("s");
+            let script =
+                "echo x > x; echo 0 > /tmp/n; while true; do sleep 0.02; date +%N > /tmp/n; done";
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok();
+            let wait = "while ! test -s x; do sleep 0.02; done";
+            lab.exec_script("s", wait).run().ok();
+            lab.skep([verb, "s"]).run().ok();
+            assert_eq!(state(lab, "s"), word);
+            lab.skep(["freeze", "s"]).run().ok();
+            assert_eq!(state(lab, "s"), "frozen");
+            lab.skep(["exec", "s", "--", "true"]).run().exits(125);
+            lab.skep(["thaw", "s"]).run().ok();
+            assert_eq!(state(lab, "s"), "ready");
+            assert!(lab.diff("s")["changes"].as_array().unwrap().is_empty());
+            lab.skep(["rm", "s"]).run().ok();
+            let _ = std::fs::remove_file(lab.project.join("x"));
+        }
+    });
+}
+
 #[test]
 fn a_frozen_sandbox_stands_still_until_it_is_thawed() {
     for_both(|lab| {

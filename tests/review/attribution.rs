@@ -99,3 +99,24 @@ fn what_skep_writes_is_nobodys() {
         right(lab, &wrote.into());
     });
 }
+
+/// Several at a time, each over in a moment: their starts are noted before others let them begin.
+#[test]
+fn quick_commands_beside_each_other_are_right_or_not_said() {
+    for_both(|lab| {
+        lab.up("s");
+        let paths: Vec<String> = (0..24).map(|number| format!("p{number}")).collect();
+        let mut wrote: BTreeMap<&str, String> = BTreeMap::new();
+        for group in paths.chunks(4) {
+            let run = |path: &str| quick(lab, &format!("echo {path} > {path}"));
+            let execs: Vec<String> = std::thread::scope(|scope| {
+                let running: Vec<_> =
+                    group.iter().map(|path| scope.spawn(move || run(path))).collect();
+                running.into_iter().map(|run| run.join().unwrap()).collect()
+            });
+            wrote.extend(group.iter().map(String::as_str).zip(execs));
+        }
+        let wrote = wrote.iter().map(|(path, exec)| (*path, exec.as_str())).collect();
+        println!("{} of 24 are named", right(lab, &wrote));
+    });
+}

@@ -417,6 +417,37 @@ fn an_id_in_a_part_that_was_approved_stays_at_its_place() {
     });
 }
 
+/// One hunk changes what was approved before, another stands elsewhere: approving the other leaves the id of
+/// the first as it was read, however often that goes.
+#[test]
+fn an_id_stays_when_a_neighbour_is_approved() {
+    for_both(|lab| {
+        let section = |value: &str| format!("[section]\na\nb\nc\n{value}\nd\ne\nf\n");
+        let text = |values: [&str; 4]| values.map(section).concat();
+        lab.write("f", text(["v"; 4]));
+        lab.up("s");
+        let go_on = |values: [&str; 4]| {
+            lab.tool("new", text(values));
+            lab.inside("s", "cat /tools/new > f");
+            hunks(&lab.diff("s"), Some("f"))
+        };
+        let first = go_on(["one", "v", "v", "v"]);
+        lab.approve(&["s", "--hunk", &first[0].id]);
+        let second = go_on(["two", "v", "new", "v"]);
+        assert_eq!(second.len(), 2, "{second:?}");
+        lab.approve(&["s", "--hunk", &second[1].id]);
+        assert_eq!(hunks(&lab.diff("s"), Some("f"))[0].id, second[0].id);
+        let third = go_on(["two", "last", "newer", "v"]);
+        assert_eq!(third[0].id, second[0].id, "and the sandbox goes on elsewhere");
+        lab.approve(&["s", "--hunk", &third[1].id]);
+        let left = hunks(&lab.diff("s"), Some("f"));
+        let ids = [&third[0].id, &third[2].id];
+        assert_eq!(left.iter().map(|hunk| &hunk.id).collect::<Vec<_>>(), ids);
+        lab.approve(&["s", "--hunk", &second[0].id]);
+        assert_eq!(lab.bytes("f"), text(["two", "last", "new", "v"]).as_bytes());
+    });
+}
+
 /// The mode comes with the last hunk, and is said where it comes.
 #[test]
 fn a_mode_is_said_with_the_hunk_that_brings_it() {
@@ -432,5 +463,37 @@ fn a_mode_is_said_with_the_hunk_that_brings_it() {
             let found = std::fs::metadata(lab.project.join("f")).unwrap().permissions();
             assert_eq!(std::os::unix::fs::PermissionsExt::mode(&found) & 0o777, mode);
         }
+    });
+}
+
+/// The user changed the same line as one hunk; the other one, in the same file, is taken by its id.
+#[test]
+fn a_hunk_beside_one_in_conflict_is_taken() {
+    for_both(|lab| {
+        let text = |edits: &[(usize, &str)]| -> String {
+            let find = |n: usize| edits.iter().find(|(at, _)| *at == n).map(|(_, text)| *text);
+            (1..=60).map(|n| find(n).map_or(format!("{n}\n"), |text| format!("{text}\n"))).collect()
+        };
+        lab.write("f", text(&[]));
+        lab.worked("s", "sed -i 's/^5$/five/; s/^40$/forty/' f");
+        lab.write("f", text(&[(5, "user"), (20, "more")]));
+        let shown = hunks(&lab.diff("s"), Some("f"));
+        lab.conflicts(&["s"]);
+        lab.conflicts(&["s", "--hunk", &shown[0].id]);
+        lab.conflicts(&["s", "--hunk", &shown[0].id, "--hunk", &shown[1].id]);
+        // By a digest only where that names the project's side, too: it is a merge.
+        let diff = lab.diff("s");
+        let digest = diff["digest"].as_str().unwrap();
+        let (sandbox, _) = digest.split_once('+').unwrap();
+        lab.conflicts(&["s", "--hunk", &shown[1].id, "--digest", sandbox]);
+        lab.approve(&["s", "--hunk", &shown[1].id, "--digest", digest]);
+        let merged = text(&[(5, "user"), (20, "more"), (40, "forty")]);
+        assert_eq!(lab.bytes("f"), merged.as_bytes());
+        let left = hunks(&lab.diff("s"), Some("f"));
+        assert_eq!(left.iter().map(|hunk| &hunk.id).collect::<Vec<_>>(), [&shown[0].id]);
+        lab.conflicts(&["s"]);
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(lab.bytes("f"), text(&[(5, "user"), (20, "more")]).as_bytes());
+        assert_eq!(hunks(&lab.diff("s"), Some("f")).len(), 2);
     });
 }

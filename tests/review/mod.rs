@@ -22,6 +22,7 @@ mod hunks;
 mod kinds;
 mod layers;
 mod model;
+mod moments;
 mod names;
 mod newcomer;
 mod payload;

@@ -253,3 +253,59 @@ fn what_the_user_put_back_is_undone_already() {
         assert!(ran.errors().contains("`a`"), "{}", ran.describe());
     });
 }
+
+/// A fork that was made after an approval has its work. What is undone is pending there again, and settled when
+/// the undo is undone; also where the sandbox it came from is gone.
+#[test]
+fn what_is_undone_is_pending_in_forks_too() {
+    for_both(|lab| {
+        for gone in [false, true] {
+            lab.write("f", "1\n2\n3\n");
+            lab.worked("s", "sed -i s/2/two/ f; echo n > n");
+            lab.approve(&["s"]);
+            lab.skep(["fork", "s", "--name", "t"]).run().ok();
+            assert!(lab.diff("t")["changes"].as_array().unwrap().is_empty());
+            if gone {
+                lab.skep(["rm", "s"]).run().ok();
+            }
+            let undo = lab.skep(["undo", "--json"]).run().ok().json();
+            assert_eq!(lab.bytes("f"), b"1\n2\n3\n");
+            for name in if gone { &["t"][..] } else { &["s", "t"] } {
+                let diff = lab.diff(name);
+                assert_eq!(super::desk::paths(&diff), ["f", "n"], "{name}, gone {gone}");
+                assert_eq!(super::desk::drift(&diff), [], "{name}, gone {gone}");
+            }
+            lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+            assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n");
+            assert!(lab.diff("t")["changes"].as_array().unwrap().is_empty(), "gone {gone}");
+            lab.skep(["undo"]).run().ok();
+            lab.approve(&["t"]);
+            assert_eq!(lab.bytes("f"), b"1\ntwo\n3\n");
+            for name in ["s", "t"] {
+                let _ = lab.skep(["rm", "--discard", name]).run();
+            }
+            std::fs::remove_file(lab.project.join("n")).unwrap();
+        }
+    });
+}
+
+/// A sandbox that took an approval of another in by a rebase did not write it: undone, it is not its change.
+#[test]
+fn what_is_undone_is_not_the_work_of_who_took_it_in() {
+    for_both(|lab| {
+        let text = |edits: &[(usize, &str)]| -> String {
+            let find = |n: usize| edits.iter().find(|(at, _)| *at == n).map(|(_, text)| *text);
+            (1..=40).map(|n| find(n).map_or(format!("{n}\n"), |text| format!("{text}\n"))).collect()
+        };
+        lab.write("f", text(&[]));
+        lab.worked("s", "sed -i 's/^5$/five/' f");
+        lab.worked("t", "sed -i 's/^30$/thirty/' f");
+        lab.approve(&["s"]);
+        lab.skep(["rebase", "t"]).run().ok();
+        lab.skep(["undo"]).run().ok();
+        let diff = lab.diff("t");
+        assert!(!diff["changes"].to_string().contains("five"), "{diff}");
+        lab.approve(&["t"]);
+        assert_eq!(lab.bytes("f"), text(&[(30, "thirty")]).as_bytes());
+    });
+}

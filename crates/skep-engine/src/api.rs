@@ -300,6 +300,24 @@ pub struct RebaseReport {
     pub merged: Vec<RelPath>,
     /// Paths that need a person.
     pub conflicts: Vec<Conflict>,
+    /// What those inside see of the project.
+    #[serde(default)]
+    pub view: RebasedView,
+}
+
+/// What those inside see of files that were replaced in the project, after a rebase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebasedView {
+    /// The project as it is. Nobody inside has seen it before: it is the base of every file that they
+    /// change from now on.
+    AsItIs,
+    /// The same, but for what commands that are running have open. These may have read files before, so files
+    /// that they change for the first time have the base that they had.
+    ButForWhatIsOpen,
+    /// What was looked at before may be seen as it was.
+    #[default]
+    AsItWas,
 }
 
 /// What a copy between the host and a workspace did.

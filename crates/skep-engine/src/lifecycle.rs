@@ -250,6 +250,7 @@ impl Engine {
         if !self.is_running(&sandbox) {
             return Err(not_running(&sandbox));
         }
+        let sandbox = self.running_on(sandbox)?;
         check_move(&sandbox, SandboxState::Frozen)?;
         // If we die before the row says so, the next command finds the mark and lets them go on.
         let mark = self.mark_stilled(&sandbox)?;
@@ -266,6 +267,14 @@ impl Engine {
         })?;
         let _ = std::fs::remove_file(mark);
         Ok(frozen)
+    }
+
+    /// Everything was decided on, and something inside goes on: it may write again at any time.
+    fn running_on(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
+        if !matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
+            return Ok(sandbox);
+        }
+        self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)
     }
 
     /// Pauses everyone inside, and says if only signals hold them. Whoever does not stay stopped is no

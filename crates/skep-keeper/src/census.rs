@@ -53,6 +53,11 @@ impl Census {
         Ok(Self { reach, still: still.to_owned(), threads })
     }
 
+    /// Whether nobody was there.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
     /// What one process is called.
     pub(crate) fn name(pid: i32) -> Moved {
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -47,6 +47,7 @@ mod owner;
 mod pause;
 mod probe;
 mod protocol;
+mod refresh;
 mod relay;
 mod seen;
 mod spawn;

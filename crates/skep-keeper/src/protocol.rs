@@ -12,8 +12,8 @@ use crate::network::inside::Doors;
 use crate::view::fuse::FuseOrder;
 use serde::{Deserialize, Serialize};
 use skep_knock::Question;
-use skep_provider::Stillness;
 use skep_provider::record::Begun;
+use skep_provider::{Freshness, Stillness};
 use skep_types::{
     ByteString, EnforcementReport, EntryState, ExecEnd, ExecId, ExecSpec, RelPath, SandboxName,
     TerminalSize,
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 /// Grows when a message changes its meaning, and when one is added or taken away. A keeper of another
 /// version is left alone; it can be ended.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Longest frame. A request (command and environment) may be as large as the kernel takes: 2 MiB where
 /// nobody raised the limit of the stack, of which JSON makes at most six times as much.
@@ -134,6 +134,8 @@ pub enum Operation {
     Thaw,
     /// Has everybody stood since they were paused?
     Stood,
+    /// Show the project as it is, also what was replaced in it.
+    Refresh,
     /// What is going on?
     Status,
     /// Put something into the workspace; a file's bytes come as a descriptor.
@@ -193,6 +195,8 @@ pub enum Reply {
     },
     /// To `Stood`.
     Stood(Stillness),
+    /// To `Refresh`.
+    Refreshed(Freshness),
     /// To `Reach` and `Revoke`.
     Reached {
         /// Connections that were cut.
@@ -255,6 +259,8 @@ pub enum ToInit {
     Pause,
     /// Have those who were stopped stood since?
     Stood,
+    /// Let go of what the kernel remembers of the project.
+    Refresh,
     /// If anybody may be outside the cgroups of these names, stop everyone, so that nobody can fork
     /// away from being moved; answer when they stand.
     Hold {
@@ -330,6 +336,8 @@ pub enum FromInit {
     Held(Result<bool, Failure>),
     /// The answer to `Stood`.
     Stood(Result<Stillness, Failure>),
+    /// The answer to `Refresh`.
+    Refreshed(Freshness),
     /// The answer to a write, or to a pause.
     Done(Result<(), Failure>),
 }

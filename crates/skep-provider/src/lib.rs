@@ -30,7 +30,7 @@ pub mod shelf;
 mod stillness;
 
 pub use capabilities::{Boundary, Capabilities};
-pub use stillness::{Moved, Stillness};
+pub use stillness::{Freshness, Moved, Stillness};
 
 pub use skep_types::EgressProbe;
 use skep_types::{
@@ -425,6 +425,14 @@ pub trait Provider {
     /// Whether everybody has stood since [`Provider::freeze`], and by what. Somebody who has moved is
     /// told of once; then they are to be paused again.
     fn stood(&self, spec: &RunSpec) -> Result<Stillness, ProviderError>;
+
+    /// Makes those inside see the project as it is, also where files were replaced in it: a kernel goes on
+    /// showing what it has found under a name. Everybody inside is paused. Where it cannot be done,
+    /// [`Freshness::Held`].
+    fn refresh(&self, spec: &RunSpec) -> Result<Freshness, ProviderError> {
+        let _ = spec;
+        Ok(Freshness::Held)
+    }
 
     /// What it is doing; [`ProviderError::NotRunning`] when nobody holds it.
     fn status(&self, spec: &RunSpec) -> Result<Status, ProviderError>;

@@ -28,3 +28,15 @@ impl Moved {
                             can wake one: end it (`skep kill`, or `skep stop`), or run skep where it may \
                             write cgroups (`skep doctor`)";
 }
+
+/// What those inside see of files that were replaced in the project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Freshness {
+    /// The project as it is: nobody is inside who has seen it before.
+    Unseen,
+    /// Whoever looks anew sees the project as it is; what somebody inside has open, or stands in, may be as it
+    /// was.
+    Dropped,
+    /// What was looked at before may be seen as it was.
+    Held,
+}

@@ -245,6 +245,8 @@ pub(crate) struct RejectReport {
 pub(crate) struct RebaseReport {
     merged: Vec<Value>,
     conflicts: Vec<Conflict>,
+    /// What those inside see of files that were replaced in the project: `as_it_is`, `but_for_what_is_open`, `as_it_was`.
+    view: String,
 }
 
 /// What stands at a path.

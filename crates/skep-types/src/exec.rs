@@ -102,6 +102,9 @@ pub struct ExecStats {
     pub stdout_bytes: u64,
     /// Bytes it printed, kept or not.
     pub stderr_bytes: u64,
+    /// When its end was heard of, in milliseconds since the epoch: nothing of its main process is later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<i64>,
 }
 
 /// A system call that the filter refused.

@@ -3,7 +3,8 @@
 //! Lines are bytes up to and including `\n`; nothing is decoded, so CRLF, a byte order mark, a
 //! missing final newline and invalid UTF-8 come through exactly.
 
-use crate::hunk_ids;
+use crate::base::memory::Stretch;
+use crate::hunk_ids::{self, Origin};
 use gix_imara_diff::{Algorithm, Diff, InternedInput};
 use skep_types::{ContentHash, Hunk, HunkId, HunkLine, RelPath};
 use std::ops::Range;
@@ -111,34 +112,21 @@ fn line_by_line(before: &[&[u8]], after: &[&[u8]]) -> Vec<(Range<u32>, Range<u32
 
 /// The hunks that turn `old` into `new`. `path` enters their ids.
 pub fn diff_lines(path: &RelPath, old: &[u8], new: &[u8]) -> TextDiff {
-    let (before, after) = (lines_of(old), lines_of(new));
-    let mut diff = unnamed(&before, &after);
-    hunk_ids::name(path, &mut diff.hunks, &before, (&before, &[]));
-    diff
+    diff_lines_since(path, &[], old, new)
 }
 
-/// The same where `taken` of the hunks from `root` were taken over before, which gave `old`: the ids
-/// tell where something stands in `root`, so that what was not taken keeps its id.
+/// The same where hunks were taken over before, which gave `old`: each of `origins` was made of the next
+/// one, and `old` of the first. The ids tell where something stands in the earliest of them that has it,
+/// so that what was not taken keeps its id.
 pub(crate) fn diff_lines_since(
     path: &RelPath,
-    (root, taken): (&[u8], &[&Hunk]),
+    origins: &[Origin<'_>],
     old: &[u8],
     new: &[u8],
 ) -> TextDiff {
     let before = lines_of(old);
     let mut diff = unnamed(&before, &lines_of(new));
-    let mut parts = Vec::new();
-    let mut shift = 0i64;
-    for hunk in taken {
-        let in_root = first_line(hunk);
-        let start = (in_root as i64 + shift) as usize;
-        parts.push(hunk_ids::Part {
-            lines: start..start + hunk.new_lines as usize,
-            in_base: in_root..in_root + hunk.old_lines as usize,
-        });
-        shift += i64::from(hunk.new_lines) - i64::from(hunk.old_lines);
-    }
-    hunk_ids::name(path, &mut diff.hunks, &lines_of(root), (&before, &parts));
+    hunk_ids::name(path, &mut diff.hunks, old, origins);
     diff
 }
 
@@ -257,6 +245,26 @@ pub(crate) fn without_taken(diff: TextDiff, taken: &[HunkId]) -> TextDiff {
         }
     }
     left
+}
+
+/// Where these hunks change the text that they are for. They are in its order.
+pub(crate) fn stretches_of(hunks: &[&Hunk]) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for hunk in hunks {
+        let mut at = first_line(hunk);
+        let mut open: Option<Stretch> = None;
+        for line in &hunk.lines {
+            let stretch = || Stretch { start: at, old: 0, new: 0 };
+            match line {
+                HunkLine::Context(_) => stretches.extend(open.take()),
+                HunkLine::Removed(_) => open.get_or_insert_with(stretch).old += 1,
+                HunkLine::Added(_) => open.get_or_insert_with(stretch).new += 1,
+            }
+            at += usize::from(!matches!(line, HunkLine::Added(_)));
+        }
+        stretches.extend(open);
+    }
+    stretches
 }
 
 fn line_counts(hunk: &Hunk) -> (u64, u64) {

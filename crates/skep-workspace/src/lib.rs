@@ -67,7 +67,8 @@ mod view;
 mod watch;
 
 pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
-pub use base::memory::{Partial, Settled};
+pub use base::memory::{Partial, Settled, Step, Stretch};
+pub use base::moment::{NewMoment, moment};
 pub use base::rewind::{is_behind, reach, rewind};
 pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past, wait_past_by};
@@ -78,7 +79,7 @@ pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
     Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan, plan_leaving,
-    rebase, reject, settle, settle_again, settle_taken_in, three_sides, unsettle,
+    rebase, reject, settle, settle_again, settle_taken_in, settled_here, three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use union::LONGEST_PATH;

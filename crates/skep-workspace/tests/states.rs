@@ -13,8 +13,9 @@
 use skep_types::{Base, RelPath, Selection, WorkspaceDriver};
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture, derive, now,
-    plan, reach, rebase, reject, rewind, settle, settle_again, settle_taken_in, unsettle,
+    DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture, derive,
+    moment, now, plan, reach, rebase, reject, rewind, settle, settle_again, settle_taken_in,
+    settled_here, unsettle,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -328,7 +329,12 @@ impl Case {
         let rebased = rebase(&spec, &self.derived(at), false).unwrap();
         self.write(at, &rebased.writes);
         settle_taken_in(&spec, &rebased.settlement).unwrap();
-        self.log.push(format!("rebase {at}: {} conflicts", rebased.conflicts.len()));
+        let nobody = self.random.chance(2);
+        if nobody {
+            moment(&spec, None).unwrap().unwrap().note(&spec).unwrap();
+        }
+        let left = rebased.conflicts.len();
+        self.log.push(format!("rebase {at}, nobody inside {nobody}: {left} conflicts"));
     }
 
     fn undo(&mut self) {
@@ -345,16 +351,24 @@ impl Case {
             fs::write(path, old).unwrap();
         }
         let at = approval.sandbox;
-        match approval.undo {
-            false => unsettle(&self.sandboxes[at].spec, &approval.settlement).unwrap(),
-            true => settle_again(&self.sandboxes[at].spec, &approval.settlement).unwrap(),
+        for other in 0..self.sandboxes.len() {
+            let spec = &self.sandboxes[other].spec;
+            let settlement = match other == at {
+                true => approval.settlement.clone(),
+                // A fork that was made since.
+                false => settled_here(spec, &approval.settlement).unwrap(),
+            };
+            match approval.undo {
+                false => unsettle(spec, &settlement).unwrap(),
+                true => settle_again(spec, &settlement).unwrap(),
+            }
         }
         self.log.push(format!("undo in {at} ({}): {:?}", approval.undo, self.project()));
         let turn = |(path, old, new): (PathBuf, Vec<u8>, Vec<u8>)| (path, new, old);
         let paths = approval.paths.into_iter().map(turn).collect();
         self.approvals.push(Approval { undo: !approval.undo, paths, ..approval });
         self.note_changed(at, &before);
-        self.check_pending(at);
+        (0..self.sandboxes.len()).for_each(|at| self.check_pending(at));
     }
 
     /// What an agent wrote, where the project has what it was made from, is pending or in conflict. Not where

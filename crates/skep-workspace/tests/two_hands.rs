@@ -9,7 +9,7 @@ use model::apply::{apply_plan, derived};
 use model::{Node, Tree, World, create, path, remove};
 use proptest::prelude::*;
 use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
-use skep_workspace::{PlanError, capture, plan};
+use skep_workspace::{PlanError, capture, moment, plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone)]
@@ -142,41 +142,80 @@ proptest! {
     ) {
         let base = base_tree(&files);
         let mut world = World::new(driver, base.clone());
-        // What the sandbox made where the user had already removed something: it knew.
         let mut made_anew = BTreeSet::new();
-        for step in &steps {
-            if let Step::SandboxPut(at, _) = step
-                && std::fs::symlink_metadata(world.spec.project.join(NAMES[*at])).is_err()
-            {
-                made_anew.insert(path(NAMES[*at]));
-            }
-            run(&mut world, step);
-        }
-        let user = world.project();
-        let found = derived(&world);
-        match plan(&world.spec, &found, &Selection::default()) {
-            Err(PlanError::Conflicts(conflicts)) => {
-                prop_assert!(!conflicts.is_empty());
-                prop_assert_eq!(world.project(), user);
-                return Ok(());
-            }
-            // A parent that the user replaced by something else.
-            Err(PlanError::Depends { .. }) => return Ok(()),
-            Err(error) => panic!("{error:?}"),
-            Ok(plan) => apply_plan(&world, &plan, 1),
-        }
-        let (base, sandbox, result) = (states(&base), states(&world.view), world.project());
-        let sides = [&base, &user, &sandbox, &result];
-        let paths: BTreeSet<&RelPath> = sides.iter().flat_map(|side| side.keys()).collect();
-        for at in paths {
-            let states = sides.map(|side| side.get(at).unwrap_or(&EntryState::Absent));
-            if made_anew.contains(at) {
-                prop_assert!(states[3] == states[1] || states[3] == states[2], "{}", at);
-            } else if !states.iter().any(|state| matches!(state, EntryState::Dir { .. })) {
-                check_path(at, states)?;
-            }
-        }
-        let left = derived(&world);
-        prop_assert!(left.changes.is_empty(), "{:?}", left.changes);
+        run_all(&mut world, &steps, &mut made_anew);
+        check_approval(&mut world, &states(&base), &made_anew)?;
     }
+
+    /// The same, where now and then nobody is inside, and what the sandbox has not touched comes from the
+    /// project as it is by then.
+    #[test]
+    fn an_approval_after_a_moment_loses_nothing_of_either(
+        driver in prop_oneof![Just(WorkspaceDriver::OverlayUserns), Just(WorkspaceDriver::FuseOverlayfs)],
+        files in prop::collection::vec(text(), 3),
+        rounds in prop::collection::vec(prop::collection::vec(step(), 0..9), 2..4),
+    ) {
+        let tree = base_tree(&files);
+        let mut base = states(&tree);
+        let mut world = World::new(driver, tree);
+        let mut made_anew = BTreeSet::new();
+        for (round, steps) in rounds.iter().enumerate() {
+            if round > 0 {
+                let project = world.project();
+                moment(&world.spec, None).unwrap().unwrap().note(&world.spec).unwrap();
+                let covered = world.see_anew();
+                base.retain(|path, _| covered(path));
+                base.extend(project.into_iter().filter(|(path, _)| !covered(path)));
+            }
+            run_all(&mut world, steps, &mut made_anew);
+        }
+        check_approval(&mut world, &base, &made_anew)?;
+    }
+}
+
+/// Runs them. What the sandbox made where the user had already removed something: it knew.
+fn run_all(world: &mut World, steps: &[Step], made_anew: &mut BTreeSet<RelPath>) {
+    for step in steps {
+        if let Step::SandboxPut(at, _) = step
+            && std::fs::symlink_metadata(world.spec.project.join(NAMES[*at])).is_err()
+        {
+            made_anew.insert(path(NAMES[*at]));
+        }
+        run(world, step);
+    }
+}
+
+/// Approves everything, and looks at every path.
+fn check_approval(
+    world: &mut World,
+    base: &BTreeMap<RelPath, EntryState>,
+    made_anew: &BTreeSet<RelPath>,
+) -> Result<(), TestCaseError> {
+    let user = world.project();
+    let found = derived(world);
+    match plan(&world.spec, &found, &Selection::default()) {
+        Err(PlanError::Conflicts(conflicts)) => {
+            prop_assert!(!conflicts.is_empty());
+            prop_assert_eq!(world.project(), user);
+            return Ok(());
+        }
+        // A parent that the user replaced by something else.
+        Err(PlanError::Depends { .. }) => return Ok(()),
+        Err(error) => panic!("{error:?}"),
+        Ok(plan) => apply_plan(world, &plan, 1),
+    }
+    let (sandbox, result) = (states(&world.view), world.project());
+    let sides = [base, &user, &sandbox, &result];
+    let paths: BTreeSet<&RelPath> = sides.iter().flat_map(|side| side.keys()).collect();
+    for at in paths {
+        let states = sides.map(|side| side.get(at).unwrap_or(&EntryState::Absent));
+        if made_anew.contains(at) {
+            prop_assert!(states[3] == states[1] || states[3] == states[2], "{}", at);
+        } else if !states.iter().any(|state| matches!(state, EntryState::Dir { .. })) {
+            check_path(at, states)?;
+        }
+    }
+    let left = derived(world);
+    prop_assert!(left.changes.is_empty(), "{:?}", left.changes);
+    Ok(())
 }

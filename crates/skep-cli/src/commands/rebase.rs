@@ -9,7 +9,8 @@ use crate::naming;
 use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::{Code, SandboxState, escape};
+use skep_engine::api::RebasedView;
+use skep_types::{Code, escape};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -43,17 +44,28 @@ impl Run for Rebase {
                 context.output.say(&format!("{left} left as before"));
                 context.output.say(&super::conflicts::way_out(&sandbox));
             }
-            if matches!(sandbox.state, SandboxState::Ready | SandboxState::Frozen) {
-                // The kernel goes on showing what it has found under a name.
-                context.output.say(&format!(
-                    "it runs: files that were replaced in the project, as editors do, may be seen inside as they \
-                     were until `skep stop {}`",
-                    sandbox.name
-                ));
+            if let Some(still) = still_seen(report.view) {
+                context.output.say(&format!("it runs: {still} until `skep stop {}`", sandbox.name));
             }
         }
         // What merges is merged; what is left for a person is a conflict all the same, as often as it is
         // asked: docs/design/base-without-a-walk.md.
         Ok(if report.conflicts.is_empty() { 0 } else { Code::Conflict.exit_code() })
+    }
+}
+
+/// What of the project as it was is still seen inside.
+fn still_seen(view: RebasedView) -> Option<&'static str> {
+    match view {
+        RebasedView::AsItIs => None,
+        // They may have read a file before it was edited, and write what they knew.
+        RebasedView::ButForWhatIsOpen => Some(
+            "commands in it may have read files before you edited them; what they have open, and the base of \
+             files that they change for the first time, stays as it was",
+        ),
+        // The kernel goes on showing what it has found under a name.
+        RebasedView::AsItWas => Some(
+            "files that were replaced in the project, as editors do, may be seen inside as they were",
+        ),
     }
 }

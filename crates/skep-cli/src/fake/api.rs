@@ -6,8 +6,8 @@ use skep_engine::Stats;
 use skep_engine::api::{
     Answer, Api, ApproveReport, ApproveRequest, Capabilities, Comparison, CopyReport,
     CreateRequest, EgressChange, EgressChanged, Finding, GcDecision, GcRequest, ListFilter,
-    LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RejectReport, SandboxView,
-    SnapshotView, StartedExec,
+    LogChunk, LogStream, ProviderView, PullReport, RebaseReport, RebasedView, RejectReport,
+    SandboxView, SnapshotView, StartedExec,
 };
 use skep_provider::capabilities::{SHARED_KERNEL_LAYERS, Selection as Chosen};
 use skep_provider::{Boundary, ExecStream, StreamEvent};
@@ -263,7 +263,8 @@ impl Api for FakeApi {
         Ok(vec![Drift { path, merges: false, reason: "both changed line 1".into() }])
     }
     fn rebase(&self, _: &SandboxId) -> Answer<RebaseReport> {
-        Ok(RebaseReport { merged: Vec::new(), conflicts: Vec::new() })
+        let view = RebasedView::AsItIs;
+        Ok(RebaseReport { merged: Vec::new(), conflicts: Vec::new(), view })
     }
     fn sides(&self, _: &SandboxId, _: &RelPath) -> Answer<[Option<skep_types::ByteString>; 3]> {
         Ok([Some("base\n".into()), None, Some("inside\n".into())])

@@ -59,6 +59,7 @@ pub(crate) fn view(name: &str) -> SandboxView {
 pub(crate) fn end(exit_code: i32) -> ExecEnd {
     ExecEnd {
         stats: ExecStats {
+            ended_at_ms: None,
             duration_ms: Some(1_200),
             cpu_ms: 10,
             memory_peak_bytes: 3 << 20,

@@ -3,7 +3,7 @@
 use super::change_set::mode;
 use super::text_and_bytes;
 use serde::Serialize;
-use skep_engine::api::{ApproveReport, RebaseReport, RejectReport};
+use skep_engine::api::{ApproveReport, RebaseReport, RebasedView, RejectReport};
 use skep_types::{AppliedPath, Approval, ApprovalKind, ApprovalState, ChangeSetDigest, RelPath};
 
 use super::change_set::ConflictView;
@@ -54,6 +54,7 @@ impl RejectDocument {
 pub(crate) struct RebaseDocument<'a> {
     merged: Vec<String>,
     conflicts: Vec<ConflictView<'a>>,
+    view: RebasedView,
 }
 
 impl<'a> RebaseDocument<'a> {
@@ -62,6 +63,7 @@ impl<'a> RebaseDocument<'a> {
         Self {
             merged: paths(&report.merged),
             conflicts: report.conflicts.iter().map(ConflictView::new).collect(),
+            view: report.view,
         }
     }
 }

@@ -357,7 +357,7 @@ fn check_rules(taken: &[&Change]) -> Result<(), Problem> {
 }
 
 fn merge_notes(derived: &Derived, plan: &Plan) -> Vec<String> {
-    let merged = derived.drift.iter().filter(|drift| drift.merges && plan.has(&drift.path));
+    let merged = derived.drift.iter().filter(|drift| plan.has(&drift.path));
     merged
         .map(|drift| format!("`{}` was merged with the project's newer version", drift.path))
         .collect()

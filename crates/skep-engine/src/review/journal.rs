@@ -11,7 +11,7 @@ use crate::problems::{OrProblem, failing, io_problem, is_full};
 use crate::{Engine, layout};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use skep_store::ApprovalFilter;
+use skep_store::{ApprovalFilter, SandboxFilter};
 use skep_sys::failpoint;
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, EntryState,
@@ -161,6 +161,9 @@ impl Engine {
                 self.all_reviewed(&sandbox, SandboxState::Approved)?;
             }
         }
+        if matches!(approval.kind, ApprovalKind::Undo { .. }) {
+            self.move_bases_of_forks(&approval, note)?;
+        }
         failpoint::hit("approve.settled")
             .map_err(|error| io_problem("settle", Path::new(""), &error))?;
         let data = json!({ "approval": id, "paths": applied.paths.len() });
@@ -179,6 +182,26 @@ impl Engine {
                 row.paths.extend(done.into_values().cloned());
             })
             .or_problem()
+    }
+
+    /// Forks that were made since the approval have its work in their layers and its bases: what is undone is
+    /// pending in them again, too. So in a sandbox of which the same was approved.
+    fn move_bases_of_forks(&self, approval: &Approval, note: &Note) -> Result<(), Problem> {
+        let project = Some(approval.project.clone());
+        let filter = SandboxFilter { project, ..SandboxFilter::default() };
+        let others = self.store.list_sandboxes(&filter).or_problem()?;
+        for other in others.iter().filter(|other| other.id != approval.sandbox) {
+            // One that cannot be read says so to whoever looks at it.
+            let here = skep_workspace::settled_here(&self.workspace(other), &note.settlement);
+            let Some(settlement) = here.ok().filter(|here| !here.paths.is_empty()) else {
+                continue;
+            };
+            // Whoever has it for longer than that does not move its bases: that needs the project.
+            let _lock = self.lock_sandbox(&other.id).ok();
+            let note = Note { settlement, direction: note.direction, all: false };
+            self.move_bases(other, &note, &approval.kind)?;
+        }
+        Ok(())
     }
 
     fn move_bases(

@@ -302,8 +302,11 @@ impl Times {
     fn of(execs: &[Exec], own: Vec<(i128, i128)>) -> Self {
         let times = execs.iter().filter_map(|exec| {
             let start = milliseconds(&exec.started_at)?;
-            let took = exec.end.as_ref().and_then(|end| end.stats.duration_ms);
-            let end = took.map(|took| start + i128::from(took));
+            // How long it took counts from when it began at last: where others are at work that is later, and
+            // its end would seem to be earlier than it was.
+            let stats = exec.end.as_ref().map(|end| end.stats).unwrap_or_default();
+            let took = stats.duration_ms.map(|took| start + i128::from(took));
+            let end = stats.ended_at_ms.map(i128::from).or(took);
             Some(Ran { start, end, exec: exec.id.clone() })
         });
         Self { execs: times.collect(), own, tick: tick() }
@@ -368,6 +371,32 @@ mod tests {
         });
         let times = Times { execs: ran.collect(), own: Vec::new(), tick: 4 };
         times.at(written).len()
+    }
+
+    /// Two at a time. The first began late and was over in a moment: by its start and how long it took it would
+    /// seem to have ended before the file was written.
+    #[test]
+    fn an_end_that_was_heard_counts_and_no_estimate() {
+        let exec = |number: u8, start: &str, took: u64, ended: i64| {
+            let mut end = skep_types::ExecEnd::exited(0);
+            end.stats.duration_ms = Some(took);
+            end.stats.ended_at_ms = Some(ended);
+            Exec {
+                id: ExecId::from_random([number; 10]),
+                sandbox: skep_types::SandboxId::from_random([0; 10]),
+                spec: Default::default(),
+                started_at: start.to_owned(),
+                end: Some(end),
+                enforcement: Default::default(),
+            }
+        };
+        let execs = [
+            exec(1, "1970-01-01T00:00:01.000Z", 3, 1_020),
+            exec(2, "1970-01-01T00:00:01.002Z", 15, 1_030),
+        ];
+        let times = Times::of(&execs, Vec::new());
+        assert_eq!(times.at(1_016).len(), 2, "either may have written");
+        assert_eq!(times.at(1_026), [ExecId::from_random([2; 10])]);
     }
 
     /// An end is noted some milliseconds early: what was written then is the last command's all the

@@ -4,15 +4,15 @@
 use super::approve::check_digest;
 use super::settling::Shut;
 use crate::Engine;
-use crate::api::{RebaseReport, RejectReport};
+use crate::api::{RebaseReport, RebasedView, RejectReport};
 use crate::problems::{OrProblem, io_problem};
 use serde_json::json;
-use skep_provider::{ProviderError, ViewWrite};
+use skep_provider::{Freshness, ProviderError, ViewWrite};
 use skep_store::Rejection;
 use skep_sys::failpoint;
 use skep_types::{
     ChangeSetDigest, Code, Conflict, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId,
-    SandboxState, Selection,
+    SandboxState, Selection, WorkspaceDriver,
 };
 use skep_workspace::Settlement;
 use skep_workspace::apply::Source;
@@ -80,8 +80,11 @@ impl Engine {
             self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
             Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
         };
+        let view = std::cell::Cell::new(RebasedView::AsItWas);
         let settle = |(_, _, settlement): &(Vec<RelPath>, Vec<Conflict>, Settlement)| {
-            self.end_settling(&sandbox, settlement)
+            self.end_settling(&sandbox, settlement)?;
+            view.set(self.take_moment(&sandbox)?);
+            Ok(())
         };
         let (merged, conflicts, _) = self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
         let event = self.event(
@@ -91,7 +94,32 @@ impl Engine {
             json!({ "merged": merged, "conflicts": conflicts }),
         );
         self.store.append_events(&[event]).or_problem()?;
-        Ok(RebaseReport { merged, conflicts })
+        Ok(RebaseReport { merged, conflicts, view: view.get() })
+    }
+
+    /// From now on what the sandbox takes it takes from the project as it is: those inside see that, and if
+    /// nobody is inside who has seen it before, it is the base of what comes. Nobody may begin meanwhile.
+    fn take_moment(&self, sandbox: &Sandbox) -> Result<RebasedView, Problem> {
+        let workspace = self.workspace(sandbox);
+        let most = sandbox.policy.limits.disk.map(|size| size.0);
+        // Before the names are dropped: what is replaced in between is newer than the moment.
+        let moment = skep_workspace::moment(&workspace, most).or_problem()?;
+        let failed = |error| io_problem("settle", sandbox.project.as_path(), &error);
+        failpoint::hit("rebase.moment").map_err(failed)?;
+        let freshness = match self.is_running(sandbox) {
+            // A copy shows nothing of the project.
+            true if sandbox.driver == WorkspaceDriver::Copy => return Ok(RebasedView::AsItIs),
+            true => self.provider(&sandbox.provider)?.refresh(&self.run_spec(sandbox)),
+            false => Ok(Freshness::Unseen),
+        };
+        match freshness.or_problem()? {
+            Freshness::Unseen => {
+                moment.map_or(Ok(()), |moment| moment.note(&workspace)).or_problem()?;
+                Ok(RebasedView::AsItIs)
+            }
+            Freshness::Dropped => Ok(RebasedView::ButForWhatIsOpen),
+            Freshness::Held => Ok(RebasedView::AsItWas),
+        }
     }
 
     /// Derives and writes while everything inside stands still. A stopped sandbox is started for

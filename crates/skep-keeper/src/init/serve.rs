@@ -11,6 +11,7 @@ use crate::machine::{self, InsideMachine};
 use crate::network::knock;
 use crate::pause;
 use crate::protocol::{FromInit, SpawnOrder, SpawnStage, ToInit, Whom, WriteOrder};
+use crate::refresh;
 use crate::relay;
 use crate::spawn::{self, Spawned};
 use crate::vessel;
@@ -18,7 +19,7 @@ use crate::writer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal};
-use skep_provider::{Moved, Stillness};
+use skep_provider::{Freshness, Moved, Stillness};
 use skep_sys::signal::SignalFd;
 use skep_sys::stdio::{Stdio, open_terminal};
 use skep_types::{ExecId, TerminalSize};
@@ -152,6 +153,7 @@ impl Init {
                 let paused = self.pause(&[], &[]).map(drop);
                 channel.send(&FromInit::Done(paused), &[])
             }
+            ToInit::Refresh => channel.send(&FromInit::Refreshed(self.refresh()), &[]),
             ToInit::Stood => channel.send(&FromInit::Stood(self.stood()), &[]),
             ToInit::Hold { inside, frozen } => {
                 let still = if frozen { inside.as_slice() } else { &[] };
@@ -248,10 +250,7 @@ impl Init {
         if let Some(machine) = &self.machine {
             machine.freeze()?;
         }
-        let reach = match self.bare {
-            true => pause::Reach::Descendants,
-            false => pause::Reach::Everyone,
-        };
+        let reach = self.reach();
         if !inside.is_empty() && pause::all_are_inside(reach, inside) {
             return Ok(false);
         }
@@ -268,6 +267,26 @@ impl Init {
             None => pause::hold_everyone(reach, still, &mut self.held)?,
         };
         Ok(true)
+    }
+
+    /// Drops what the kernel remembers of the project's names, as far as nobody has them open.
+    fn refresh(&self) -> Freshness {
+        // A guest remembers names of its own.
+        if self.machine.is_some() || refresh::drop_names(&self.project).is_err() {
+            return Freshness::Held;
+        }
+        let reach = self.reach();
+        match Census::take(reach, &[]) {
+            Ok(census) if census.is_empty() && reach == pause::Reach::Everyone => Freshness::Unseen,
+            _ => Freshness::Dropped,
+        }
+    }
+
+    fn reach(&self) -> pause::Reach {
+        match self.bare {
+            true => pause::Reach::Descendants,
+            false => pause::Reach::Everyone,
+        }
     }
 
     /// Whether everybody has stood since they were stopped. If somebody has not, that is so until all

@@ -368,6 +368,11 @@ impl<'a> Keeper<'a> {
                     self.reply(client, &result.map(Reply::Stood));
                 }
             }
+            FromInit::Refreshed(freshness) => {
+                if let Some(client) = self.state.waiting.pop_front() {
+                    self.reply(client, &Ok(Reply::Refreshed(freshness)));
+                }
+            }
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));

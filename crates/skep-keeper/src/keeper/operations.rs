@@ -368,6 +368,13 @@ impl Keeper<'_> {
         }
     }
 
+    pub(super) fn operate_refresh(&mut self, client: u64) {
+        match self.channel.send(&ToInit::Refresh, &[]).step(|| "pass it to init".into()) {
+            Ok(()) => self.state.waiting.push_back(client),
+            Err(failure) => self.reply(client, &Err(failure)),
+        }
+    }
+
     pub(super) fn schedule_capture(&mut self) {
         let next = super::Capture { at: Instant::now() + FIRST_CAPTURE, pause: FIRST_CAPTURE };
         self.state.capture = Some(next);

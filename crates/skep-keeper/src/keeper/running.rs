@@ -242,6 +242,7 @@ impl Running {
                 memory_peak_bytes: main.memory_peak.max(group_peak).max(self.memory_seen),
                 stdout_bytes,
                 stderr_bytes,
+                ended_at_ms: wall_ms(),
             },
         }
     }
@@ -328,4 +329,10 @@ impl Running {
     pub fn wants_to_feed(&self) -> Option<BorrowedFd<'_>> {
         if self.pending.is_empty() { None } else { self.stdin.as_ref().map(AsFd::as_fd) }
     }
+}
+
+/// The clock that starts are noted by, and that files are stamped with.
+fn wall_ms() -> Option<i64> {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().ok()?;
+    i64::try_from(since.as_millis()).ok()
 }

@@ -166,6 +166,7 @@ impl Keeper<'_> {
             Operation::Freeze => self.operate_freeze(client, true),
             Operation::Thaw => self.operate_freeze(client, false),
             Operation::Stood => self.operate_stood(client),
+            Operation::Refresh => self.operate_refresh(client),
             Operation::Status => self.operate_status(client),
             Operation::Write { path, state } => self.operate_write(client, path, state),
             Operation::Reach { rules } => self.operate_reach(client, rules),
@@ -194,6 +195,7 @@ impl Keeper<'_> {
             Operation::Record(order) => self.start_recorded(client, *order),
             Operation::Exec { .. }
             | Operation::Write { .. }
+            | Operation::Refresh
             | Operation::Reach { .. }
             | Operation::Revoke { .. }
             | Operation::Knock { .. }

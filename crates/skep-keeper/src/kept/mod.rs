@@ -23,8 +23,8 @@ use skep_confine::cgroup::{CgroupHost, Group, ParentName};
 use skep_confine::usage::family_of;
 use skep_provider::{
     Attach, Beside, Capabilities, Direct, DirectExec, DriverChoice, EgressProbe, ExecStream,
-    Finding, Look, Provider, ProviderError, RunSpec, Started, Status, Stillness, ViewWrite,
-    Withdrawn,
+    Finding, Freshness, Look, Provider, ProviderError, RunSpec, Started, Status, Stillness,
+    ViewWrite, Withdrawn,
 };
 use skep_sys::process::send_signal;
 use skep_types::{ExecId, ExecSpec, KeeperIdentity, Layer, SandboxId, WorkspaceDriver};
@@ -332,6 +332,13 @@ impl<K: Kind> Provider for Kept<K> {
         match ask(spec, "look at", Operation::Stood)? {
             Reply::Stood(stillness) => Ok(stillness),
             _ => Ok(Stillness::Held),
+        }
+    }
+
+    fn refresh(&self, spec: &RunSpec) -> Result<Freshness, ProviderError> {
+        match ask(spec, "refresh", Operation::Refresh)? {
+            Reply::Refreshed(freshness) => Ok(freshness),
+            _ => Ok(Freshness::Held),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
 //! still proves it. A later edit by the user then has a base to be merged against.
 
+use super::Identity;
 use super::copied::Copied;
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
+use super::moment::{Era, Proofs, era_of};
 use super::room::Room;
 use super::stay::{Sight, Stay};
-use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::held::Kept;
 use crate::markers::Markers;
@@ -83,17 +84,22 @@ impl Captor {
         let mut again = Again::new(&self.earlier);
         let union = union::read_again(&held.levels, Markers::of(spec.driver), &mut again)?;
         let listed = again.into_listed();
-        let proof = Proof::new(&held.project, &spec.base.instant, known.anchors().clone());
+        let (created, moment) = (&spec.base.instant, known.moment());
+        let proofs = Proofs::new(&held.project, created, moment, known.anchors());
+        let era = moment.and_then(|moment| moment.era());
+        let anchored = known.anchors().get(&era).into_iter().flat_map(HashMap::keys);
         let own = self.most.map_or(u64::MAX, |most| most.saturating_sub(known.kept()));
         let mut run = Run {
             trees: &held,
-            proof,
+            proofs,
+            era,
             memory: &spec.memory,
             known,
             room: Room::new(spec.upper.clone(), own),
             records: Vec::new(),
-            anchored: known.anchors().keys().cloned().collect(),
-            listed: known.listings().clone(),
+            anchored: anchored.cloned().collect(),
+            listed: known.listings(era),
+            listed_before: known.listings(None),
             bare: HashSet::new(),
             summary: CaptureSummary::default(),
             unsettled: HashSet::new(),
@@ -172,7 +178,9 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
 
 struct Run<'a> {
     trees: &'a HeldTrees<'a>,
-    proof: Proof<'a>,
+    proofs: Proofs<'a>,
+    /// Of what comes now.
+    era: Era,
     memory: &'a Path,
     known: &'a Known,
     room: Room,
@@ -180,6 +188,8 @@ struct Run<'a> {
     anchored: HashSet<RelPath>,
     /// Directories of the project with all their names.
     listed: HashMap<RelPath, HashSet<ByteString>>,
+    /// And as they were at create.
+    listed_before: HashMap<RelPath, HashSet<ByteString>>,
     /// Directories of the sandbox where the project has none.
     bare: HashSet<RelPath>,
     summary: CaptureSummary,
@@ -203,7 +213,7 @@ impl Run<'_> {
     fn listing(&mut self, path: &RelPath, most: usize) -> Result<(), DeriveError> {
         let untouched = |run: &Self| {
             let stat = run.stat(path)?.filter(is_directory);
-            Ok(stat.filter(|_| run.proof.untouched_directory(path).unwrap_or(false)))
+            Ok(stat.filter(|_| run.proofs.latest().untouched_directory(path).unwrap_or(false)))
         };
         let Some(before): Option<Meta> = untouched(self)? else { return Ok(()) };
         if self.listed.contains_key(path) {
@@ -217,24 +227,28 @@ impl Run<'_> {
             return Ok(());
         };
         // Proven before and after, as everything that is captured.
-        self.proof.look_again();
+        self.proofs.look_again();
         let after: Option<Meta> = untouched(self)?;
         if after.as_ref().map(Identity::of) == Some(Identity::of(&before)) {
             let names: Vec<ByteString> = names.into_iter().map(|(name, _)| name.into()).collect();
             self.listed.insert(path.clone(), names.iter().cloned().collect());
-            self.records.push(Record::Listing { path: path.clone(), names });
+            let since = self.era;
+            self.records.push(Record::Listing { path: path.clone(), names, since });
         }
         Ok(())
     }
 
     /// Whether a note about a directory above says that nothing stood here.
     fn is_known_nothing(&self, path: &RelPath) -> bool {
-        if self.bare.is_empty() && self.listed.is_empty() {
+        if self.bare.is_empty() && self.listed.is_empty() && self.listed_before.is_empty() {
             return false;
         }
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
-        self.bare.contains(&parent)
-            || self.listed.get(&parent).is_some_and(|names| !names.contains(name))
+        let era = self.era_of(path);
+        let listed = if era == self.era { &self.listed } else { &self.listed_before };
+        // Of a directory from before, what comes into it now is not known by that.
+        let bare = self.bare.contains(&parent) && (era.is_none() || self.era_of(&parent) == era);
+        bare || listed.get(&parent).is_some_and(|names| !names.contains(name))
     }
 
     /// Everything below is new, too. Paths come sorted: a directory before what is in it.
@@ -248,18 +262,18 @@ impl Run<'_> {
         let Some(stat) = self.stat(path)? else {
             return self.absent(path, seen);
         };
-        if !self.proof.present(path, &stat)? {
-            if matches!(seen, Seen::Dir { .. }) && self.proof.same_directory(path)? {
+        if !self.proofs.of(path).present(path, &stat)? {
+            if matches!(seen, Seen::Dir { .. }) && self.proofs.of(path).same_directory(path)? {
                 return Ok(());
             }
             self.summary.unproven += 1;
             return Ok(());
         }
         let (state, bytes) = self.read(path, &stat)?;
-        self.proof.look_again();
+        self.proofs.look_again();
         let after = self.stat(path)?.filter(|after| Identity::of(after) == Identity::of(&stat));
         let proven = match after {
-            Some(after) => self.proof.present(path, &after)?,
+            Some(after) => self.proofs.of(path).present(path, &after)?,
             None => false,
         };
         if !proven {
@@ -270,10 +284,14 @@ impl Run<'_> {
             memory::keep_blob(self.memory, &bytes)?;
         }
         self.record(path, Some(Identity::of(&stat)), state)?;
-        if is_directory(&stat) {
+        if is_directory(&stat) && self.era_of(path) == self.era {
             self.anchor(path, &stat);
         }
         Ok(())
+    }
+
+    fn era_of(&self, path: &RelPath) -> Era {
+        era_of(self.known.moment(), path)
     }
 
     /// A path that left the sandbox with an earlier state is in it again. Where nothing was settled and the
@@ -381,7 +399,8 @@ impl Run<'_> {
                 .map_err(|source| DeriveError::read("sandbox", path, source))?
                 .and_then(|meta| self.trees.made_ns(level, &meta)),
         };
-        if !self.proof.absent(path)? && !self.proof.absent_before(path, made)? {
+        let proof = self.proofs.of(path);
+        if !proof.absent(path)? && !proof.absent_before(path, made)? {
             self.summary.unproven += 1;
             return Ok(());
         }
@@ -395,12 +414,15 @@ impl Run<'_> {
         identity: Option<Identity>,
         state: Option<EntryState>,
     ) -> Result<(), DeriveError> {
-        for parent in path.ancestors().filter(|parent| !parent.is_root()) {
+        // An anchor is of its era, as the proof that it came from.
+        let anchors = self.era_of(path) == self.era;
+        let above = path.ancestors().filter(|parent| anchors && !parent.is_root());
+        for parent in above {
             if self.anchored.contains(&parent) {
                 break;
             }
             if let Some(stat) = self.stat(&parent)?
-                && self.proof.same_directory(&parent)?
+                && self.proofs.latest().same_directory(&parent)?
             {
                 self.anchor(&parent, &stat);
             }
@@ -414,7 +436,8 @@ impl Run<'_> {
     fn anchor(&mut self, path: &RelPath, stat: &Meta) {
         if self.anchored.insert(path.clone()) {
             let (device, inode) = (stat.device, stat.inode);
-            self.records.push(Record::Anchor { path: path.clone(), device, inode });
+            let since = self.era;
+            self.records.push(Record::Anchor { path: path.clone(), device, inode, since });
         }
     }
 
@@ -460,7 +483,7 @@ impl Run<'_> {
     /// What stands there, if it is proven to have stood there at create; counted, if it is not.
     fn proven(&mut self, path: &RelPath) -> Result<Option<Meta>, DeriveError> {
         if let Some(stat) = self.stat(path)?
-            && self.proof.present(path, &stat)?
+            && self.proofs.of(path).present(path, &stat)?
         {
             return Ok(Some(stat));
         }

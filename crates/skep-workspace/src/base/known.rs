@@ -5,6 +5,7 @@
 //! last time are read, and of a path a few bytes are kept.
 
 use super::memory::{INDEX, Record, memory_error, parse_index};
+use super::moment::{Anchors, Era, Moment};
 use super::stay::Stay;
 use super::{Identity, room};
 use crate::error::DeriveError;
@@ -54,8 +55,9 @@ pub(crate) struct Known {
     lines: usize,
     paths: HashMap<Mark, Standing>,
     subtrees: HashSet<Mark>,
-    listings: HashMap<RelPath, HashSet<ByteString>>,
-    anchors: HashMap<RelPath, (u64, u64)>,
+    listings: HashMap<Era, HashMap<RelPath, HashSet<ByteString>>>,
+    anchors: HashMap<Era, Anchors>,
+    moment: Option<Box<Moment>>,
     /// The files of a copy as they were when it was made: half of the hash of each.
     copied: HashMap<Mark, [u8; 16]>,
     /// What the captured bytes take up.
@@ -128,11 +130,15 @@ impl Known {
             Record::Undone { settled: None, .. } => {}
             Record::Stay { path, stay } => self.take_stay(&path, &stay),
             Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
-            Record::Listing { path, names } => {
-                self.listings.insert(path, names.into_iter().collect());
+            Record::Listing { path, names, since } => {
+                self.listings.entry(since).or_default().insert(path, names.into_iter().collect());
             }
-            Record::Anchor { path, device, inode } => {
-                self.anchors.insert(path, (device, inode));
+            Record::Anchor { path, device, inode, since } => {
+                self.anchors.entry(since).or_default().insert(path, (device, inode));
+            }
+            Record::Moment { moment } => {
+                self.moment = moment;
+                self.losses += 1;
             }
         }
     }
@@ -161,7 +167,7 @@ impl Known {
         }
         if *stay == Stay::Left {
             self.subtrees.remove(&mark(path));
-            self.listings.remove(path);
+            self.listings.values_mut().for_each(|listed| drop(listed.remove(path)));
             self.losses += 1;
         }
     }
@@ -210,9 +216,14 @@ impl Known {
         self.kept
     }
 
-    /// Directories of which all names are known.
-    pub(crate) fn listings(&self) -> &HashMap<RelPath, HashSet<ByteString>> {
-        &self.listings
+    /// Directories of which all names of an era are known.
+    pub(crate) fn listings(&self, era: Era) -> HashMap<RelPath, HashSet<ByteString>> {
+        self.listings.get(&era).cloned().unwrap_or_default()
+    }
+
+    /// The last moment.
+    pub(crate) fn moment(&self) -> Option<&Moment> {
+        self.moment.as_deref()
     }
 
     /// Whether the whole workspace was captured when it was copied.
@@ -230,7 +241,7 @@ impl Known {
         self.copied.contains_key(&mark(path))
     }
 
-    pub(crate) fn anchors(&self) -> &HashMap<RelPath, (u64, u64)> {
+    pub(crate) fn anchors(&self) -> &HashMap<Era, Anchors> {
         &self.anchors
     }
 }

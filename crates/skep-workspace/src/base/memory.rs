@@ -5,6 +5,7 @@
 //! next writer. `blobs/` holds bytes under the name of their hash.
 
 use super::Identity;
+use super::moment::{Anchors, Era, Moment, era_of};
 use super::stay::Stay;
 use crate::error::DeriveError;
 use crate::tree::TreeRoot;
@@ -30,9 +31,22 @@ pub(crate) enum Record {
     /// Everything below this directory was captured; what is not recorded there was not there.
     Subtree { path: RelPath },
     /// Everything that was in this directory at create; noted in place of many absent names.
-    Listing { path: RelPath, names: Vec<ByteString> },
+    Listing {
+        path: RelPath,
+        names: Vec<ByteString>,
+        /// Or at this moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Era,
+    },
     /// This directory was there at create.
-    Anchor { path: RelPath, device: u64, inode: u64 },
+    Anchor {
+        path: RelPath,
+        device: u64,
+        inode: u64,
+        /// Or at this moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Era,
+    },
     /// The base of `path` from now on: it was approved, undone or rebased.
     Settled {
         path: RelPath,
@@ -57,6 +71,9 @@ pub(crate) enum Record {
     },
     /// Whether `path` is still in the sandbox as it came there.
     Stay { path: RelPath, stay: Stay },
+    /// What comes into the sandbox from now on comes from the project as it is at this moment; without one, from
+    /// the project as it was at create.
+    Moment { moment: Option<Box<Moment>> },
 }
 
 /// How the base moved of the state in which an approval was made, when it was undone.
@@ -136,6 +153,32 @@ pub struct Partial {
     pub new: ContentHash,
     /// The hunks that were taken.
     pub taken: Vec<HunkId>,
+    /// Where they changed that base, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stretches: Vec<Stretch>,
+    /// How that base came about in the same way, the newest step first: the sandbox went on between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Step>,
+}
+
+/// A base that hunks were taken of before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its bytes.
+    pub base: ContentHash,
+    /// Where they changed it, in its order.
+    pub stretches: Vec<Stretch>,
+}
+
+/// Lines that stand in the place of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The first that was replaced, or the one that they came before; counted from 0.
+    pub start: usize,
+    /// How many were replaced.
+    pub old: usize,
+    /// How many stand there.
+    pub new: usize,
 }
 
 /// The loaded index.
@@ -144,8 +187,9 @@ pub(crate) struct Memory {
     directory: PathBuf,
     pub captures: HashMap<RelPath, Capture>,
     pub subtrees: HashSet<RelPath>,
-    pub listings: HashMap<RelPath, HashSet<ByteString>>,
-    pub anchors: HashMap<RelPath, (u64, u64)>,
+    pub listings: HashMap<Era, HashMap<RelPath, HashSet<ByteString>>>,
+    pub anchors: HashMap<Era, Anchors>,
+    pub moment: Option<Box<Moment>>,
     pub settled: BTreeMap<RelPath, Settled>,
     /// What left the sandbox since its base was noted, or came again; what is not here did neither.
     pub stays: HashMap<RelPath, Stay>,
@@ -187,12 +231,13 @@ impl Memory {
                 self.captures.insert(path, capture);
             }
             Record::Subtree { path } => drop(self.subtrees.insert(path)),
-            Record::Listing { path, names } => {
-                self.listings.insert(path, names.into_iter().collect());
+            Record::Listing { path, names, since } => {
+                self.listings.entry(since).or_default().insert(path, names.into_iter().collect());
             }
-            Record::Anchor { path, device, inode } => {
-                self.anchors.insert(path, (device, inode));
+            Record::Anchor { path, device, inode, since } => {
+                self.anchors.entry(since).or_default().insert(path, (device, inode));
             }
+            Record::Moment { moment } => self.moment = moment,
             Record::Settled { path, settled, .. }
             | Record::Undone { path, settled: Some(settled), .. } => {
                 self.forget_sight(&path);
@@ -207,7 +252,7 @@ impl Memory {
             Record::Stay { path, stay } => {
                 if stay == Stay::Left {
                     self.subtrees.remove(&path);
-                    self.listings.remove(&path);
+                    self.listings.values_mut().for_each(|listed| drop(listed.remove(&path)));
                 }
                 self.stays.insert(path, stay);
             }
@@ -239,17 +284,39 @@ impl Memory {
         if self.subtrees.is_empty() && self.listings.is_empty() && self.captures.is_empty() {
             return false;
         }
+        // A note counts for what is of its era; without a moment everything is of one.
+        let moment = self.moment.as_deref();
+        let holds = |path: &RelPath| moment.is_none_or(|moment| moment.holds(path));
+        let cuts = |path: &RelPath| moment.is_none_or(|moment| moment.cuts(path));
+        let held = holds(path);
         let mut at = path.clone();
-        while let (Some(parent), Some(name)) = (at.parent(), at.file_name()) {
-            let unlisted = self.listings.get(&parent).is_some_and(|names| !names.contains(name));
+        while let Some(parent) = at.parent() {
             let bare = self.captures.get(&parent).is_some_and(Capture::is_no_directory)
-                && !self.stays.contains_key(&parent);
-            if unlisted || bare || self.subtrees.contains(&parent) {
+                && !self.stays.contains_key(&parent)
+                && (held || !holds(&parent));
+            let below = self.subtrees.contains(&parent) && cuts(&parent) == held;
+            if bare || below || self.is_listed_without(self.era_of(path), &at) {
                 return true;
             }
             at = parent;
         }
         false
+    }
+
+    /// Whether a list of the directory it is in says that nothing stood at a path.
+    pub(crate) fn is_unlisted(&self, path: &RelPath) -> bool {
+        self.is_listed_without(self.era_of(path), path)
+    }
+
+    fn is_listed_without(&self, era: Era, path: &RelPath) -> bool {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
+        let names = self.listings.get(&era).and_then(|listed| listed.get(&parent));
+        names.is_some_and(|names| !names.contains(name))
+    }
+
+    /// What the base of a path is proven against.
+    pub(crate) fn era_of(&self, path: &RelPath) -> Era {
+        era_of(self.moment.as_deref(), path)
     }
 
     /// Appends records, whole or (after a kill) as a torn tail that readers leave out.
@@ -450,8 +517,10 @@ mod tests {
                 Record::Stay { path, stay: Stay::Seen(sight) }
             }
             0 => Record::Subtree { path },
-            5 => Record::Listing { names: vec![path.to_byte_string()], path },
-            1 => Record::Anchor { path, device: 3, inode: u64::MAX },
+            5 => {
+                Record::Listing { names: vec![path.to_byte_string()], path, since: Some(i64::MAX) }
+            }
+            1 => Record::Anchor { path, device: 3, inode: u64::MAX, since: None },
             2 => Record::Unsettled { path, moved: Moved::Sandbox },
             6 => {
                 let settled = Settled { state, partial: None };

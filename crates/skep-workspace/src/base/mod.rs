@@ -17,6 +17,7 @@ pub(crate) mod capture;
 mod copied;
 mod known;
 pub(crate) mod memory;
+pub(crate) mod moment;
 pub(crate) mod moved;
 mod resolve;
 pub(crate) mod rewind;

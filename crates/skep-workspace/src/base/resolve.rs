@@ -1,9 +1,10 @@
 //! The base of one path, from what is settled, proven, captured or noted as clean.
 
+use super::Identity;
 use super::memory::{Memory, Partial};
+use super::moment::Proofs;
 use super::stay::Stay;
 use super::tracked::{self, Tracked};
-use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::tree::Meta;
@@ -53,7 +54,7 @@ pub(crate) struct Question<'a> {
 
 /// Knows the base; see the module's text.
 pub(crate) struct Resolver<'a> {
-    pub proof: Proof<'a>,
+    proofs: Proofs<'a>,
     pub memory: &'a Memory,
     git: &'a Repository,
     directory: &'a Path,
@@ -63,12 +64,12 @@ pub(crate) struct Resolver<'a> {
 impl<'a> Resolver<'a> {
     /// With what is remembered in `directory`, and the project's repository for what git had clean.
     pub(crate) fn new(
-        proof: Proof<'a>,
+        proofs: Proofs<'a>,
         memory: &'a Memory,
         git: &'a Repository,
         directory: &'a Path,
     ) -> Self {
-        Self { proof, memory, git, directory, tracked: OnceCell::new() }
+        Self { proofs, memory, git, directory, tracked: OnceCell::new() }
     }
 
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -134,7 +135,7 @@ impl<'a> Resolver<'a> {
             return Ok(Base { state: Some(settled.state.clone()), bytes, partial });
         }
         if let Some(stat) = stat
-            && self.proof.present(path, stat)?
+            && self.proofs.of(path).present(path, stat)?
         {
             // A write through a mapping whose page was dirty already moves no change time; what was
             // captured shows it.
@@ -178,7 +179,10 @@ impl<'a> Resolver<'a> {
         // An entry came or went in it since, but it is the same directory: taking an empty one
         // away loses nothing.
         let directory = matches!(question.project, EntryState::Dir { .. });
-        if question.removed && directory && self.proof.same_directory(question.path)? {
+        if question.removed
+            && directory
+            && self.proofs.of(question.path).same_directory(question.path)?
+        {
             return Ok(Base::known(question.project.clone(), BaseBytes::Project));
         }
         Ok(Base::unknown())
@@ -187,8 +191,9 @@ impl<'a> Resolver<'a> {
     /// Nothing stands there now. Either nothing stood there at create, or nothing when the sandbox
     /// made its entry; else the user may have removed what the sandbox started from.
     fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
-        let absent = self.proof.absent(question.path)?
-            || self.proof.absent_before(question.path, question.made_ns)?;
+        let proof = self.proofs.of(question.path);
+        let absent =
+            proof.absent(question.path)? || proof.absent_before(question.path, question.made_ns)?;
         Ok(if absent { Base::known(EntryState::Absent, BaseBytes::Blob) } else { Base::unknown() })
     }
 }

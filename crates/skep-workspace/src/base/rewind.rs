@@ -61,16 +61,29 @@ pub fn rewind(spec: &WorkspaceSpec, reach: u64) -> Result<(), DeriveError> {
 /// What has to be appended for that.
 fn rewound(spec: &WorkspaceSpec, reach: u64) -> Result<Vec<Record>, DeriveError> {
     let (before, since) = divided(&spec.memory, reach)?;
-    let mut records = back(&spec.memory, &before, &since)?;
+    let moved_back = back(&spec.memory, &before, &since)?;
+    let mut records = moment_of(&spec.memory, &before)?;
+    records.extend(moved_back);
     // In a copy everything stays, and nothing shows through.
     if spec.driver != WorkspaceDriver::Copy {
-        let touched = since.iter().chain(&records).map(path_of).cloned().collect();
+        let touched = since.iter().chain(&records).filter_map(path_of).cloned().collect();
         let then = Memory::of(&spec.memory, before);
         let mut now = Memory::load(&spec.memory)?;
         records.iter().cloned().for_each(|record| now.take(record));
         records.extend(stays(spec, &then, &now, touched)?);
     }
     Ok(records)
+}
+
+/// The moment of then: what came into the sandbox after that is not of a later one.
+fn moment_of(memory: &Path, before: &[Record]) -> Result<Vec<Record>, DeriveError> {
+    let moment = |record: &Record| match record {
+        Record::Moment { moment } => Some(moment.clone()),
+        _ => None,
+    };
+    let then = before.iter().rev().find_map(moment).flatten();
+    let now = Memory::load(memory)?.moment;
+    Ok((then != now).then_some(Record::Moment { moment: then }).into_iter().collect())
 }
 
 /// What of these paths is in the sandbox as it was then, and what left it.
@@ -103,12 +116,12 @@ fn stays(
         if stay != Stay::Left && then.subtrees.contains(&path) && !now.subtrees.contains(&path) {
             records.push(Record::Subtree { path: path.clone() });
         }
-        if stay != Stay::Left
-            && let Some(names) = then.listings.get(&path)
-            && !now.listings.contains_key(&path)
-        {
-            let names = names.iter().cloned().collect();
-            records.push(Record::Listing { path, names });
+        let lists = then.listings.iter().filter(|_| stay != Stay::Left);
+        for (since, names) in lists.filter_map(|(era, listed)| Some((*era, listed.get(&path)?))) {
+            if now.listings.get(&since).is_none_or(|listed| !listed.contains_key(&path)) {
+                let names = names.iter().cloned().collect();
+                records.push(Record::Listing { path: path.clone(), names, since });
+            }
         }
     }
     Ok(records)
@@ -121,8 +134,9 @@ fn divided(memory: &Path, reach: u64) -> Result<(Vec<Record>, Vec<Record>), Deri
     Ok((parsed(memory, &bytes[..split])?, parsed(memory, &bytes[split..])?))
 }
 
-fn path_of(record: &Record) -> &RelPath {
+fn path_of(record: &Record) -> Option<&RelPath> {
     match record {
+        Record::Moment { .. } => None,
         Record::Capture { path, .. }
         | Record::Subtree { path }
         | Record::Listing { path, .. }
@@ -130,7 +144,7 @@ fn path_of(record: &Record) -> &RelPath {
         | Record::Settled { path, .. }
         | Record::Unsettled { path, .. }
         | Record::Undone { path, .. }
-        | Record::Stay { path, .. } => path,
+        | Record::Stay { path, .. } => Some(path),
     }
 }
 
@@ -141,6 +155,19 @@ pub(crate) fn earlier_bases(
     let mut earlier = BTreeMap::new();
     parsed(memory, &read(memory)?)?.iter().for_each(|record| note_earlier(record, &mut earlier));
     Ok(earlier)
+}
+
+/// Every base of each path that came with an approval, by the index in `memory`.
+pub(crate) fn approved_bases(
+    memory: &Path,
+) -> Result<BTreeMap<RelPath, Vec<EntryState>>, DeriveError> {
+    let mut approved: BTreeMap<RelPath, Vec<EntryState>> = BTreeMap::new();
+    for record in parsed(memory, &read(memory)?)? {
+        if let Record::Settled { path, settled, moved: Moved::Project } = record {
+            approved.entry(path).or_default().push(settled.state);
+        }
+    }
+    Ok(approved)
 }
 
 fn read(memory: &Path) -> Result<Vec<u8>, DeriveError> {
@@ -247,7 +274,8 @@ fn moves_of(record: &Record) -> Option<(&RelPath, Moves<'_>)> {
         | Record::Subtree { .. }
         | Record::Listing { .. }
         | Record::Anchor { .. }
-        | Record::Stay { .. } => None,
+        | Record::Stay { .. }
+        | Record::Moment { .. } => None,
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::judge::Entry;
 use crate::base::BaseBytes;
-use crate::base::memory::Memory;
+use crate::base::memory::{Memory, Partial};
 use crate::error::DeriveError;
 use crate::held::Held;
+use crate::hunk_ids::Origin;
 use crate::hunks::{TextDiff, apply_hunks, diff_lines, diff_lines_since, is_binary, without_taken};
 use crate::spec::HeldTrees;
 use skep_types::{Change, ContentHash, EntryState, RelPath};
@@ -176,22 +177,41 @@ impl Contents<'_> {
         let Some(root) = self.memory.blob(&partial.root)? else {
             return Ok(diff_lines(&entry.path, old, new));
         };
+        let earlier = self.earlier(partial, &root)?;
+        let mut origins: Vec<Origin<'_>> = earlier
+            .iter()
+            .zip(&partial.earlier)
+            .map(|(bytes, step)| Origin { bytes, stretches: &step.stretches })
+            .collect();
         if partial.new == ContentHash::of(new) {
-            let left = without_taken(diff_lines(&entry.path, &root, new), &partial.taken);
+            let reviewed = diff_lines_since(&entry.path, &origins, &root, new);
+            let left = without_taken(reviewed, &partial.taken);
             let fits = apply_hunks(old, &left.hunks.iter().collect::<Vec<_>>());
             if fits.as_deref() == Ok(new) {
                 return Ok(left);
             }
         }
         // The sandbox went on since: what was not taken keeps its id all the same.
-        let reviewed = self.memory.blob(&partial.new)?.unwrap_or_default();
-        let reviewed = diff_lines(&entry.path, &root, &reviewed);
-        let taken: Vec<_> =
-            reviewed.hunks.iter().filter(|hunk| partial.taken.contains(&hunk.id)).collect();
-        if apply_hunks(&root, &taken).as_deref() == Ok(old) {
-            return Ok(diff_lines_since(&entry.path, (&root, &taken), old, new));
+        let last = Origin { bytes: &root, stretches: &partial.stretches };
+        match last.became(old) {
+            true => origins.insert(0, last),
+            false => origins.clear(),
         }
-        Ok(diff_lines(&entry.path, old, new))
+        Ok(diff_lines_since(&entry.path, &origins, old, new))
+    }
+
+    /// The bases that `root` came from, as far as they are kept and led to it.
+    fn earlier(&self, partial: &Partial, root: &[u8]) -> Result<Vec<Vec<u8>>, DeriveError> {
+        let mut bases: Vec<Vec<u8>> = Vec::new();
+        for step in &partial.earlier {
+            let Some(bytes) = self.memory.blob(&step.base)? else { break };
+            let led_to = bases.last().map_or(root, Vec::as_slice);
+            if !(Origin { bytes: &bytes, stretches: &step.stretches }).became(led_to) {
+                break;
+            }
+            bases.push(bytes);
+        }
+        Ok(bases)
     }
 }
 

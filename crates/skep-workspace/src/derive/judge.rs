@@ -39,6 +39,18 @@ pub(crate) enum Standing {
     Merges(MergeResult),
     /// It moved, and they do not.
     Conflict(String),
+    /// The same, for lines that both changed: hunks elsewhere in the file may merge.
+    Collides(String),
+}
+
+impl Standing {
+    /// Why the whole cannot be taken over.
+    pub(crate) fn conflict(&self) -> Option<&String> {
+        match self {
+            Self::Clean | Self::Merges(_) => None,
+            Self::Conflict(reason) | Self::Collides(reason) => Some(reason),
+        }
+    }
 }
 
 /// What both sides merge to.
@@ -491,7 +503,7 @@ impl Judge<'_> {
             Merged::Clean(bytes) => {
                 merged(ContentHash::of(&bytes), bytes.len() as u64, MergedBytes::New(bytes))
             }
-            Merged::Conflict => Standing::Conflict(
+            Merged::Conflict => Standing::Collides(
                 "the same lines changed in the project and in the sandbox".into(),
             ),
         })

@@ -9,8 +9,9 @@ mod spelling;
 pub(crate) use content::Contents;
 pub(crate) use judge::{Entry, MergedBytes, Standing, ordinary_directory};
 
+use crate::base::Resolver;
 use crate::base::memory::Memory;
-use crate::base::{Proof, Resolver};
+use crate::base::moment::Proofs;
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::held::Kept;
@@ -92,8 +93,10 @@ impl Derived {
 impl Derived {
     /// Where an approval would merge, each with a hash of what stands in the project there.
     pub fn moved(&self) -> Vec<(RelPath, ContentHash)> {
-        let merges = self.detail.entries.values();
-        let merges = merges.filter(|entry| matches!(entry.standing, Standing::Merges(_)));
+        let merges =
+            self.detail.entries.values().filter(|entry| {
+                matches!(entry.standing, Standing::Merges(_) | Standing::Collides(_))
+            });
         let mark = |entry: &Entry| ContentHash::of(format!("{:?}", entry.project).as_bytes());
         merges.map(|entry| (entry.path.clone(), mark(entry))).collect()
     }
@@ -168,8 +171,9 @@ fn judged(
 ) -> Result<(Vec<Change>, Detail), DeriveError> {
     let (trees, memory) = (contents.trees, contents.memory);
     let union = union::read(&trees.levels, Markers::of(spec.driver))?;
-    let proof = Proof::new(&trees.project, &spec.base.instant, memory.anchors.clone());
-    let resolver = Resolver::new(proof, memory, git, &spec.memory);
+    let (created, moment) = (&spec.base.instant, memory.moment.as_deref());
+    let proofs = Proofs::new(&trees.project, created, moment, &memory.anchors);
+    let resolver = Resolver::new(proofs, memory, git, &spec.memory);
     let spelling = spelling::Spelling::new(&trees.project, spec.driver);
     let judge = judge::Judge { spec, trees, resolver: &resolver, contents, spelling };
     judge.all(&union)
@@ -186,7 +190,7 @@ fn finish(spec: &WorkspaceSpec, changes: Vec<Change>, detail: Detail, kept: Kept
                 let reason = "changed in the project too; both changes merge".to_owned();
                 drift.push(Drift { path, merges: true, reason });
             }
-            Standing::Conflict(reason) => {
+            Standing::Conflict(reason) | Standing::Collides(reason) => {
                 drift.push(Drift { path: path.clone(), merges: false, reason: reason.clone() });
                 conflicts.push(Conflict { path, reason: reason.clone() });
             }

@@ -1,14 +1,18 @@
 //! What a picked change puts into the project.
 
 use crate::apply::Source;
-use crate::base::memory::{Memory, Partial, Settled};
+use crate::base::memory::{Memory, Partial, Settled, Step};
 use crate::derive::{Contents, Entry, MergedBytes, Standing};
 use crate::error::PlanError;
-use crate::hunks::apply_hunks;
+use crate::hunk_ids::joined;
+use crate::hunks::{apply_hunks, stretches_of};
 use crate::merge::{Merged, merge_modes, merge_text};
 use crate::spec::Trees;
 use skep_types::{Change, Conflict, ContentHash, EntryState, Hunk, HunkId};
 use std::collections::BTreeSet;
+
+/// So many steps of a base are remembered. What is at home in an earlier one gets another id.
+const MOST_STEPS: usize = 32;
 
 /// What to put there, and what counts as the base afterwards.
 pub(super) struct Outcome {
@@ -22,7 +26,7 @@ pub(super) struct Outcome {
 pub(super) fn whole(trees: &Trees, entry: &Entry) -> Result<Outcome, PlanError> {
     let settled = Settled { state: entry.sandbox.clone(), partial: None };
     let (state, source) = match &entry.standing {
-        Standing::Conflict(reason) => {
+        Standing::Conflict(reason) | Standing::Collides(reason) => {
             let (path, reason) = (entry.path.clone(), reason.clone());
             return Err(PlanError::Conflicts(vec![Conflict { path, reason }]));
         }
@@ -83,16 +87,37 @@ pub(super) fn partial(
     } else {
         merge_partial(contents, entry, &base, half, mode)?
     };
+    let step = Step { base: base_hash, stretches: stretches_of(&hunks) };
     let earlier = entry.base.partial.as_ref();
-    let mut taken = earlier.map_or_else(Vec::new, |earlier| earlier.taken.clone());
-    taken.extend(ids.iter().cloned());
-    let partial = file_hash(&entry.sandbox).map(|new| Partial {
-        root: earlier.map_or(base_hash, |earlier| earlier.root),
-        new,
-        taken,
-    });
+    let partial = file_hash(&entry.sandbox).map(|new| taken_of(earlier, step, new, ids));
     let settled = Settled { state: settled_state, partial };
     Ok(Outcome { state, source: Source::Bytes(bytes), settled })
+}
+
+/// How a base came about of which more hunks were taken now. As long as the sandbox does not go on, all are
+/// hunks of one diff.
+fn taken_of(
+    earlier: Option<&Partial>,
+    step: Step,
+    new: ContentHash,
+    ids: &BTreeSet<HunkId>,
+) -> Partial {
+    let now = ids.iter().cloned();
+    match earlier {
+        Some(same) if same.new == new => Partial {
+            taken: same.taken.iter().cloned().chain(now).collect(),
+            stretches: joined(&same.stretches, &step.stretches),
+            ..same.clone()
+        },
+        other => {
+            let last =
+                other.map(|last| Step { base: last.root, stretches: last.stretches.clone() });
+            let before = other.map_or(&[][..], |last| last.earlier.as_slice());
+            let steps = last.into_iter().chain(before.iter().cloned()).take(MOST_STEPS);
+            let (root, stretches) = (step.base, step.stretches);
+            Partial { root, new, taken: now.collect(), stretches, earlier: steps.collect() }
+        }
+    }
 }
 
 /// The project moved: the taken hunks are merged into what stands there.

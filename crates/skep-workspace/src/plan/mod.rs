@@ -9,7 +9,9 @@ mod sides;
 
 pub use rebase::{Rebased, rebase};
 pub use reject::{Rejected, ViewWrite, reject};
-pub use settle::{SettledPath, Settlement, settle, settle_again, settle_taken_in, unsettle};
+pub use settle::{
+    SettledPath, Settlement, settle, settle_again, settle_taken_in, settled_here, unsettle,
+};
 pub use sides::{Side, Sides, three_sides};
 
 use crate::apply::{Source, Target};

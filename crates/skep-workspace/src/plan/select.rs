@@ -241,7 +241,12 @@ pub(crate) fn conflicts_of(
     let changed: BTreeSet<&RelPath> = derived.changes.iter().map(|change| &change.path).collect();
     let mut conflicts = Vec::new();
     for entry in derived.detail.entries.values() {
-        let Standing::Conflict(reason) = &entry.standing else { continue };
+        let Some(reason) = entry.standing.conflict() else { continue };
+        // Whether these hunks merge is seen when they are.
+        let some = matches!(picked.get(&entry.path), Some(Pick::Hunks(_)));
+        if some && matches!(entry.standing, Standing::Collides(_)) {
+            continue;
+        }
         let bare = !changed.contains(&entry.path)
             && !apart(&entry.path)
             && (selection.is_everything()

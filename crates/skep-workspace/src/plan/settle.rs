@@ -2,7 +2,7 @@
 
 use crate::base::memory::{Durability, Memory, Moved, Record, Settled, Undone, Way};
 use crate::base::moved::moved_along;
-use crate::base::rewind::earlier_bases;
+use crate::base::rewind::{approved_bases, earlier_bases};
 use crate::error::DeriveError;
 use crate::spec::WorkspaceSpec;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,19 @@ pub fn unsettle(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), Der
 pub fn settle_again(spec: &WorkspaceSpec, settlement: &Settlement) -> Result<(), DeriveError> {
     let steps = settlement.paths.iter().map(SettledPath::forth);
     undo(spec, Way::Forth, steps)
+}
+
+/// What of an approval was settled in this sandbox: in the one that it was made of, and in every fork that was
+/// made since.
+pub fn settled_here(
+    spec: &WorkspaceSpec,
+    settlement: &Settlement,
+) -> Result<Settlement, DeriveError> {
+    let settled = approved_bases(&spec.memory)?;
+    let here = |path: &&SettledPath| {
+        settled.get(&path.path).is_some_and(|states| states.contains(&path.after.state))
+    };
+    Ok(Settlement { paths: settlement.paths.iter().filter(here).cloned().collect() })
 }
 
 fn remember(

@@ -271,10 +271,43 @@ impl World {
         self.opaque.clear();
     }
 
+    /// Nobody is inside, and whoever comes sees the project as it is: through everything that the upper does
+    /// not have. Whether it has a path is told by what is returned.
+    pub fn see_anew(&mut self) -> impl Fn(&RelPath) -> bool + use<> {
+        let (upper, opaque) = (self.upper.clone(), self.opaque.clone());
+        let covered = move |path: &RelPath| {
+            let cut = |parent: &RelPath| {
+                opaque.contains(parent)
+                    || upper.get(parent).is_some_and(|node| !matches!(node, Some(Node::Dir(_))))
+            };
+            upper.contains_key(path) || path.ancestors().any(|parent| cut(&parent))
+        };
+        self.lower = read_nodes(&self.spec.project);
+        self.view.retain(|path, _| covered(path));
+        let shown = self.lower.iter().filter(|(path, _)| !covered(path));
+        self.view.extend(shown.map(|(path, node)| (path.clone(), node.clone())));
+        covered
+    }
+
     /// The project as it stands on disk.
     pub fn project(&self) -> BTreeMap<RelPath, EntryState> {
         read_tree(&self.spec.project)
     }
+}
+
+/// Every path of a real tree, with its bytes.
+fn read_nodes(at: &Path) -> Tree {
+    let node = |(path, state): (RelPath, EntryState)| {
+        let real = at.join(path.as_path());
+        let node = match state {
+            EntryState::File { mode, .. } => Node::File(std::fs::read(real).unwrap(), mode),
+            EntryState::Dir { mode } => Node::Dir(mode),
+            EntryState::Symlink { target } => Node::Link(target.as_bytes().to_vec()),
+            EntryState::Special { .. } | EntryState::Absent => Node::Fifo,
+        };
+        (path, node)
+    };
+    read_tree(at).into_iter().map(node).collect()
 }
 
 /// Every path of a real tree.
