@@ -19,7 +19,6 @@ impl Chores {
     /// Begins. Where no thread can be had, the next one does it.
     pub(crate) fn begin(layout: Layout, name: String) -> Self {
         let work = move || {
-            leave_processor();
             // A disk that is full, or not to be written, is met by somebody who can say so.
             let _ = spare::make(&layout, &name);
             waste::clear(&layout);
@@ -33,16 +32,5 @@ impl Chores {
         if let Some(thread) = self.0.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Goes to another processor, if there is one. Some kernels put a thread beside whoever started it, and leave it
-/// there while others stand idle: then the command waits for it, which it is not to.
-fn leave_processor() {
-    use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
-    let Ok(mut others) = sched_getaffinity(None) else { return };
-    others.unset(sched_getcpu());
-    if others.count() > 0 {
-        let _ = sched_setaffinity(None, &others);
     }
 }
