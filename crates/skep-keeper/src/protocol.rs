@@ -483,9 +483,8 @@ mod tests {
             .filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()))
             .map(|line| line.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap())
             .collect();
-        let known =
-            "Exec Record Signal Freeze Thaw Stood Status Write Reach Revoke Knock Adopt Stop";
-        assert_eq!((VERSION, names.join(" ")), (2, known.to_owned()));
+        let known = "Exec Record Signal Freeze Thaw Stood Refresh Status Write Reach Revoke Knock Adopt Stop";
+        assert_eq!((VERSION, names.join(" ")), (3, known.to_owned()));
     }
 
     proptest! {
