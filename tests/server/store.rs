@@ -229,7 +229,7 @@ base.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(float(sys
             (said.join().unwrap(), read.join().unwrap())
         });
         let words =
-            ["could not be written down of sandbox", "hint: its changes are kept", " is kept"];
+            ["could not be written down for sandbox", "hint: its changes are kept", " is kept"];
         for word in words {
             assert!(said.errors().contains(word), "{}", said.describe());
         }

@@ -18,7 +18,10 @@ use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command, Place};
 use clap::Args;
 use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
-use skep_types::{ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox};
+use skep_types::{
+    ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox, SandboxName,
+    SandboxState,
+};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -177,23 +180,20 @@ impl Run {
         let SettledRun { changes: set, removal } = match settled {
             Ok(settled) => settled,
             Err(problem) => {
-                let is_gone = matches!(api.find(sandbox.id.as_str()),
-                    Err(missing) if missing.code == Code::NotFound);
-                let problem = if is_gone { problem } else { unsettled(sandbox, problem) };
+                let (problem, fate) = left(&sandbox.name, problem, api.find(sandbox.id.as_str()));
                 context.output.problem(&problem);
-                let fate = if is_gone { "was removed meanwhile" } else { "is kept" };
                 context.output.always(&format!("sandbox {} {fate}", sandbox.name));
                 return Afterwards { seen: None, unsettled: Some(problem) };
             }
         };
-        let mut left = None;
+        let mut unsettled = None;
         match removal {
             Some(Ok(())) => {
                 return Afterwards { seen: Some((set, Fate::Removed)), unsettled: None };
             }
             Some(Err(problem)) => {
                 context.output.problem(&problem);
-                left = Some(problem);
+                unsettled = Some(problem);
             }
             None if self.rm => {
                 context.output.always(&format!(
@@ -204,7 +204,7 @@ impl Run {
             }
             None => {}
         }
-        Afterwards { seen: Some((set, Fate::Kept)), unsettled: left }
+        Afterwards { seen: Some((set, Fate::Kept)), unsettled }
     }
 }
 
@@ -239,12 +239,25 @@ fn settle(
     }
 }
 
-/// The command has run, and its exit code is told. What is not written down of it is said, and who will do
-/// it.
-fn unsettled(sandbox: &Sandbox, problem: Problem) -> Problem {
-    let name = &sandbox.name;
+/// What is left of a run that could not be settled: why, and what became of the sandbox, as it is remembered now. The
+/// command has run, and its exit code is told. If that is not written down it is said, and who will do it.
+fn left(
+    name: &SandboxName,
+    problem: Problem,
+    found: Result<Sandbox, Problem>,
+) -> (Problem, &'static str) {
+    use SandboxState::{Frozen, Ready};
+    match found {
+        Err(missing) if missing.code == Code::NotFound => (problem, "was removed meanwhile"),
+        // It is written down: something else went wrong.
+        Ok(row) if !matches!(row.state, Ready | Frozen) => (problem, "is kept"),
+        Ok(_) | Err(_) => (not_written(name, problem), "is kept"),
+    }
+}
+
+fn not_written(name: &SandboxName, problem: Problem) -> Problem {
     let message = format!(
-        "the command has ended, which could not be written down of sandbox `{name}`: {}",
+        "the command has ended, and that could not be written down for sandbox `{name}`: {}",
         problem.message
     );
     let hint = format!(
@@ -324,6 +337,24 @@ mod tests {
         }
         for text in ["skep run", "skep run true", "skep run -q -- x", "skep -q run -- x"] {
             assert_eq!(without_options(words(text)).unwrap_err(), words(text));
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_is_said_and_nothing_else_is_called_so() {
+        let busy = || Problem::new(Code::Busy, "the store is held");
+        let row = |state| Sandbox { state, ..crate::fake::sandbox("one") };
+        let name = row(SandboxState::Ready).name;
+        let left = |found| left(&name, busy(), found);
+        let gone = Problem::new(Code::NotFound, "there is no sandbox");
+        assert_eq!(left(Err(gone)), (busy(), "was removed meanwhile"));
+        assert_eq!(left(Ok(row(SandboxState::Stopped))), (busy(), "is kept"));
+        for found in [Ok(row(SandboxState::Ready)), Err(busy())] {
+            let (problem, fate) = left(found);
+            assert_eq!((problem.code, problem.retryable, fate), (Code::Busy, true, "is kept"));
+            assert!(problem.message.ends_with("the store is held"), "{problem}");
+            assert!(problem.message.contains("could not be written down for sandbox `one`"));
+            assert!(problem.hint.unwrap().contains("`skep diff one`"));
         }
     }
 

@@ -63,8 +63,8 @@ impl Marks {
         };
         for _ in 0..ROUNDS {
             let before = pause::last_number();
-            // Who forks and ends all the time is not on a list that was made meanwhile.
-            if kill_marked(mark.number) == 0 && before.is_some() && before == pause::last_number() {
+            let found = kill_marked(mark.number);
+            if has_seen_all(found, before.as_deref(), pause::last_number().as_deref()) {
                 return true;
             }
             std::thread::sleep(PAUSE);
@@ -75,6 +75,12 @@ impl Marks {
         }
         true
     }
+}
+
+/// Whether a look that found so many has left nobody out. Who forks and ends all the time is not on a list that was
+/// made meanwhile: the number that was given out last tells.
+fn has_seen_all(found: usize, before: Option<&str>, after: Option<&str>) -> bool {
+    found == 0 && before.is_some() && before == after
 }
 
 fn fresh() -> std::io::Result<(File, u64)> {
@@ -137,4 +143,17 @@ fn kill_marked(number: u64) -> usize {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_found_nobody_counts_only_if_nobody_was_born_meanwhile() {
+        assert!(has_seen_all(0, Some("17"), Some("17")));
+        assert!(!has_seen_all(0, Some("17"), Some("18")), "somebody was born");
+        assert!(!has_seen_all(0, None, None), "nobody knows");
+        assert!(!has_seen_all(1, Some("17"), Some("17")), "who was found has to be gone first");
+    }
 }
