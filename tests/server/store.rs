@@ -2,6 +2,7 @@
 
 use crate::harness::{Lab, Who, entries, for_both, for_each, long, wait_for};
 use serde_json::json;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::time::{Duration, Instant};
 
 /// Each kind of commit against a full disk, in the binary. The disk is a small tmpfs in a mount
@@ -200,28 +201,35 @@ base.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read()";
 fn heavy_store_6_a_run_whose_store_is_held_at_its_end_says_what_is_not_written() {
     for_both(|lab| {
         lab.write("a", "a\n");
-        let hold = |seconds: u64| {
+        let hold = || {
             lab.skep(["ls"]).run().ok();
             let script = "import sqlite3, sys, time
 base = sqlite3.connect(sys.argv[1], isolation_level=None)
-base.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(float(sys.argv[2]))";
+base.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(600)";
             let python = lab.program("python3").args(["-c", script]);
-            let mut holder = python.arg(lab.state.join("skep.db")).arg(seconds.to_string()).spawn();
-            std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0; 4]).unwrap();
+            let mut holder = python.arg(lab.state.join("skep.db")).spawn();
+            holder.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
             // Root's sqlite gives the log to its owner: only now it looks as it will.
             lab.skep(["ls"]).run().ok();
             holder
         };
+        let release = |mut holder: std::process::Child| {
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+        };
         // Longer than one question to the store waits.
-        let mut holder = hold(13);
-        let ran = lab.run_script("echo b > b; exit 3").run().exits(3);
-        assert!(ran.errors().contains("the store is waited for"), "{}", ran.describe());
-        assert!(ran.errors().contains("1 file"), "{}", ran.describe());
-        holder.wait().unwrap();
+        let holder = hold();
+        let mut run = lab.run_script("echo b > b; exit 3").spawn();
+        let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let waits = said.find(|line| line.contains("the store is waited for"));
+        assert!(waits.is_some(), "it does not say that it waits");
+        release(holder);
+        assert!(said.any(|line| line.contains("1 file changed")));
+        assert_eq!(run.wait().unwrap().code(), Some(3));
         let row = lab.sandboxes().pop().unwrap();
         assert_eq!(row["state"], "stopped");
         lab.skep(["rm", "--discard", row["name"].as_str().unwrap()]).run().ok();
-        let mut holder = hold(600);
+        let holder = hold();
         let (said, read) = std::thread::scope(|scope| {
             let said = scope.spawn(|| lab.run_script("echo b > b").run().ok());
             let json = ["run", "--json", "--", "sh", "-c", "echo c > c; echo out"];
@@ -240,8 +248,7 @@ base.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(float(sys
         assert_eq!(document["unsettled"]["retryable"], true);
         assert!(document.get("changes").is_none());
         wait_for("nothing to be left of them", 20, || lab.keepers().is_empty().then_some(()));
-        holder.kill().unwrap();
-        holder.wait().unwrap();
+        release(holder);
         // What was said comes true with the next command.
         for (row, file) in lab.sandboxes().iter().zip(["c", "b"]) {
             assert_eq!(row["state"], "stopped", "{row}");
