@@ -1,6 +1,7 @@
 //! What others may do with a sandbox while somebody makes it, or looks at it: nothing that would show.
 
-use crate::harness::{Held, for_both, wait_for};
+use crate::harness::{Held, Lab, for_both, wait_for, wait_for_empty};
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 /// Lets it go on, and waits for its end.
@@ -149,4 +150,33 @@ fn a_command_that_waits_can_be_killed() {
         assert!(!waits.wait_with_output().unwrap().status.success());
         assert_eq!(lab.diff("k")["changes"].as_array().unwrap().len(), 0);
     });
+}
+
+/// A keeper may end by itself between the look whether it runs and the word to pause: nobody is left then, and
+/// what was changed is there.
+#[test]
+fn a_look_or_a_removal_whose_keeper_ends_meanwhile_is_answered() {
+    for_both(|lab| {
+        lab.create("e");
+        for signal in [Signal::TERM, Signal::KILL] {
+            lab.exec_script("e", "echo 1 > one").run().ok();
+            let looking = Held::at(lab.skep(["diff", "e"]), &["look.begins"]);
+            end_keepers(lab, signal);
+            let ended = looking.go_on();
+            assert!(ended.status.success(), "{ended:?}");
+            assert!(String::from_utf8_lossy(&ended.stdout).contains("added one"), "{ended:?}");
+        }
+        lab.exec_script("e", "rm one").run().ok();
+        let removing = Held::at(lab.skep(["rm", "e"]), &["look.begins"]);
+        end_keepers(lab, Signal::TERM);
+        goes_on(removing);
+        lab.audit_leftovers();
+    });
+}
+
+fn end_keepers(lab: &Lab, signal: Signal) {
+    for keeper in lab.keepers() {
+        let _ = kill_process(Pid::from_raw(keeper).unwrap(), signal);
+    }
+    wait_for_empty("keepers", 20, || lab.keepers());
 }

@@ -30,6 +30,14 @@ use std::path::PathBuf;
 
 /// How often a change set is derived before somebody is said to go on by itself.
 const LOOKS: u32 = 3;
+/// Whether a keeper is gone, or has hung up because it ends.
+fn is_ending(error: &ProviderError) -> bool {
+    match error {
+        ProviderError::NotRunning(_) => true,
+        ProviderError::Keeper { source, .. } => hung_up(source),
+        _ => false,
+    }
+}
 
 fn hung_up(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -69,13 +77,25 @@ impl Engine {
             failpoint::hit("look.still")
                 .map_err(|error| crate::problems::io_problem("look into", &mark, &error))
         };
-        let frozen = provider.freeze(&spec).or_problem().and_then(|()| stands());
+        let begins = failpoint::hit("look.begins")
+            .map_err(|error| crate::problems::io_problem("look into", &mark, &error));
+        let frozen = begins.and_then(|()| match provider.freeze(&spec) {
+            // Its keeper has ended since we looked, or is about to: then nobody is left to be paused.
+            Err(error) if is_ending(&error) => {
+                provider.still(&sandbox.id, &spec.directory, sandbox.keeper.as_ref()).or_problem()
+            }
+            other => other.or_problem(),
+        });
+        let frozen = frozen.and_then(|()| stands());
         let result = frozen.and_then(|()| look());
         // Somebody died over a rebase here, or this one failed: what they go on with is settled first.
         if let Err(problem) = self.resume_settling(sandbox, Shut::Left) {
             return result.and(Err(problem));
         }
-        let thawed = provider.thaw(&spec).or_problem();
+        let thawed = match provider.thaw(&spec) {
+            Err(error) if is_ending(&error) => Ok(()),
+            other => other.or_problem(),
+        };
         if thawed.is_ok() {
             let _ = std::fs::remove_file(&mark);
         }
@@ -163,12 +183,9 @@ impl Engine {
         }
         match self.provider(&sandbox.provider)?.stood(&self.run_spec(sandbox)) {
             Ok(Stillness::Moved(moved)) => Ok(Some(moved)),
-            // A keeper that hangs up is ending, and all inside with it.
-            Err(ProviderError::Keeper { source, .. }) if hung_up(&source) => Ok(None),
-            // It has ended meanwhile, and all inside with it.
-            Ok(Stillness::Held | Stillness::Stopped) | Err(ProviderError::NotRunning(_)) => {
-                Ok(None)
-            }
+            // All inside end with it.
+            Err(error) if is_ending(&error) => Ok(None),
+            Ok(Stillness::Held | Stillness::Stopped) => Ok(None),
             Err(error) => Err(error).or_problem(),
         }
     }
