@@ -150,6 +150,21 @@ fn proc_10_the_hosts_network_does_not_bring_its_abstract_sockets() {
     });
 }
 
+/// The second fence is on commands themselves: `/run` is theirs, and mounted so that it could be written; no rule says so.
+#[test]
+fn proc_5_commands_wear_the_landlock_fence() {
+    for_both(|lab| {
+        let end = lab.skep(["run", "--json", "--", "sh", "-c", "touch /tmp/x && touch /run/x"]);
+        let end = end.run().json();
+        if end["enforcement"]["landlock"]["enforced"] != true {
+            return skip("this kernel has no Landlock");
+        }
+        assert_eq!(end["exit_code"], 1, "{end}");
+        assert!(end["stderr"].as_str().unwrap().contains("/run/x"), "{end}");
+        assert!(end["stderr"].as_str().unwrap().contains("Permission denied"), "{end}");
+    });
+}
+
 /// What the hide list names is not seen in a piece that was named for other reasons.
 #[test]
 fn fs_6_credentials_in_a_piece_of_the_home_are_not_seen() {
