@@ -166,7 +166,7 @@ impl Keeper<'_> {
     fn has_starved(&self, exec: &ExecId) -> bool {
         let Some(running) = self.state.execs.get(exec) else { return false };
         let own = running.group.as_ref().and_then(|group| group.oom_kills()).unwrap_or(0);
-        own > 0 || (self.state.execs.len() == 1 && self.memory_kills() > running.starved_before)
+        own > 0 || (self.state.execs.len() == 1 && self.memory_kills() > running.before.starved)
     }
 
     /// The upper has been counted.

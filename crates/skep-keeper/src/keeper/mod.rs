@@ -124,6 +124,8 @@ struct State {
     unreached: u64,
     /// Whether somebody may have tried since whom the next exec has nothing to do with.
     unreached_since: bool,
+    /// What the group had counted when the last command ended, if nobody was left inside then.
+    counted: Option<running::Counted>,
     /// The group of an engine, where skep has none.
     watched: Option<Group>,
     /// Whether init is gone without having been told to.

@@ -1,6 +1,6 @@
 //! What clients can ask for, and what happens when a command has ended.
 
-use super::running::{MainEnd, Running};
+use super::running::{Counted, MainEnd, Running};
 use super::{Keeper, Membership};
 use crate::channel::to_file;
 use crate::failure::{Failure, Step};
@@ -36,16 +36,16 @@ impl Keeper<'_> {
         }
         self.drain(exec);
         self.last_look(exec, main);
-        let (refused, kills) = (self.refused_forks(), self.memory_kills());
+        let counted = self.count();
         let unreached = if main.code == Some(0) { 0 } else { self.unreached() };
         let Some(running) = self.state.execs.get_mut(exec) else { return };
-        if refused > running.refused_before {
+        if counted.refused > running.before.refused {
             running.feel("pids");
         }
         if unreached > 0 {
             running.refused.insert("network", unreached);
         }
-        let mut end = running.conclude(main, kills > running.starved_before);
+        let mut end = running.conclude(main, counted.starved > running.before.starved);
         let (limit, ended) = (running.limits.memory, running.verdict.is_some());
         if let Some(limit) = limit.filter(|_| self.holds_memory()) {
             // Pages of files that others have paid for are in what the kernel says of a process.
@@ -60,8 +60,27 @@ impl Keeper<'_> {
         self.capture();
         self.finish(exec, end);
         self.schedule_capture();
-        // What it tried is not the next one's.
-        self.state.unreached_since |= main.code == Some(0);
+        let alone = self.nobody_is_left();
+        self.state.counted = Some(counted).filter(|_| alone);
+        // What it tried is not the next one's. Nobody waits for this now, and somebody will then.
+        match main.code == Some(0) {
+            true if alone && self.state.over_since.is_none() => drop(self.unreached()),
+            tried => self.state.unreached_since |= tried,
+        }
+    }
+
+    /// Whether nobody is inside who could use or try anything before the next command.
+    fn nobody_is_left(&self) -> bool {
+        self.state.execs.is_empty() && !self.state.left
+    }
+
+    /// What the sandbox's group has counted so far: as it was at the end of the last command, if nobody was inside since.
+    pub(super) fn counted_before(&self) -> Counted {
+        self.state.counted.filter(|_| self.nobody_is_left()).unwrap_or_else(|| self.count())
+    }
+
+    fn count(&self) -> Counted {
+        Counted { refused: self.refused_forks(), starved: self.memory_kills() }
     }
 
     /// Nobody waits for ever for one that cannot die: its end is told, and that it is not gone.

@@ -16,6 +16,14 @@ use std::time::{Duration, Instant};
 
 /// Input waiting for a process beyond this makes its client wait.
 const CROWDED: usize = 64 << 10;
+/// What the group of a sandbox counts, from its beginning on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Tasks that were refused.
+    pub refused: u64,
+    /// Processes that were killed for want of memory.
+    pub starved: u64,
+}
 
 /// Where output comes from.
 #[derive(Debug)]
@@ -88,10 +96,8 @@ pub struct Running {
     pub limits_hit: Vec<String>,
     /// System calls that were refused, by name.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Forks that the sandbox's limit had refused before it started.
-    pub refused_before: u64,
-    /// Processes of the sandbox killed for want of memory before it started.
-    pub starved_before: u64,
+    /// What the group had counted when it began.
+    pub before: Counted,
     /// Processor time the sandbox had used before it started, where it is polled.
     pub cpu_before: Duration,
     /// Whether nobody else's commands ran meanwhile: then all that was used is its own.
