@@ -11,8 +11,8 @@ use skep_types::{
 };
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    DeriveError, DeriveOptions, PlanError, ViewWrite, capture, derive, plan, rebase, reject,
-    settle, three_sides, unsettle,
+    Company, DeriveError, DeriveOptions, PlanError, ViewWrite, capture, derive, plan, rebase,
+    reject, settle, three_sides, unsettle,
 };
 use std::os::unix::fs::PermissionsExt;
 
@@ -361,7 +361,7 @@ fn rejecting_everything_leaves_no_change() {
     world.put(&path("t"), Node::Link(b"/etc/shadow".to_vec()));
     world.put(&path("pipe"), Node::Fifo);
     let found = derived(&world);
-    let writes = reject(&world.spec, &found, &Selection::default()).unwrap().writes;
+    let writes = reject(&world.spec, &found, &Selection::default(), Company::None).unwrap().writes;
     write_view(&mut world, &writes);
     assert_eq!(world.view, tree(&base));
     assert_eq!(summary(&world), []);
@@ -373,7 +373,7 @@ fn rejecting_a_hunk_leaves_the_others() {
     world.put(&path("a"), file(&numbered(&[3, 33])));
     let found = derived(&world);
     let first = found.changes[0].hunks[0].id.clone();
-    let writes = reject(&world.spec, &found, &of_hunks(&[first])).unwrap().writes;
+    let writes = reject(&world.spec, &found, &of_hunks(&[first]), Company::None).unwrap().writes;
     write_view(&mut world, &writes);
     assert_eq!(world.view[&path("a")], file(&numbered(&[33])));
 }
@@ -388,7 +388,7 @@ fn rebase_takes_the_projects_state_in() {
     host_write(&world, "a", &numbered(&[3]));
     host_write(&world, "b", "b of the user\n");
     host_write(&world, "c", "c of the user\n");
-    let rebased = rebase(&world.spec, &derived(&world), false).unwrap();
+    let rebased = rebase(&world.spec, &derived(&world), Company::None).unwrap();
     assert_eq!(rebased.conflicts.len(), 1);
     write_view(&mut world, &rebased.writes);
     settle(&world.spec, &rebased.settlement).unwrap();

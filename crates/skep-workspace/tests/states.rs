@@ -13,9 +13,9 @@
 use skep_types::{Base, RelPath, Selection, WorkspaceDriver};
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture, derive,
-    moment, now, plan, reach, rebase, reject, rewind, settle, settle_again, settle_taken_in,
-    settled_here, unsettle,
+    Company, DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture,
+    derive, moment, now, plan, reach, rebase, reject, rewind, settle, settle_again,
+    settle_taken_in, settled_here, unsettle,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -315,7 +315,7 @@ impl Case {
             _ => return,
         }
         let spec = self.sandboxes[at].spec.clone();
-        let rejected = match reject(&spec, &derived, &selection) {
+        let rejected = match reject(&spec, &derived, &selection, Company::None) {
             Ok(rejected) => rejected,
             Err(error) => return self.log.push(format!("reject {at}: {error}")),
         };
@@ -326,7 +326,7 @@ impl Case {
 
     fn rebase(&mut self, at: usize) {
         let spec = self.sandboxes[at].spec.clone();
-        let rebased = rebase(&spec, &self.derived(at), false).unwrap();
+        let rebased = rebase(&spec, &self.derived(at), Company::None).unwrap();
         self.write(at, &rebased.writes);
         settle_taken_in(&spec, &rebased.settlement).unwrap();
         let nobody = self.random.chance(2);

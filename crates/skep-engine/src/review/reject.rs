@@ -2,6 +2,7 @@
 //! mounted view.
 
 use super::approve::check_digest;
+use super::is_ending;
 use super::settling::Shut;
 use crate::Engine;
 use crate::api::{RebaseReport, RebasedView, RejectReport};
@@ -14,9 +15,9 @@ use skep_types::{
     ChangeSetDigest, Code, Conflict, ContentHash, EntryState, Problem, RelPath, Sandbox, SandboxId,
     SandboxState, Selection, WorkspaceDriver,
 };
-use skep_workspace::Settlement;
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
+use skep_workspace::{Company, Settlement};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
@@ -34,7 +35,9 @@ impl Engine {
             let derived = self.derive(sandbox)?;
             check_digest(digest, sandbox, &derived)?;
             let workspace = self.workspace(sandbox);
-            let rejected = skep_workspace::reject(&workspace, &derived, selection).or_problem()?;
+            let company = self.company_of(sandbox)?;
+            let rejected =
+                skep_workspace::reject(&workspace, &derived, selection, company).or_problem()?;
             let paths: Vec<RelPath> =
                 rejected.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
@@ -72,9 +75,9 @@ impl Engine {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
         let plan = |sandbox: &Sandbox| {
             let derived = self.derive(sandbox)?;
-            let mounted = self.is_running(sandbox);
+            let company = self.company_of(sandbox)?;
             let rebased =
-                skep_workspace::rebase(&self.workspace(sandbox), &derived, mounted).or_problem()?;
+                skep_workspace::rebase(&self.workspace(sandbox), &derived, company).or_problem()?;
             let merged: Vec<RelPath> =
                 rebased.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
@@ -95,6 +98,25 @@ impl Engine {
         );
         self.store.append_events(&[event]).or_problem()?;
         Ok(RebaseReport { merged, conflicts, view: view.get() })
+    }
+
+    /// Who is inside. Everybody is paused.
+    fn company_of(&self, sandbox: &Sandbox) -> Result<Company, Problem> {
+        if !self.is_running(sandbox) {
+            return Ok(Company::None);
+        }
+        let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
+        match provider.refresh(&spec) {
+            Err(error) if is_ending(&error) => Ok(Company::None),
+            Ok(Freshness::Unseen) => Ok(Company::Idle),
+            Ok(Freshness::Dropped) => Ok(Company::Busy),
+            // Nobody counts them there: as far as commands are known.
+            Ok(Freshness::Held) => match provider.status(&spec).or_problem()?.running.is_empty() {
+                true => Ok(Company::Idle),
+                false => Ok(Company::Busy),
+            },
+            Err(error) => Err(error).or_problem(),
+        }
     }
 
     /// From now on what the sandbox takes it takes from the project as it is: those inside see that, and if

@@ -22,14 +22,31 @@ pub struct Rebased {
     pub settlement: Settlement,
 }
 
+/// Who is inside while the sandbox is changed from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// Nobody, and no view is up in which the sandbox has run.
+    None,
+    /// Nobody, in a view that is up.
+    Idle,
+    /// Somebody who may have read a file before the user edited it, and write what it knew afterwards.
+    Busy,
+}
+
 /// Plans to take the project's newer state in: changed paths are merged, copies that the sandbox has
-/// not changed are brought up to date, conflicts are listed and not touched. `mounted` says whether a
-/// view is up in which the sandbox has run.
+/// not changed are brought up to date, conflicts are listed and not touched.
+///
+/// While somebody is inside, nothing of this is done to files that the sandbox has: with the project's newer state as
+/// their base, what is written without having seen it would take the user's lines away. An approval merges
+/// them all the same.
 pub fn rebase(
     spec: &WorkspaceSpec,
     derived: &Derived,
-    mounted: bool,
+    company: Company,
 ) -> Result<Rebased, DeriveError> {
+    if company == Company::Busy {
+        return Ok(put_off(derived));
+    }
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
@@ -53,7 +70,7 @@ pub fn rebase(
         paths.push(moved_base(entry));
     }
     let mut conflicts = derived.conflicts.clone();
-    let left = left_alone(derived, mounted, &mut conflicts);
+    let left = left_alone(derived, company, &mut conflicts);
     let stays = |path: &RelPath| left.iter().any(|top| path.starts_with(top));
     for entry in derived.detail.stale.values().filter(|entry| !stays(&entry.path)) {
         keep_project(&contents, &memory, entry)?;
@@ -79,11 +96,30 @@ pub fn rebase(
     Ok(Rebased { writes, conflicts, settlement: Settlement { paths } })
 }
 
+/// What would be taken in, if nobody were inside.
+fn put_off(derived: &Derived) -> Rebased {
+    let merges = |entry: &&Entry| matches!(entry.standing, Standing::Merges(_));
+    let merging = derived.detail.entries.values().filter(merges);
+    let moved = merging.chain(derived.detail.stale.values()).map(|entry| &entry.path);
+    let moved: BTreeSet<&RelPath> = moved.chain(derived.detail.replaced()).collect();
+    let reason = "a command that runs in the sandbox may have read it before you edited it; it is taken in when nobody \
+                  is inside, and an approval merges it";
+    let mut conflicts = derived.conflicts.clone();
+    let listed: BTreeSet<RelPath> = conflicts.iter().map(|one| one.path.clone()).collect();
+    conflicts.extend(
+        moved
+            .into_iter()
+            .filter(|path| !listed.contains(path))
+            .map(|path| Conflict { path: path.clone(), reason: reason.to_owned() }),
+    );
+    Rebased { writes: Vec::new(), conflicts, settlement: Settlement::default() }
+}
+
 /// Directories that are none any more in the project, and stay as they are in the sandbox: it has
 /// work in them, or a view is mounted whose kernel still takes them for directories.
 fn left_alone<'a>(
     derived: &'a Derived,
-    mounted: bool,
+    company: Company,
     conflicts: &mut Vec<Conflict>,
 ) -> BTreeSet<&'a RelPath> {
     let mut left = BTreeSet::new();
@@ -91,7 +127,7 @@ fn left_alone<'a>(
         let works = |entry: &Entry| !entry.sandbox.is_absent() && entry.path.starts_with(path);
         if derived.detail.entries.values().any(works) {
             left.insert(path);
-        } else if mounted {
+        } else if company != Company::None {
             let reason = "is no directory any more in the project; that is taken in when the \
                           sandbox is stopped"
                 .to_owned();

@@ -4,7 +4,7 @@
 //! through a view mounted for the purpose).
 
 use super::content::file_state;
-use super::rebase::{keep_project, moved_base};
+use super::rebase::{Company, keep_project, moved_base};
 use super::select::{self, Pick, Picked, Purpose};
 use super::settle::Settlement;
 use crate::apply::Source;
@@ -40,10 +40,14 @@ pub struct Rejected {
 }
 
 /// Plans the rejection of a selection: after it, it is no change any more.
+///
+/// Where the project has moved, the sandbox gets its newer state, which is the base from then on. While somebody is inside
+/// it gets the base that it had: what is written without having seen the user's lines then takes none of them away.
 pub fn reject(
     spec: &WorkspaceSpec,
     derived: &Derived,
     selection: &Selection,
+    company: Company,
 ) -> Result<Rejected, PlanError> {
     let mut picked = select::select(derived, selection, Purpose::Reject, &|_| false)?;
     pull_in(derived, &mut picked);
@@ -67,8 +71,14 @@ pub fn reject(
         match pick {
             Pick::Whole => {
                 for entry in [Some(entry), from].into_iter().flatten() {
-                    writes.insert(entry.path.clone(), project_write(spec, entry));
-                    if entry.standing != Standing::Clean {
+                    let moved = entry.standing != Standing::Clean;
+                    let write = match moved && company == Company::Busy {
+                        true => base_write(&contents, entry)?,
+                        false => None,
+                    };
+                    let write = write.unwrap_or_else(|| project_write(spec, entry));
+                    writes.insert(entry.path.clone(), write);
+                    if moved && company != Company::Busy {
                         keep_project(&contents, &memory, entry)?;
                         settlement.paths.push(moved_base(entry));
                     }
@@ -125,6 +135,19 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
             }
         }
     }
+}
+
+/// Puts the base back at a path, if it is known.
+fn base_write(contents: &Contents<'_>, entry: &Entry) -> Result<Option<ViewWrite>, DeriveError> {
+    let Some(state) = entry.base.state.clone() else { return Ok(None) };
+    let content = match state {
+        EntryState::File { .. } => match contents.base(entry)? {
+            Some(bytes) => Source::Bytes(bytes),
+            None => return Ok(None),
+        },
+        _ => Source::None,
+    };
+    Ok(Some(ViewWrite { path: entry.path.clone(), state, content }))
 }
 
 /// Puts the project's state back at a path.
