@@ -126,6 +126,45 @@ fn a_stale_write_over_a_rebase_is_not_taken_for_a_change_of_the_users_line() {
     });
 }
 
+/// The same of a file that is in the sandbox already: neither a rebase nor a rejection moves its base under somebody
+/// who has read it before. What the user edited is merged by the approval.
+#[test]
+fn a_stale_write_over_a_rebase_or_a_rejection_takes_no_line_of_the_users() {
+    for_both(|lab| {
+        for (name, call) in [
+            ("a", &["rebase", "a"][..]),
+            ("b", &["reject", "b", "--", "f"]),
+            ("c", &["freeze", "c"]),
+        ] {
+            lab.write("f", numbered(&[]));
+            lab.up(name);
+            lab.inside(name, "sed -i 's/^5$/first/' f");
+            let stale = "sed 's/^50$/agent/' f > /tmp/known; touch /tmp/read; \
+                         while ! test -e /tmp/go; do sleep 0.05; done; cat /tmp/known > f; touch /tmp/written";
+            lab.skep(["exec", "-d", name, "--", "sh", "-c", stale]).run().ok();
+            lab.inside(name, "while ! test -e /tmp/read; do sleep 0.05; done");
+            lab.write("f", numbered(&[(30, "user")]));
+            match call[0] {
+                "rebase" => {
+                    let put_off = lab.skep(call).run().exits(4).errors();
+                    assert!(put_off.contains("may have read it before"), "{put_off}");
+                }
+                "freeze" => {
+                    lab.skep(call).run().ok();
+                    lab.skep(["rebase", name]).run().exits(4);
+                    lab.skep(["thaw", name]).run().ok();
+                }
+                _ => drop(lab.skep(call).run().ok()),
+            }
+            lab.inside(name, "touch /tmp/go; while ! test -e /tmp/written; do sleep 0.05; done");
+            lab.approve(&[name]);
+            let merged = numbered(&[(5, "first"), (30, "user"), (50, "agent")]);
+            assert_eq!(lab.bytes("f"), merged.as_bytes(), "{name}");
+            lab.skep(["rm", "--discard", name]).run().ok();
+        }
+    });
+}
+
 /// Dies before the moment is noted: everything is as without it, and the next rebase takes one.
 #[test]
 fn crash_3_a_rebase_that_dies_before_its_moment_loses_nothing() {
