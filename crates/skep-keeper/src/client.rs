@@ -73,15 +73,23 @@ impl Client {
             let id = id.clone();
             move |source| ProviderError::Keeper { operation: what, id, source }
         };
+        // A keeper that ends hangs up without having read what was said last: then nothing has happened.
+        let unheard = |id: &SandboxId| {
+            let (gone, failed) = (ProviderError::NotRunning(id.clone()), failed(id));
+            move |error: io::Error| match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone,
+                _ => failed(error),
+            }
+        };
         let request = to_json(&Request { version: VERSION, operation });
-        self.send(FrameKind::Request, &request, descriptors).map_err(failed(&self.id))?;
+        self.send(FrameKind::Request, &request, descriptors).map_err(unheard(&self.id))?;
         let answer = loop {
             match self.take().map_err(failed(&self.id))? {
                 Some((FrameKind::Reply, payload)) => break payload,
                 Some(_) => {}
                 None => {
                     self.await_answer().map_err(failed(&self.id))?;
-                    self.fill(Wait::Yes).map_err(failed(&self.id))?;
+                    self.fill(Wait::Yes).map_err(unheard(&self.id))?;
                 }
             }
         };
@@ -107,7 +115,8 @@ impl Client {
         }));
         self.no_input = order.no_input;
         match self.ask("run a command in", operation, &[]) {
-            Ok(Reply::AskTheStore) | Err(ProviderError::Version { .. }) => Ok(false),
+            Ok(Reply::AskTheStore)
+            | Err(ProviderError::Version { .. } | ProviderError::NotRunning(_)) => Ok(false),
             Ok(_) => Ok(true),
             Err(error) => Err(error),
         }

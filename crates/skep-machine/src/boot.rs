@@ -316,7 +316,10 @@ impl Start<'_> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .at(step)?;
         let words = [program.as_os_str()].into_iter().chain(arguments.iter().map(AsRef::as_ref));
-        let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp")];
+        // Left to itself glibc asks, once it has several heaps for threads, how many processors there are; the share
+        // daemon's own filter of system calls kills it for that (seen with Debian's 7.2).
+        let heaps = ("MALLOC_ARENA_MAX", b"4".as_slice());
+        let environment = [("PATH", b"/usr/bin:/bin".as_slice()), ("TMPDIR", b"/tmp"), heaps];
         let program = Program::new(words.map(OsStrExt::as_bytes), environment, b"");
         clone_with(*own, || {
             let console = files.console.entrance();

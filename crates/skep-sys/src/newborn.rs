@@ -10,6 +10,9 @@
 //! parent does not let go of the list and the stack before the newborn has left its memory, which it sees by the end
 //! of the connection that both have: the kernel takes a process out of its memory before it closes its descriptors,
 //! in `execve` and at its end. Should one be stuck, both are left to it for good.
+//!
+//! Nobody else may look into or change that memory through the newborn, which has the user of those inside: the parent
+//! must not be dumpable (`prctl(2)`), so that the kernel asks for power over its own user namespace.
 
 use crate::message::{receive_with, send_with};
 use crate::process::{Child, exit_now};
@@ -143,10 +146,17 @@ pub fn start(
             .map_err(|error| unborn(error.into()))?;
     let stack = Stack::new().map_err(unborn)?;
     let life = Box::new(Life { steps, program, mark, report: report.as_raw_fd() });
-    let child = clone_onto(&stack, &life).map_err(unborn)?;
+    let (pid, pidfd) = clone_onto(&stack, &life).map_err(unborn)?;
     // The newborn has descriptors of its own; this was the other copy.
     drop(report);
-    let born = attend(&verdict, child, wait);
+    let born = match handle_on((pid, pidfd)) {
+        Ok(child) => attend(&verdict, child, wait),
+        Err(error) => {
+            // Ours, and nobody has waited for it: the number is still its own.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            Err(unborn(error))
+        }
+    };
     if born.is_err() && !has_left(&verdict) {
         std::mem::forget((stack, life));
     }
@@ -265,29 +275,31 @@ impl Drop for Stack {
     }
 }
 
-fn clone_onto(stack: &Stack, life: &Life<'_>) -> io::Result<Child> {
-    let (number, pidfd) = match clone_with(libc::CLONE_PIDFD, stack, life) {
+/// A newborn's number, and a handle on it where the kernel gives one.
+type Number = (Pid, Option<OwnedFd>);
+
+fn clone_onto(stack: &Stack, life: &Life<'_>) -> io::Result<Number> {
+    match clone_with(libc::CLONE_PIDFD, stack, life) {
         // A kernel that does not know the flag: gVisor's, for one.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => clone_with(0, stack, life)?,
-        other => other?,
-    };
-    let pid = Pid::from_raw(number).ok_or_else(|| io::Error::other("clone gave pid 0"))?;
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => clone_with(0, stack, life),
+        other => other,
+    }
+}
+
+fn handle_on((pid, pidfd): Number) -> io::Result<Child> {
     let pidfd = match pidfd {
         Some(pidfd) => pidfd,
         // Its directory cannot come to mean another process either.
         None => {
             let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-            rustix::fs::open(format!("/proc/{number}"), flags, rustix::fs::Mode::empty())?
+            let path = format!("/proc/{}", pid.as_raw_nonzero());
+            rustix::fs::open(path, flags, rustix::fs::Mode::empty())?
         }
     };
     Ok(Child { pid, pidfd })
 }
 
-fn clone_with(
-    also: libc::c_int,
-    stack: &Stack,
-    life: &Life<'_>,
-) -> io::Result<(i32, Option<OwnedFd>)> {
+fn clone_with(also: libc::c_int, stack: &Stack, life: &Life<'_>) -> io::Result<Number> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_VM | also | libc::SIGCHLD;
     let life: *const Life<'_> = life;
@@ -296,12 +308,12 @@ fn clone_with(
     // touches `errno` only, which nobody here relies on across calls.
     let number =
         unsafe { libc::clone(be_born, stack.top(), flags, life.cast_mut().cast(), &raw mut pidfd) };
-    if number < 0 {
+    let Some(pid) = Pid::from_raw(number).filter(|_| number > 0) else {
         return Err(io::Error::last_os_error());
-    }
+    };
     // SAFETY: the kernel stored a new descriptor there that nobody else owns.
     let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
-    Ok((number, pidfd))
+    Ok((pid, pidfd))
 }
 
 #[cfg(test)]
