@@ -276,6 +276,7 @@ impl ProviderError {
             Self::NotRunning(_) => Code::IllegalState,
             Self::Moved(_) => Code::Conflict,
             Self::Version { .. } => Code::Refused,
+            Self::Setup { source, .. } if is_full(source) => Code::NoSpace,
             Self::Setup { .. } | Self::Keeper { .. } | Self::Withdrawn => Code::Io,
         };
         let problem = Problem::from_error(code, self);
@@ -289,6 +290,11 @@ impl ProviderError {
             _ => problem,
         }
     }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn no_way_out(provider: &str) -> ProviderError {
