@@ -312,3 +312,38 @@ impl ExecStream for Client {
         self.send(FrameKind::Signal, &to_json(&signal), &[])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn client(end: UnixStream) -> Client {
+        Client::by(&SandboxId::from_random([7; 10]), end.into())
+    }
+
+    /// A keeper that ends hangs up on whoever has just come, and has started nothing for them.
+    #[test]
+    fn who_is_hung_up_on_unheard_may_ask_elsewhere() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let gone = client(ours).ask("stop", Operation::Stop, &[]);
+        assert!(matches!(gone, Err(ProviderError::NotRunning(_))), "{gone:?}");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let keeper = std::thread::spawn(move || {
+            let mut watched = [PollFd::new(&theirs, PollFlags::IN)];
+            poll(&mut watched, None).unwrap();
+        });
+        let gone = client(ours).ask("stop", Operation::Stop, &[]);
+        keeper.join().unwrap();
+        assert!(matches!(gone, Err(ProviderError::NotRunning(_))), "{gone:?}");
+        // One that has read it may have done it.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let keeper = std::thread::spawn(move || {
+            std::io::Read::read(&mut &theirs, &mut [0; 4096]).unwrap();
+        });
+        let unknown = client(ours).ask("stop", Operation::Stop, &[]);
+        keeper.join().unwrap();
+        assert!(matches!(unknown, Err(ProviderError::Keeper { .. })), "{unknown:?}");
+    }
+}

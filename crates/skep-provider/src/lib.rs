@@ -550,3 +550,19 @@ pub enum Attach {
     /// Run in the background.
     No,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_called_so() {
+        let full = |errno| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            ProviderError::Setup { operation: "write".into(), source }.problem().code
+        };
+        let (no_space, quota, broken) = (28, 122, 5);
+        assert_eq!((full(no_space), full(quota)), (Code::NoSpace, Code::NoSpace));
+        assert_eq!(full(broken), Code::Io);
+    }
+}
