@@ -165,6 +165,29 @@ fn a_stale_write_over_a_rebase_or_a_rejection_takes_no_line_of_the_users() {
     });
 }
 
+/// What a command has left behind counts, too, whatever the driver.
+#[test]
+fn a_stale_write_by_what_a_command_left_behind_takes_no_line_of_the_users() {
+    for_both(|lab| {
+        for driver in ["overlay-userns", "copy"] {
+            lab.write("f", numbered(&[]));
+            lab.skep(["create", "s"]).env("SKEP_DRIVER", driver).run().ok();
+            lab.inside("s", "sed -i 's/^5$/first/' f");
+            let stale = "sed 's/^50$/agent/' f > /tmp/known; \
+                         (while ! test -e /tmp/go; do sleep 0.05; done; cat /tmp/known > f; touch /tmp/written) \
+                         > /dev/null 2>&1 < /dev/null &";
+            lab.inside("s", stale);
+            lab.write("f", numbered(&[(30, "user")]));
+            lab.skep(["rebase", "s"]).run().exits(4);
+            lab.inside("s", "touch /tmp/go; while ! test -e /tmp/written; do sleep 0.05; done");
+            lab.approve(&["s"]);
+            let merged = numbered(&[(5, "first"), (30, "user"), (50, "agent")]);
+            assert_eq!(lab.bytes("f"), merged.as_bytes(), "{driver}");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
 /// Dies before the moment is noted: everything is as without it, and the next rebase takes one.
 #[test]
 fn crash_3_a_rebase_that_dies_before_its_moment_loses_nothing() {

@@ -39,4 +39,6 @@ pub enum Freshness {
     Dropped,
     /// What was looked at before may be seen as it was.
     Held,
+    /// The same, but nobody is inside now.
+    HeldAlone,
 }

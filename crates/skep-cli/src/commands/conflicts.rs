@@ -118,7 +118,7 @@ fn print_list(context: &Context, sandbox: &Sandbox, drift: &[Drift]) -> Result<(
 pub(crate) fn way_out(sandbox: &Sandbox) -> String {
     let name = &sandbox.name;
     format!(
-        "hint: `skep reject {name} PATH` takes the project's version in, to redo the change inside; or \
+        "hint: `skep reject {name} PATH` takes the project's version in (while nothing runs in it), to redo the change inside; or \
          edit the project's file; `skep conflicts {name} PATH --side base|project|sandbox` prints a side"
     )
 }

@@ -108,13 +108,9 @@ impl Engine {
         let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
         match provider.refresh(&spec) {
             Err(error) if is_ending(&error) => Ok(Company::None),
-            Ok(Freshness::Unseen) => Ok(Company::Idle),
-            Ok(Freshness::Dropped) => Ok(Company::Busy),
-            // Nobody counts them there: as far as commands are known.
-            Ok(Freshness::Held) => match provider.status(&spec).or_problem()?.running.is_empty() {
-                true => Ok(Company::Idle),
-                false => Ok(Company::Busy),
-            },
+            Ok(Freshness::Unseen | Freshness::HeldAlone) => Ok(Company::Idle),
+            // Where nobody can be counted, somebody may be there.
+            Ok(Freshness::Dropped | Freshness::Held) => Ok(Company::Busy),
             Err(error) => Err(error).or_problem(),
         }
     }
@@ -140,7 +136,7 @@ impl Engine {
                 Ok(RebasedView::AsItIs)
             }
             Freshness::Dropped => Ok(RebasedView::ButForWhatIsOpen),
-            Freshness::Held => Ok(RebasedView::AsItWas),
+            Freshness::Held | Freshness::HeldAlone => Ok(RebasedView::AsItWas),
         }
     }
 

@@ -271,14 +271,18 @@ impl Init {
 
     /// Drops what the kernel remembers of the project's names, as far as nobody has them open.
     fn refresh(&self) -> Freshness {
-        // A guest remembers names of its own.
-        if self.machine.is_some() || refresh::drop_names(&self.project).is_err() {
-            return Freshness::Held;
-        }
         let reach = self.reach();
-        match Census::take(reach, &[]) {
-            Ok(census) if census.is_empty() && reach == pause::Reach::Everyone => Freshness::Unseen,
-            _ => Freshness::Dropped,
+        // A guest remembers names of its own, and its processes are not seen from here.
+        let guest = self.machine.is_some();
+        // Nor are those that gVisor's kernel lists all there are: one that had lost its parent was not among them.
+        let counted = !guest && self.outlet == Outlet::Open;
+        let alone = counted && Census::take(reach, &[]).is_ok_and(|census| census.is_empty());
+        let dropped = !guest && refresh::drop_names(&self.project).is_ok();
+        match (dropped, alone) {
+            (true, true) if reach == pause::Reach::Everyone => Freshness::Unseen,
+            (true, false) => Freshness::Dropped,
+            (false, false) => Freshness::Held,
+            (_, true) => Freshness::HeldAlone,
         }
     }
 
