@@ -1,20 +1,9 @@
 //! After `skep rebase` a sandbox sees the project as it is, and what it has not touched comes from there.
 
 use super::desk::{drift, paths};
+use super::rebase::{numbered, read_inside};
 use crate::harness::{Lab, for_both};
 use std::fs;
-
-fn numbered(edits: &[(usize, &str)]) -> String {
-    let line = |n: usize| match edits.iter().find(|(at, _)| *at == n) {
-        Some((_, text)) => format!("{text}\n"),
-        None => format!("{n}\n"),
-    };
-    (1..=60).map(line).collect()
-}
-
-fn read_inside(lab: &Lab, path: &str) -> String {
-    lab.skep(["exec", "s", "--", "cat", path]).run().ok().text() + "\n"
-}
 
 /// As most editors save.
 fn replace(lab: &Lab, path: &str, text: impl AsRef<[u8]>) {

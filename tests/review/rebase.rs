@@ -4,7 +4,7 @@ use super::desk::{drift, paths};
 use crate::harness::{Lab, for_both};
 use std::fs;
 
-fn numbered(edits: &[(usize, &str)]) -> String {
+pub(super) fn numbered(edits: &[(usize, &str)]) -> String {
     let line = |n: usize| match edits.iter().find(|(at, _)| *at == n) {
         Some((_, text)) => format!("{text}\n"),
         None => format!("{n}\n"),
@@ -12,7 +12,7 @@ fn numbered(edits: &[(usize, &str)]) -> String {
     (1..=60).map(line).collect()
 }
 
-fn read_inside(lab: &Lab, path: &str) -> String {
+pub(super) fn read_inside(lab: &Lab, path: &str) -> String {
     lab.skep(["exec", "s", "--", "cat", path]).run().ok().text() + "\n"
 }
 
