@@ -196,6 +196,14 @@ impl Case {
         false
     }
 
+    fn user_writes(&mut self, file: &'static str, slot: usize) {
+        let (mut values, value) = (self.project().remove(file).unwrap(), self.next("U"));
+        values[slot] = value;
+        self.touched.insert((file, slot));
+        fs::write(self.project.join(file), text(&values)).unwrap();
+        self.log.push(format!("user: {file} {values:?}"));
+    }
+
     fn user(&mut self) {
         let (file, mut world) = (self.random.pick(&FILES).unwrap(), self.project());
         let values = world.get_mut(file).unwrap();
@@ -220,9 +228,15 @@ impl Case {
 
     fn agent(&mut self, at: usize) {
         let file = self.random.pick(&FILES).unwrap();
+        let slots: Vec<usize> =
+            (0..self.random.below(3)).map(|_| self.random.below(SLOTS)).collect();
+        self.agent_writes(at, file, &slots);
+    }
+
+    fn agent_writes(&mut self, at: usize, file: &'static str, slots: &[usize]) {
         let mut inside = self.shown(at, file);
-        for _ in 0..self.random.below(3) {
-            let (slot, value) = (self.random.below(SLOTS), self.next("A"));
+        for slot in slots.iter().copied() {
+            let value = self.next("A");
             self.seen.insert(value.clone(), inside[slot].clone());
             inside[slot] = value;
         }
@@ -241,7 +255,7 @@ impl Case {
     }
 
     fn approve(&mut self, at: usize) {
-        let (before, derived) = (self.project(), self.derived(at));
+        let derived = self.derived(at);
         let mut selection = Selection::default();
         let hunks: Vec<_> = derived.changes.iter().flat_map(|change| &change.hunks).collect();
         let changed: Vec<_> = derived.changes.iter().map(|change| change.path.clone()).collect();
@@ -253,9 +267,18 @@ impl Case {
             }
             _ => {}
         }
-        let everything = selection == Selection::default();
+        self.approve_these(at, &derived, &selection);
+    }
+
+    fn approve_all(&mut self, at: usize) {
+        self.approve_these(at, &self.derived(at), &Selection::default());
+    }
+
+    fn approve_these(&mut self, at: usize, derived: &Derived, selection: &Selection) {
+        let before = self.project();
+        let everything = *selection == Selection::default();
         let spec = self.sandboxes[at].spec.clone();
-        let plan = match plan(&spec, &derived, &selection) {
+        let plan = match plan(&spec, derived, selection) {
             Ok(plan) => plan,
             Err(PlanError::Conflicts(_)) => {
                 return self.log.push(format!("approve {at}: conflict"));
@@ -325,11 +348,15 @@ impl Case {
     }
 
     fn rebase(&mut self, at: usize) {
+        let nobody = self.random.chance(2);
+        self.rebase_with(at, nobody);
+    }
+
+    fn rebase_with(&mut self, at: usize, nobody: bool) {
         let spec = self.sandboxes[at].spec.clone();
         let rebased = rebase(&spec, &self.derived(at), Company::None).unwrap();
         self.write(at, &rebased.writes);
         settle_taken_in(&spec, &rebased.settlement).unwrap();
-        let nobody = self.random.chance(2);
         if nobody {
             moment(&spec, None).unwrap().unwrap().note(&spec).unwrap();
         }
@@ -340,7 +367,12 @@ impl Case {
     fn undo(&mut self) {
         let newest = self.approvals.len().saturating_sub(3);
         let newest: Vec<usize> = (newest..self.approvals.len()).collect();
-        let Some(which) = self.random.pick(&newest) else { return };
+        if let Some(which) = self.random.pick(&newest) {
+            self.undo_one(which);
+        }
+    }
+
+    fn undo_one(&mut self, which: usize) {
         let before = self.project();
         let approval = self.approvals[which].clone();
         if approval.paths.iter().any(|(path, _, after)| fs::read(path).unwrap() != *after) {
@@ -415,10 +447,13 @@ impl Case {
 
     fn restore(&mut self, at: usize) {
         let known = self.sandboxes[at].snapshots.len();
-        if known == 0 {
-            return;
+        if known > 0 {
+            let which = self.random.below(known);
+            self.restore_to(at, which);
         }
-        let which = self.random.below(known);
+    }
+
+    fn restore_to(&mut self, at: usize, which: usize) {
         self.freeze(at);
         let Sandbox { spec, snapshots } = &mut self.sandboxes[at];
         let Snapshot { layers, reach } = snapshots[which].clone();
@@ -504,5 +539,52 @@ fn random_states_revert_nothing_of_the_users_and_hide_nothing_of_the_agents() {
         println!("SKEP_TEST_SEED={seed}");
         let mut case = Case::new(seed);
         (0..STEPS).for_each(|_| case.step());
+    }
+}
+
+/// The user edited a file; an agent in another state works on it from there, and that is approved, and undone.
+#[test]
+fn what_was_approved_in_another_state_brings_no_line_of_the_users_into_this_ones_base() {
+    for undone in [false, true] {
+        let mut case = Case::new(1);
+        case.snapshot(0);
+        case.agent_writes(0, "f", &[0]);
+        case.approve_all(0);
+        case.agent_writes(0, "f", &[1]);
+        case.snapshot(0);
+        case.restore_to(0, 0);
+        case.user_writes("f", 1);
+        case.agent_writes(0, "f", &[3]);
+        case.approve_all(0);
+        if undone {
+            case.undo_one(1);
+        }
+        case.restore_to(0, 1);
+        let conflicts = case.derived(0).conflicts;
+        case.check(conflicts.len() == 1, &format!("the agent had not seen it: {conflicts:?}"));
+        case.approve_all(0);
+    }
+}
+
+/// A file that is in one state only, and comes into another one after the user edited it.
+#[test]
+fn what_a_file_came_from_in_another_state_is_not_its_base_here() {
+    for settled in [false, true] {
+        let mut case = Case::new(1);
+        case.snapshot(0);
+        case.agent_writes(0, "f", &[1]);
+        case.snapshot(0);
+        case.restore_to(0, 0);
+        case.user_writes("f", 1);
+        case.user_writes("f", 4);
+        case.rebase_with(0, true);
+        case.agent_writes(0, "f", &[3]);
+        if settled {
+            case.approve_all(0);
+        }
+        case.restore_to(0, 1);
+        let conflicts = case.derived(0).conflicts;
+        case.check(conflicts.len() == 1, &format!("the agent had not seen it: {conflicts:?}"));
+        case.approve_all(0);
     }
 }

@@ -122,6 +122,16 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
+    /// Nothing stood there.
+    pub(crate) fn of_nothing() -> Self {
+        Self { identity: None, state: Some(EntryState::Absent) }
+    }
+
+    /// Of no inode, and of no state: what stood there is not known.
+    pub(crate) fn of_unknown() -> Self {
+        Self { identity: Some(Identity::COPIED), state: None }
+    }
+
     /// Whether there was nothing below it.
     pub(crate) fn is_no_directory(&self) -> bool {
         // What was too large to be read is a file.
@@ -240,13 +250,9 @@ impl Memory {
             Record::Moment { moment } => self.moment = moment,
             Record::Settled { path, settled, .. }
             | Record::Undone { path, settled: Some(settled), .. } => {
-                self.forget_sight(&path);
-                self.settled.insert(path, settled);
+                self.settle(&path, Some(settled));
             }
-            Record::Unsettled { path, .. } => {
-                self.forget_sight(&path);
-                self.settled.remove(&path);
-            }
+            Record::Unsettled { path, .. } => self.settle(&path, None),
             Record::Undone { settled: None, .. } => {}
             Record::Stay { path, stay: Stay::Here } => drop(self.stays.remove(&path)),
             Record::Stay { path, stay } => {
@@ -259,22 +265,37 @@ impl Memory {
         }
     }
 
-    /// What it came from has become its base, or another has.
-    fn forget_sight(&mut self, path: &RelPath) {
+    /// Moves the base of a path. What it came from has become its base, or another has.
+    pub(super) fn settle(&mut self, path: &RelPath, settled: Option<Settled>) {
         if self.stays.get(path).is_some_and(|stay| *stay != Stay::Left) {
             self.stays.remove(path);
         }
+        match settled {
+            Some(settled) => drop(self.settled.insert(path.clone(), settled)),
+            None => drop(self.settled.remove(path)),
+        }
     }
 
-    /// The base of a path as far as it is noted here, as an undo finds it.
+    /// The base of a path as far as it is noted here, as an undo finds it: nothing, where nothing was settled and
+    /// it is as it came.
     pub(crate) fn base_of(&self, path: &RelPath) -> Result<Option<Settled>, DeriveError> {
-        let settled = self.settled.get(path);
-        let Some(Stay::Seen(sight)) = self.stays.get(path) else { return Ok(settled.cloned()) };
-        let captured = || self.captures.get(path).and_then(|capture| capture.state.as_ref());
-        let Some(noted) = settled.map(|settled| &settled.state).or_else(captured) else {
-            return Ok(None);
+        match self.stays.get(path) {
+            Some(Stay::Seen(_)) => self.came_from(path),
+            _ => Ok(self.settled.get(path).cloned()),
+        }
+    }
+
+    /// What a path in the sandbox came from, as far as it is noted here.
+    pub(super) fn came_from(&self, path: &RelPath) -> Result<Option<Settled>, DeriveError> {
+        let captured = || {
+            let state = self.captures.get(path)?.state.clone()?;
+            Some(Settled { state, partial: None })
         };
-        let came = sight.base(self, noted)?;
+        let noted = self.settled.get(path).cloned().or_else(captured);
+        let (Some(Stay::Seen(sight)), Some(before)) = (self.stays.get(path), &noted) else {
+            return Ok(noted);
+        };
+        let came = sight.base(self, &before.state)?;
         Ok(came.map(|state| Settled { state, partial: None }))
     }
 

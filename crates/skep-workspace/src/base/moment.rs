@@ -24,7 +24,7 @@ use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
 use crate::union::{self, Seen, Union};
 use serde::{Deserialize, Serialize};
-use skep_types::{EntryState, Instant, RelPath, WorkspaceDriver};
+use skep_types::{Instant, RelPath, WorkspaceDriver};
 use std::collections::{BTreeSet, HashMap};
 
 /// More paths than this are not listed: then the base stays where it was.
@@ -191,8 +191,9 @@ fn written_out(memory: &Memory, union: &Union) -> Vec<Record> {
             && !memory.settled.contains_key(*path)
             && memory.is_unlisted(path)
     });
-    let absent = || Capture { identity: None, state: Some(EntryState::Absent) };
-    unwritten.map(|path| Record::Capture { path: path.clone(), capture: absent() }).collect()
+    let nothing =
+        |path: &RelPath| Record::Capture { path: path.clone(), capture: Capture::of_nothing() };
+    unwritten.map(nothing).collect()
 }
 
 /// What was captured and is not in the sandbox any more: made and removed again, for instance. The project

@@ -11,7 +11,7 @@
 //! the sandbox was when it was undone.
 
 use super::memory::{
-    Durability, INDEX, Memory, Moved, Record, Settled, Undone, end_of_lines, memory_error,
+    Capture, Durability, INDEX, Memory, Moved, Record, Settled, Undone, end_of_lines, memory_error,
     parse_index,
 };
 use super::moved::{along, moved_along};
@@ -61,36 +61,26 @@ pub fn rewind(spec: &WorkspaceSpec, reach: u64) -> Result<(), DeriveError> {
 /// What has to be appended for that.
 fn rewound(spec: &WorkspaceSpec, reach: u64) -> Result<Vec<Record>, DeriveError> {
     let (before, since) = divided(&spec.memory, reach)?;
-    let moved_back = back(&spec.memory, &before, &since)?;
-    let mut records = moment_of(&spec.memory, &before)?;
-    records.extend(moved_back);
+    let (then, mut now) = (followed(&spec.memory, before, &since)?, Memory::load(&spec.memory)?);
+    // What came into the sandbox after then is not of a later moment.
+    let moment = || Record::Moment { moment: then.moment.clone() };
+    let mut records = Vec::new();
+    records.extend((then.moment != now.moment).then(moment));
+    records.extend(moved_back(&then, &now, &since));
     // In a copy everything stays, and nothing shows through.
     if spec.driver != WorkspaceDriver::Copy {
         let touched = since.iter().chain(&records).filter_map(path_of).cloned().collect();
-        let then = Memory::of(&spec.memory, before);
-        let mut now = Memory::load(&spec.memory)?;
         records.iter().cloned().for_each(|record| now.take(record));
-        records.extend(stays(spec, &then, &now, touched)?);
+        records.extend(stays(spec, &then, &mut now, touched)?);
     }
     Ok(records)
-}
-
-/// The moment of then: what came into the sandbox after that is not of a later one.
-fn moment_of(memory: &Path, before: &[Record]) -> Result<Vec<Record>, DeriveError> {
-    let moment = |record: &Record| match record {
-        Record::Moment { moment } => Some(moment.clone()),
-        _ => None,
-    };
-    let then = before.iter().rev().find_map(moment).flatten();
-    let now = Memory::load(memory)?.moment;
-    Ok((then != now).then_some(Record::Moment { moment: then }).into_iter().collect())
 }
 
 /// What of these paths is in the sandbox as it was then, and what left it.
 fn stays(
     spec: &WorkspaceSpec,
     then: &Memory,
-    now: &Memory,
+    now: &mut Memory,
     paths: BTreeSet<RelPath>,
 ) -> Result<Vec<Record>, DeriveError> {
     if paths.is_empty() {
@@ -104,13 +94,19 @@ fn stays(
     };
     let mut records = Vec::new();
     for path in paths {
-        let (was, is) = (then.stays.get(&path), now.stays.get(&path));
-        let stay = match (covered(&path), was) {
+        let stay = match (covered(&path), then.stays.get(&path)) {
             (false, _) => Stay::Left,
             (true, Some(was)) => was.clone(),
             (true, None) => Stay::Here,
         };
-        if stay != *is.unwrap_or(&Stay::Here) {
+        if stay != Stay::Left
+            && let Some(capture) = captured_then(then, now, &path)
+        {
+            let record = Record::Capture { path: path.clone(), capture };
+            now.take(record.clone());
+            records.push(record);
+        }
+        if stay != *now.stays.get(&path).unwrap_or(&Stay::Here) {
             records.push(Record::Stay { path: path.clone(), stay: stay.clone() });
         }
         if stay != Stay::Left && then.subtrees.contains(&path) && !now.subtrees.contains(&path) {
@@ -125,6 +121,15 @@ fn stays(
         }
     }
     Ok(records)
+}
+
+/// What was captured of a path that is in the state of then, where another capture took its place: the path
+/// left, and came again from a project that the user had edited.
+fn captured_then(then: &Memory, now: &Memory, path: &RelPath) -> Option<Capture> {
+    let (was, is) = (then.captures.get(path), now.captures.get(path)?);
+    let nothing_stood = || then.tells_nothing_stood(path).then(Capture::of_nothing);
+    let capture = was.cloned().or_else(nothing_stood).unwrap_or_else(Capture::of_unknown);
+    (capture != *is).then_some(capture)
 }
 
 /// The records of the index up to `reach`, and those behind it.
@@ -182,62 +187,84 @@ fn parsed(memory: &Path, bytes: &[u8]) -> Result<Vec<Record>, DeriveError> {
     parse_index(bytes).map_err(|line| DeriveError::Damaged { path: memory.join(INDEX), line })
 }
 
-/// What has to be appended for the bases that moved with the sandbox.
-fn back(memory: &Path, before: &[Record], since: &[Record]) -> Result<Vec<Record>, DeriveError> {
-    let (mut then, mut earlier) = (BTreeMap::new(), BTreeMap::new());
-    for record in before {
-        note_earlier(record, &mut earlier);
-        if let Some((path, moves)) = moves_of(record) {
-            put(&mut then, path, &moves);
-        }
-    }
-    let blobs = Memory::load(memory)?;
-    let mut now = then.clone();
-    let mut moved = BTreeSet::new();
+/// What was known then, with the bases that moved with the project since.
+fn followed(memory: &Path, before: Vec<Record>, since: &[Record]) -> Result<Memory, DeriveError> {
+    let mut earlier = BTreeMap::new();
+    before.iter().for_each(|record| note_earlier(record, &mut earlier));
+    let mut now = Memory::of(memory, before.clone());
+    let mut then = Memory::of(memory, before);
     for record in since {
+        let none = Vec::new();
         if let Some((path, moves)) = moves_of(record) {
-            let earlier = earlier.get(path).map_or(&[][..], Vec::as_slice);
-            match &moves.with {
-                With::Sandbox => drop(moved.insert(path)),
-                With::Approval => {
-                    let step = (now.get(path), moves.settled);
-                    let followed = follow(&blobs, then.get(path), step, earlier)?;
-                    let settled = followed.as_ref();
-                    put(&mut then, path, &Moves { settled, with: With::Approval });
-                }
+            let earlier = earlier.get(path).unwrap_or(&none);
+            let moved = match &moves.with {
+                With::Sandbox => None,
+                With::Approval => follow(&then, &now, path, moves.settled, earlier)?,
                 With::Undo(undone) => {
-                    if let Some(base) = moved_along(&blobs, then.get(path), undone, earlier)? {
-                        then.insert(path.clone(), base);
-                    }
-                    // The present base may have stayed where the one of then moves.
-                    moved.insert(path);
+                    moved_along(&then, then.base_of(path)?.as_ref(), undone, earlier)?
+                        .map(Base::Settled)
                 }
+            };
+            match moved {
+                Some(Base::Settled(settled)) => then.settle(path, Some(settled)),
+                Some(Base::Unsettled) => then.settle(path, None),
+                None => {}
             }
-            put(&mut now, path, &moves);
+        }
+        now.take(record.clone());
+        // A capture tells of the era that it was proven against.
+        if let Record::Capture { path, .. } = record
+            && now.era_of(path) == then.era_of(path)
+            && !then.captures.contains_key(path)
+        {
+            then.take(record.clone());
         }
         note_earlier(record, &mut earlier);
     }
-    let back = moved.into_iter().filter(|path| then.get(path) != now.get(path));
-    let record = |path: &RelPath| match then.get(path).cloned() {
+    Ok(then)
+}
+
+/// What has to be appended for the bases that are others by now.
+fn moved_back(then: &Memory, now: &Memory, since: &[Record]) -> Vec<Record> {
+    let moved: BTreeSet<_> = since.iter().filter_map(moves_of).map(|(path, _)| path).collect();
+    let back = moved.into_iter().filter(|path| then.settled.get(path) != now.settled.get(path));
+    let record = |path: &RelPath| match then.settled.get(path).cloned() {
         Some(settled) => Record::Settled { settled, path: path.clone(), moved: Moved::Sandbox },
         None => Record::Unsettled { path: path.clone(), moved: Moved::Sandbox },
     };
-    Ok(back.map(record).collect())
+    back.map(record).collect()
 }
 
-/// The base of then, after the base of its time moved with an approval.
+/// Where the base of then moves to, after the base of its time moved with an approval. Nothing, where it stays.
 fn follow(
-    blobs: &Memory,
-    then: Option<&Settled>,
-    (from, to): (Option<&Settled>, Option<&Settled>),
+    then: &Memory,
+    now: &Memory,
+    path: &RelPath,
+    to: Option<&Settled>,
     earlier: &[EntryState],
-) -> Result<Option<Settled>, DeriveError> {
-    if then.map(|settled| &settled.state) == from.map(|settled| &settled.state) {
-        return Ok(to.cloned());
+) -> Result<Option<Base>, DeriveError> {
+    let (base, from) = (then.came_from(path)?, now.came_from(path)?);
+    let same = match (&base, &from) {
+        (Some(base), Some(from)) => base.state == from.state,
+        // Of neither is more known than the era, and that the project proves it.
+        (None, None) => {
+            then.era_of(path) == now.era_of(path)
+                && then.captures.get(path) == now.captures.get(path)
+        }
+        _ => false,
+    };
+    if same {
+        return Ok(Some(to.cloned().map_or(Base::Unsettled, Base::Settled)));
     }
-    let (Some(base), Some(from), Some(to)) = (then, from, to) else { return Ok(then.cloned()) };
-    let moved = along(blobs, base, from, to)?;
-    Ok(moved.filter(|moved| earlier.contains(&moved.state)).or_else(|| then.cloned()))
+    let (Some(base), Some(from), Some(to)) = (base, from, to) else { return Ok(None) };
+    let moved = along(then, &base, &from, to)?;
+    Ok(moved.filter(|moved| earlier.contains(&moved.state)).map(Base::Settled))
+}
+
+/// What a base becomes.
+enum Base {
+    Settled(Settled),
+    Unsettled,
 }
 
 /// How a record moves the base of a path.
@@ -279,14 +306,6 @@ fn moves_of(record: &Record) -> Option<(&RelPath, Moves<'_>)> {
     }
 }
 
-fn put(bases: &mut BTreeMap<RelPath, Settled>, path: &RelPath, moves: &Moves<'_>) {
-    match (moves.settled, &moves.with) {
-        (Some(settled), _) => drop(bases.insert(path.clone(), settled.clone())),
-        (None, With::Undo(_)) => {}
-        (None, _) => drop(bases.remove(path)),
-    }
-}
-
 /// Collects what was ever the base of each path.
 fn note_earlier(record: &Record, earlier: &mut BTreeMap<RelPath, Vec<EntryState>>) {
     let (path, state) = match record {
@@ -312,8 +331,8 @@ mod tests {
 
     fn go_back(at: &Path, reach: u64) {
         let (before, since) = divided(at, reach).unwrap();
-        let records = back(at, &before, &since).unwrap();
-        Memory::load(at).unwrap().append(records, Durability::Process).unwrap();
+        let (then, mut now) = (followed(at, before, &since).unwrap(), Memory::load(at).unwrap());
+        now.append(moved_back(&then, &now, &since), Durability::Process).unwrap();
     }
 
     fn mode_of(memory: &Path, name: &str) -> Option<u32> {
