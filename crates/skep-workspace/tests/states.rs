@@ -97,6 +97,8 @@ struct Case {
     approvals: Vec<Approval>,
     /// From which sandboxes a slot of the project was changed.
     changed: BTreeMap<(&'static str, usize), BTreeSet<usize>>,
+    /// Values that an approval of others took out of a slot of the project.
+    replaced: BTreeSet<(&'static str, usize, String)>,
     /// Where the user wrote.
     touched: BTreeSet<(&'static str, usize)>,
     log: Vec<String>,
@@ -123,6 +125,7 @@ impl Case {
             sandboxes: Vec::new(),
             approvals: Vec::new(),
             changed: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             touched: BTreeSet::new(),
             log: Vec::new(),
         };
@@ -299,7 +302,7 @@ impl Case {
             self.approvals.push(Approval { sandbox: at, settlement, paths, undo: false });
         }
         self.check_taken(&before);
-        self.note_changed(at, &before);
+        self.note_changed(at, &before, false);
         if everything {
             let left = self.derived(at).changes;
             self.check(left.is_empty(), &format!("all was approved, and is left: {left:?}"));
@@ -318,12 +321,17 @@ impl Case {
         }
     }
 
-    fn note_changed(&mut self, at: usize, before: &World) {
+    /// After an approval, or the undo of one.
+    fn note_changed(&mut self, at: usize, before: &World, undo: bool) {
         for (file, now) in self.project() {
-            let slots =
-                before[file].iter().zip(now).enumerate().filter(|(_, (was, is))| *was != is);
-            for (slot, _) in slots {
-                self.changed.entry((file, slot)).or_default().insert(at);
+            for (slot, (was, is)) in before[file].iter().zip(now).enumerate() {
+                if *was != is {
+                    self.changed.entry((file, slot)).or_default().insert(at);
+                    self.replaced.remove(&(file, slot, is));
+                    if !undo {
+                        self.replaced.insert((file, slot, was.clone()));
+                    }
+                }
             }
         }
     }
@@ -399,12 +407,12 @@ impl Case {
         let turn = |(path, old, new): (PathBuf, Vec<u8>, Vec<u8>)| (path, new, old);
         let paths = approval.paths.into_iter().map(turn).collect();
         self.approvals.push(Approval { undo: !approval.undo, paths, ..approval });
-        self.note_changed(at, &before);
+        self.note_changed(at, &before, !approval.undo);
         (0..self.sandboxes.len()).for_each(|at| self.check_pending(at));
     }
 
     /// What an agent wrote, where the project has what it was made from, is pending or in conflict. Not where
-    /// the user wrote, who may have taken it away; nor where another sandbox did.
+    /// the user wrote, who may have taken it away; nor where another sandbox did, or another state's approval.
     fn check_pending(&self, at: usize) {
         let (derived, project) = (self.derived(at), self.project());
         for file in FILES {
@@ -417,6 +425,7 @@ impl Case {
             for (slot, value) in self.shown(at, file).iter().enumerate() {
                 let others = self.changed.get(&(file, slot));
                 if self.touched.contains(&(file, slot))
+                    || self.replaced.contains(&(file, slot, value.clone()))
                     || others.is_some_and(|others| others.iter().any(|other| *other != at))
                     || !self.knew(value, &project[file][slot])
                 {
