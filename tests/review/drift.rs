@@ -105,6 +105,44 @@ fn diff_6_a_host_edit_before_the_stale_write_is_not_reverted() {
     });
 }
 
+/// Where git knew the file, or the sandbox's directory was noted before; else nothing tells it from a new one.
+#[test]
+fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
+    for_both(|lab| {
+        for (kind, deep) in [("clean", false), ("dirty", false), ("staged", false), ("clean", true)]
+        {
+            fs::remove_dir_all(&lab.project).unwrap();
+            let file = if deep { "d/sub/f" } else { "f" };
+            lab.write(file, "committed\n");
+            lab.write("keep", "keep\n");
+            git(lab, &["init", "-q", "."]);
+            git(lab, &["add", "."]);
+            if kind != "staged" {
+                git(lab, &["commit", "-qm", "first"]);
+            }
+            if kind == "dirty" {
+                lab.write(file, "edited\n");
+            }
+            lab.up("s");
+            lab.inside("s", &format!("cp {file} /tmp/read; echo more >> /tmp/read; sleep 1"));
+            if deep {
+                fs::remove_dir_all(lab.project.join("d")).unwrap();
+            } else {
+                fs::remove_file(lab.project.join(file)).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            // New files beside it are new.
+            let write = format!("mkdir -p d/sub; cat /tmp/read > {file}; echo new > new");
+            lab.inside("s", &write);
+            assert!(paths(&lab.diff("s")).contains(&"new".to_owned()), "{kind}");
+            lab.conflicts(&["s", file]);
+            assert!(!lab.project.join(file).exists(), "{kind}");
+            lab.approve(&["s", "new"]);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
 #[test]
 fn diff_6_a_host_edit_seen_before_any_write_inside_is_no_change_of_the_agent() {
     for_both(|lab| {

@@ -8,7 +8,9 @@ use super::memory::{self, Capture, Durability, Memory, Record};
 use super::moment::{Era, Proofs, era_of};
 use super::room::Room;
 use super::stay::{Sight, Stay};
+use super::tracked::{self, Tracked};
 use crate::error::DeriveError;
+use crate::git::Repository;
 use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
@@ -16,6 +18,7 @@ use crate::tree::{Meta, TreeRoot};
 use crate::union::{self, Again, Earlier, Seen, Union};
 use rustix::fs::FileType;
 use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -92,6 +95,8 @@ impl Captor {
         let mut run = Run {
             trees: &held,
             proofs,
+            git: Repository::new(&spec.project, spec.base.commit.as_deref()),
+            tracked: OnceCell::new(),
             era,
             memory: &spec.memory,
             known,
@@ -179,6 +184,8 @@ pub fn remember_copy(spec: &WorkspaceSpec) -> Result<u64, DeriveError> {
 struct Run<'a> {
     trees: &'a HeldTrees<'a>,
     proofs: Proofs<'a>,
+    git: Repository,
+    tracked: OnceCell<HashMap<RelPath, Tracked>>,
     /// Of what comes now.
     era: Era,
     memory: &'a Path,
@@ -294,6 +301,10 @@ impl Run<'_> {
         era_of(self.known.moment(), path)
     }
 
+    fn tracked(&self) -> &HashMap<RelPath, Tracked> {
+        self.tracked.get_or_init(|| tracked::load(self.memory))
+    }
+
     /// A path that left the sandbox with an earlier state is in it again. Where nothing was settled and the
     /// project still proves its base, that is it; else it is noted what it came from.
     fn came_again(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
@@ -400,9 +411,17 @@ impl Run<'_> {
                 .and_then(|meta| self.trees.made_ns(level, &meta)),
         };
         let proof = self.proofs.of(path);
-        if !proof.absent(path)? && !proof.absent_before(path, made)? {
-            self.summary.unproven += 1;
-            return Ok(());
+        if !proof.absent(path)? {
+            if !proof.absent_before(path, made)? {
+                self.summary.unproven += 1;
+                return Ok(());
+            }
+            // Nothing stood there when it was made, but something did before: whoever made it may have read that.
+            if self.git.has(path) || self.tracked().contains_key(path) {
+                let capture = Capture::of_unknown();
+                self.records.push(Record::Capture { path: path.clone(), capture });
+                return Ok(());
+            }
         }
         self.note_bare(path, seen);
         self.record(path, None, Some(EntryState::Absent))

@@ -118,7 +118,10 @@ impl Known {
                         self.kept = self.kept.saturating_add(room::taken_by(size));
                     }
                 }
-                let stood = capture.state.as_ref().map_or(Stood::Otherwise, stood);
+                let stood = match capture.is_no_directory() {
+                    true => Stood::Otherwise,
+                    false => Stood::Directory,
+                };
                 let standing = self.standing(&path);
                 (standing.captured, standing.stay) = (Some(stood), Since::Here);
             }

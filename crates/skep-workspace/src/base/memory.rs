@@ -135,7 +135,7 @@ impl Capture {
     /// Whether there was nothing below it.
     pub(crate) fn is_no_directory(&self) -> bool {
         // What was too large to be read is a file.
-        !matches!(self.state, Some(EntryState::Dir { .. }))
+        !matches!(self.state, Some(EntryState::Dir { .. })) && *self != Self::of_unknown()
     }
 }
 

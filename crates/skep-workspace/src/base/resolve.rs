@@ -110,8 +110,7 @@ impl<'a> Resolver<'a> {
 
     /// What git had clean at create: the blob that the index named then.
     fn clean(&self, question: &Question<'_>) -> Result<Option<Base>, DeriveError> {
-        let list = self.tracked.get_or_init(|| tracked::load(self.directory));
-        let Some(noted) = list.get(question.path) else { return Ok(None) };
+        let Some(noted) = self.tracked().get(question.path) else { return Ok(None) };
         let Some(bytes) = self.git.blob(&noted.blob, noted.size) else { return Ok(None) };
         let state = match noted.link {
             true => EntryState::Symlink { target: bytes.into() },
@@ -124,6 +123,10 @@ impl<'a> Resolver<'a> {
         let standing = state == *question.project;
         let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
         Ok(Some(Base::known(state, bytes)))
+    }
+
+    fn tracked(&self) -> &HashMap<RelPath, Tracked> {
+        self.tracked.get_or_init(|| tracked::load(self.directory))
     }
 
     fn own(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -189,11 +192,13 @@ impl<'a> Resolver<'a> {
     }
 
     /// Nothing stands there now. Either nothing stood there at create, or nothing when the sandbox
-    /// made its entry; else the user may have removed what the sandbox started from.
+    /// made its entry, and git knows of nothing that stood there; else the user may have removed what the
+    /// sandbox started from: also before its entry was made, by somebody who had read it earlier.
     fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
-        let proof = self.proofs.of(question.path);
-        let absent =
-            proof.absent(question.path)? || proof.absent_before(question.path, question.made_ns)?;
+        let Question { path, made_ns, .. } = question;
+        let proof = self.proofs.of(path);
+        let was_known = || self.tracked().contains_key(path) || self.git.has(path);
+        let absent = proof.absent(path)? || proof.absent_before(path, *made_ns)? && !was_known();
         Ok(if absent { Base::known(EntryState::Absent, BaseBytes::Blob) } else { Base::unknown() })
     }
 }
