@@ -80,7 +80,7 @@ impl Desk {
                         engine.store.rehearse();
                         // A run does so while its command is at work.
                         if !engine.store.is_deferred() {
-                            waste::clear(engine.layout());
+                            waste::clear(engine.layout(), &|_| true);
                         }
                     }
                 },

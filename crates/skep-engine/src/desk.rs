@@ -1,7 +1,7 @@
 //! What is decided without the store, and a run that begins before the store is open.
 
 use crate::api::{CreateRequest, StartedRun};
-use crate::chores::Chores;
+use crate::chores::{Attended, Chores};
 use crate::create::{Decided, Start};
 use crate::execs::check_spec;
 use crate::{Engine, EngineConfig, Layout};
@@ -119,14 +119,20 @@ impl Engine {
         };
         let (sandbox, exec) = desk.bring_up(planned, Some(spec), &opener)?;
         let engine = engine.into_inner().ok_or_else(missing)?;
-        let exec = match exec {
+        let mut exec = match exec {
             Some(exec) => engine.hand_over(&sandbox, exec, Attach::Last),
             None => engine.start_exec(&sandbox.id, spec, Attach::Last),
         };
         // Others may have to fork again.
         if engine.store.is_deferred() {
             let name = SandboxId::from_random((desk.config.random)());
-            engine.chores.replace(Chores::begin(desk.layout().clone(), name.to_string()));
+            engine.chores.replace(Chores::of(desk.layout().clone(), name.to_string()));
+            if let Ok(exec) = &mut exec {
+                let chores = &engine.chores;
+                let attended =
+                    |stream| Box::new(Attended { stream, chores: Rc::clone(chores) }) as _;
+                exec.stream = exec.stream.take().map(attended);
+            }
         }
         Ok((engine, StartedRun { sandbox, exec }))
     }

@@ -151,7 +151,7 @@ pub struct Engine {
     /// Whether something is left that the next one should hear of: somebody else is at it, or it failed.
     amiss: Cell<bool>,
     /// What is done while a command runs.
-    chores: RefCell<chores::Chores>,
+    chores: Rc<RefCell<chores::Chores>>,
 }
 
 /// The answer was given: now the store may fold its log, which nobody waits for any more.

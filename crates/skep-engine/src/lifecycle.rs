@@ -187,7 +187,11 @@ impl Engine {
         };
         let goes = looked.as_ref().ok().filter(|changes| disposal.goes(changes));
         let removal = match goes.map(may_go) {
-            Some(Ok(())) => Some(self.spending(|| self.delete_stilled(&sandbox, &last))),
+            Some(Ok(())) => {
+                let removed = self.spending(|| self.delete_stilled(&sandbox, &last));
+                self.chores.borrow_mut().finish();
+                Some(removed)
+            }
             kept => {
                 self.chores.borrow_mut().finish();
                 self.end_processes(&sandbox)?;

@@ -1,9 +1,9 @@
-//! The directories of the next sandbox, made while nobody waits for them.
+//! The directories of the next sandboxes, made while nobody waits for them.
 //!
 //! A directory that is put far from the others (`layout::spread`) lies in a part of the disk that may not
-//! have been read yet, and whoever makes it waits for that. So one is made ahead, while the command of a run
-//! is at work, and the next run moves it to its place. It is new: no process was ever inside, and nobody
-//! has a descriptor of it. (Used ones are never used again: see `waste.rs`.)
+//! have been read yet, and whoever makes it waits for that. So a few are made ahead, while the command of a run
+//! is at work, and each of the next runs moves one to its place. It is new: no process was ever inside, and
+//! nobody has a descriptor of it. (Used ones are never used again: see `waste.rs`.)
 //!
 //! It is a convenience and nothing else. Where there is none, where somebody else was faster, or where a
 //! part is missing, what is needed is made then.
@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 pub const PARTS: [&str; 4] = ["work", "messages", "execs", "upper"];
 /// And an empty file, for the record of the next run ([`Layout::blank_record`]).
 pub const RECORD: &str = "record";
+/// How many are made ahead.
+const STOCK: usize = 6;
 /// What begins so is not finished.
 const UNFINISHED: &str = ".making-";
 
@@ -44,19 +46,27 @@ fn finished(layout: &Layout) -> impl Iterator<Item = PathBuf> {
     waiting.filter(is_finished).map(|entry| entry.path())
 }
 
-/// Makes one ahead if there is none. `name` is one that nobody else uses.
-pub fn make(layout: &Layout, name: &str) -> io::Result<()> {
+/// Whether there is none.
+pub fn is_out(layout: &Layout) -> bool {
+    finished(layout).next().is_none()
+}
+
+/// Makes what is missing of the stock, as long as `goes_on` says so of how many were made. `name` is one that
+/// nobody else uses.
+pub fn fill(layout: &Layout, name: &str, goes_on: &impl Fn(usize) -> bool) -> io::Result<()> {
+    let missing = STOCK.saturating_sub(finished(layout).count());
+    (0..missing)
+        .take_while(|made| goes_on(*made))
+        .try_for_each(|number| make(layout, &format!("{name}-{number}")))
+}
+
+fn make(layout: &Layout, name: &str) -> io::Result<()> {
     let place = layout.spare();
-    match fs::read_dir(&place).map(Iterator::count) {
-        Ok(0) => {}
-        Ok(_) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make_private(&place)?;
-            spread(&place);
-        }
-        Err(error) => return Err(error),
-    }
     let unfinished = place.join(format!("{UNFINISHED}{name}"));
+    if !place.exists() {
+        make_private(&place)?;
+        spread(&place);
+    }
     for part in PARTS {
         make_private(&unfinished.join(part))?;
     }
@@ -86,17 +96,24 @@ mod tests {
     }
 
     #[test]
-    fn one_is_made_and_taken_once() {
+    fn a_stock_is_made_and_each_taken_once() {
         let (_base, layout) = layout();
         let place = |name: &str| layout.sandboxes().join(name);
-        assert!(!take(&layout, &place("a")));
-        make(&layout, "one").unwrap();
-        make(&layout, "two").unwrap();
-        assert_eq!(fs::read_dir(layout.spare()).unwrap().count(), 1);
-        assert!(take(&layout, &place("a")));
-        assert!(PARTS.iter().all(|part| place("a").join(part).is_dir()));
-        assert!(!place("a").join(RECORD).exists());
-        assert!(!take(&layout, &place("b")));
+        let stock = || fs::read_dir(layout.spare()).unwrap().count();
+        assert!(is_out(&layout) && !take(&layout, &place("a")));
+        fill(&layout, "one", &|made| made < 2).unwrap();
+        assert_eq!(stock(), 2);
+        fill(&layout, "two", &|_| true).unwrap();
+        assert_eq!(stock(), STOCK);
+        fill(&layout, "three", &|_| true).unwrap();
+        assert_eq!(stock(), STOCK, "it is full");
+        for number in 0..STOCK {
+            let taken = place(&number.to_string());
+            assert!(!is_out(&layout) && take(&layout, &taken));
+            assert!(PARTS.iter().all(|part| taken.join(part).is_dir()));
+            assert!(!taken.join(RECORD).exists());
+        }
+        assert!(is_out(&layout) && !take(&layout, &place("b")));
     }
 
     #[test]

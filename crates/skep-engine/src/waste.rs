@@ -3,8 +3,8 @@
 //! Most runs change nothing, and the directories of each are made only to be removed again. On a disk
 //! where freed blocks are discarded at once, or that is busy, that is what the end of such a run would
 //! wait for. So the directory of a removed sandbox in which nothing is left is only moved away, and the
-//! next run removes it while its command is at work ([`crate::chores`]): the disk's time is then
-//! nobody's. There are never more than [`MOST`].
+//! next run that has the time removes it while its command is at work ([`crate::chores`]): the disk's time is
+//! then nobody's. There are never more than [`MOST`].
 //!
 //! They are not used again: whoever was inside may have handed on a descriptor of what it saw there.
 //!
@@ -53,10 +53,12 @@ pub fn keep(layout: &Layout, directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what waits. What cannot be removed now is tried again by the next one.
-pub fn clear(layout: &Layout) {
+/// Removes what waits, as long as `goes_on` says so of how many were removed. What cannot be removed now is tried
+/// again by the next one.
+pub fn clear(layout: &Layout, goes_on: &impl Fn(usize) -> bool) {
     let Ok(waiting) = read_dir(layout.waste()) else { return };
-    for directory in waiting.flatten() {
+    for (_, directory) in waiting.flatten().enumerate().take_while(|(removed, _)| goes_on(*removed))
+    {
         let _ = trash::remove(&directory.path());
     }
 }
@@ -174,7 +176,7 @@ mod tests {
         let own = place.layout.waste().join("old/work/work/incompat/volatile");
         let open = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777 == 0o700;
         assert!(own.ancestors().take(3).all(open), "a plain `rm -r` would fail");
-        clear(&place.layout);
+        clear(&place.layout, &|_| true);
         assert_eq!(place.waiting(), 0);
     }
 

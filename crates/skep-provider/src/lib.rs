@@ -43,6 +43,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Everything a provider needs to know to hold one sandbox.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -131,6 +132,12 @@ pub trait ExecStream {
     fn resize(&mut self, size: TerminalSize) -> io::Result<()>;
     /// Sends a signal to the exec's foreground process group.
     fn signal(&mut self, signal: i32) -> io::Result<()>;
+    /// After how long without anything [`ExecStream::quiet`] is to be called; `None`: not at all, or not again.
+    fn quiet_after(&self) -> Option<Duration> {
+        None
+    }
+    /// Nothing has come for that long.
+    fn quiet(&mut self) {}
 }
 
 /// What a running sandbox is doing.

@@ -178,13 +178,18 @@ impl Pump<'_> {
         if reads {
             descriptors.push(PollFd::from_borrowed_fd(self.stdin, PollFlags::IN));
         }
+        let quiet = self.stream.quiet_after().filter(|_| !self.more && self.leaving.is_none());
         let timeout = match (self.more, self.background, self.leaving) {
             (true, ..) => Some(NOW),
             (false, _, Some((_, due))) => Some(until(due)),
             (false, true, None) => Some(BACKGROUND_CHECK),
-            (false, false, None) => None,
+            (false, false, None) => quiet.map(timespec),
         };
         match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(0) if quiet.is_some() => {
+                self.stream.quiet();
+                return Ok(Ready::default());
+            }
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
             Err(error) => return Err(error.into()),
@@ -317,8 +322,11 @@ impl Pump<'_> {
 }
 
 fn until(due: Instant) -> Timespec {
-    let left = due.saturating_duration_since(Instant::now());
-    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+    timespec(due.saturating_duration_since(Instant::now()))
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) }
 }
 
 /// A stream that is going away says so by itself when it is read next.
