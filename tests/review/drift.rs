@@ -105,39 +105,96 @@ fn diff_6_a_host_edit_before_the_stale_write_is_not_reverted() {
     });
 }
 
-/// Where git knew the file, or the sandbox's directory was noted before; else nothing tells it from a new one.
+/// Waits until it is noted what stood in the project. Where git knows a file that is not needed.
+fn noted(lab: &Lab, name: &str) {
+    let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
+    let names = lab.state.join("sandboxes").join(id).join("base/names");
+    wait_for("names of the project", 20, || names.exists().then_some(()));
+}
+
+/// Somebody inside has read a file, or still sees it; the user deletes it; and then it is written inside.
 #[test]
 fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
     for_both(|lab| {
-        for (kind, deep) in [("clean", false), ("dirty", false), ("staged", false), ("clean", true)]
-        {
+        let kinds = ["no-git", "clean", "dirty", "untracked", "staged"];
+        for (kind, deep) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
             fs::remove_dir_all(&lab.project).unwrap();
             let file = if deep { "d/sub/f" } else { "f" };
             lab.write(file, "committed\n");
             lab.write("keep", "keep\n");
-            git(lab, &["init", "-q", "."]);
-            git(lab, &["add", "."]);
-            if kind != "staged" {
-                git(lab, &["commit", "-qm", "first"]);
+            if kind != "no-git" {
+                git(lab, &["init", "-q", "."]);
+                git(lab, &["add", if kind == "untracked" { "keep" } else { "." }]);
+                if kind != "staged" {
+                    git(lab, &["commit", "-qm", "first"]);
+                }
             }
             if kind == "dirty" {
                 lab.write(file, "edited\n");
             }
             lab.up("s");
-            lab.inside("s", &format!("cp {file} /tmp/read; echo more >> /tmp/read; sleep 1"));
+            lab.inside("s", &format!("cp {file} /tmp/read; echo more >> /tmp/read"));
+            if !["clean", "dirty"].contains(&kind) {
+                noted(lab, "s");
+            }
             if deep {
                 fs::remove_dir_all(lab.project.join("d")).unwrap();
             } else {
                 fs::remove_file(lab.project.join(file)).unwrap();
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
-            // New files beside it are new.
+            // What is new beside it is new.
             let write = format!("mkdir -p d/sub; cat /tmp/read > {file}; echo new > new");
             lab.inside("s", &write);
             assert!(paths(&lab.diff("s")).contains(&"new".to_owned()), "{kind}");
             lab.conflicts(&["s", file]);
             assert!(!lab.project.join(file).exists(), "{kind}");
             lab.approve(&["s", "new"]);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+/// What was in conflict with an edit is so with the deletion that follows, however the sandbox goes on.
+#[test]
+fn a_conflict_does_not_go_away_with_the_file() {
+    for_both(|lab| {
+        for again in ["sed -i 's/^2$/two/' f", "echo more >> f", "rm f; echo other > f"] {
+            fs::remove_dir_all(&lab.project).unwrap();
+            lab.write("f", numbered(8));
+            lab.up("s");
+            lab.write("f", with(8, &[(8, "the user's")]));
+            lab.inside("s", "sed -i 's/^1$/one/' f");
+            lab.conflicts(&["s"]);
+            fs::remove_file(lab.project.join("f")).unwrap();
+            lab.conflicts(&["s"]);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            lab.inside("s", again);
+            lab.conflicts(&["s"]);
+            assert!(!lab.project.join("f").exists(), "{again}");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+/// A name that the sandbox once had for itself, and that is the user's by now.
+#[test]
+fn a_file_that_the_user_made_later_is_not_removed_unseen() {
+    for_both(|lab| {
+        for (end, remove) in [("rm n", "rm n"), ("true", "rm n"), ("rm n", "mv n m")] {
+            fs::remove_dir_all(&lab.project).unwrap();
+            lab.write("f", "f\n");
+            lab.up("s");
+            lab.inside("s", "echo the agents > n");
+            lab.inside("s", end);
+            if end == "true" {
+                lab.skep(["reject", "s", "n"]).run().ok();
+            }
+            lab.write("n", "the user's\n");
+            lab.inside("s", &format!("grep user n && {remove}"));
+            assert!(paths(&lab.diff("s")).contains(&"n".to_owned()), "{end}, {remove}");
+            lab.conflicts(&["s"]);
+            assert_eq!(lab.bytes("n"), b"the user's\n", "{end}, {remove}");
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
     });

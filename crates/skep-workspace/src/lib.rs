@@ -69,6 +69,7 @@ mod watch;
 pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
 pub use base::memory::{Partial, Settled, Step, Stretch};
 pub use base::moment::{NewMoment, moment};
+pub use base::names::NamesPass;
 pub use base::rewind::{is_behind, reach, rewind};
 pub use base::tracked::{Pass, TrackedPass};
 pub use base::{beginning, now, wait_past, wait_past_by};

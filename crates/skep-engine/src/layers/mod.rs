@@ -343,7 +343,7 @@ impl Engine {
     pub(crate) fn carry_memory(&self, from: &Path, to: &Path) -> Result<(), Problem> {
         let carry = || -> io::Result<()> {
             layout::make_private(to)?;
-            for name in ["index", "tracked"] {
+            for name in ["index", "tracked", "names"] {
                 match std::fs::copy(from.join(name), to.join(name)) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     other => drop(other?),

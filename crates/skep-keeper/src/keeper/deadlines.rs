@@ -1,9 +1,9 @@
 //! What happens because time has passed.
 
-use super::Keeper;
 use super::guard::{Stand, cpu_exceeded, cpu_next};
 use super::polled::Look;
 use super::running::Running;
+use super::{Keeper, Noting};
 use crate::protocol::{ToInit, Whom, to_json};
 use skep_types::{EndReason, ExecId, IdleStop};
 use std::time::{Duration, Instant};
@@ -37,17 +37,26 @@ impl Keeper<'_> {
         for running in self.state.execs.values().filter(|running| running.has_ended()) {
             deadlines.push(cpu_next(running.group.as_ref(), &running.limits, now));
         }
+        deadlines.push(self.names_deadline(now));
         if any || self.state.left {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
             deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
         if any {
             deadlines.push(self.state.capture.map(|capture| capture.at));
-            let going = matches!(self.state.tracked, super::Tracking::Going(_));
-            deadlines.push(going.then_some(now));
+            deadlines.push(self.state.tracked.is_going().then_some(now));
             deadlines.push(self.state.starved_look.filter(|_| self.group.is_some()));
         }
         deadlines.into_iter().flatten().min()
+    }
+
+    /// When names are noted: a while after the first exec began, whether or not it has ended.
+    fn names_deadline(&self, now: Instant) -> Option<Instant> {
+        match &self.state.names {
+            Noting::NotBegun => self.state.names_at,
+            Noting::Going(_) => Some(now),
+            Noting::Over => None,
+        }
     }
 
     fn idle_deadline(&self) -> Option<Instant> {
@@ -91,6 +100,9 @@ impl Keeper<'_> {
         if look {
             self.look_for_starved_later(now);
         }
+        if self.names_deadline(now).is_some_and(|at| now >= at) {
+            self.note_names();
+        }
         if execs.is_empty() && !self.state.left {
             return;
         }
@@ -105,12 +117,12 @@ impl Keeper<'_> {
         if execs.is_empty() {
             return;
         }
-        if matches!(self.state.tracked, super::Tracking::Going(_)) {
+        if self.state.tracked.is_going() {
             self.note_tracked();
         }
         if let Some(capture) = self.state.capture.filter(|capture| now >= capture.at) {
             self.capture();
-            if matches!(self.state.tracked, super::Tracking::NotBegun) {
+            if self.state.tracked.is_to_begin() {
                 self.note_tracked();
             }
             let cost = now.elapsed();

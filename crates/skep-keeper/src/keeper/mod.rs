@@ -52,6 +52,7 @@ use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_types::{ExecId, SystemView};
+use skep_workspace::{DeriveError, NamesPass, Pass, TrackedPass};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -133,7 +134,10 @@ struct State {
     capture: Option<Capture>,
     captor: skep_workspace::Captor,
     refusals: Refusals,
-    tracked: Tracking,
+    tracked: Noting<TrackedPass>,
+    names: Noting<NamesPass>,
+    /// When those are noted.
+    names_at: Option<Instant>,
     egress: EgressState,
     so_far: ExecsSoFar,
     /// What it became, where it was made ahead.
@@ -145,17 +149,47 @@ struct State {
     shelf: skep_provider::shelf::Shelf,
 }
 
-/// Noting which files git had clean, once, while the first exec runs that takes a while.
+/// Noting how the project was at create, once: which files git had clean, while the first exec runs that takes a
+/// while; which names stood where, then or after the first exec.
 #[derive(Default)]
-enum Tracking {
+enum Noting<P> {
     #[default]
     NotBegun,
-    Going(Box<skep_workspace::TrackedPass>),
+    Going(Box<P>),
     Over,
+}
+
+impl<P> Noting<P> {
+    fn is_going(&self) -> bool {
+        matches!(self, Self::Going(_))
+    }
+
+    fn is_to_begin(&self) -> bool {
+        matches!(self, Self::NotBegun)
+    }
+
+    /// Begins, or goes on. What cannot be noted is no lost work.
+    fn go_on(
+        &mut self,
+        begin: impl FnOnce() -> Option<P>,
+        step: impl FnOnce(&mut P) -> Result<Pass, DeriveError>,
+    ) {
+        let pass = match std::mem::replace(self, Self::Over) {
+            Self::Over => None,
+            Self::NotBegun => begin().map(Box::new),
+            Self::Going(pass) => Some(pass),
+        };
+        let Some(mut pass) = pass else { return };
+        if matches!(step(&mut pass), Ok(Pass::Unfinished)) {
+            *self = Self::Going(pass);
+        }
+    }
 }
 
 /// How many paths are looked at between two rounds of the loop: a millisecond or so.
 const TRACKED_STEP: usize = 200;
+/// And how many directories.
+const NAMES_STEP: usize = 20;
 
 /// When base bytes are captured next, and how long to wait after that.
 #[derive(Debug, Clone, Copy)]
@@ -397,20 +431,18 @@ impl<'a> Keeper<'a> {
         let _ = self.state.captor.capture(&workspace);
     }
 
-    /// Notes some more of the files that git had clean at create. One that cannot be noted is no lost
-    /// work either.
+    /// Notes some more of the files that git had clean at create.
     fn note_tracked(&mut self) {
-        use skep_workspace::{Pass, TrackedPass};
         let workspace = self.workspace();
-        let pass = match std::mem::replace(&mut self.state.tracked, Tracking::Over) {
-            Tracking::Over => None,
-            Tracking::NotBegun => TrackedPass::begin(&workspace).map(Box::new),
-            Tracking::Going(pass) => Some(pass),
-        };
-        let Some(mut pass) = pass else { return };
-        if matches!(pass.step(&workspace, TRACKED_STEP), Ok(Pass::Unfinished)) {
-            self.state.tracked = Tracking::Going(pass);
-        }
+        let begin = || TrackedPass::begin(&workspace);
+        self.state.tracked.go_on(begin, |pass| pass.step(&workspace, TRACKED_STEP));
+    }
+
+    /// Notes the names in some more directories of the project.
+    fn note_names(&mut self) {
+        let workspace = self.workspace();
+        let begin = || NamesPass::begin(&workspace);
+        self.state.names.go_on(begin, |pass| pass.step(&workspace, NAMES_STEP));
     }
 
     /// Ends everything and leaves nothing: processes, cgroup, socket.

@@ -397,5 +397,6 @@ impl Keeper<'_> {
     pub(super) fn schedule_capture(&mut self) {
         let next = super::Capture { at: Instant::now() + FIRST_CAPTURE, pause: FIRST_CAPTURE };
         self.state.capture = Some(next);
+        self.state.names_at.get_or_insert(next.at);
     }
 }

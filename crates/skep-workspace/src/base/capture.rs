@@ -6,9 +6,9 @@ use super::copied::Copied;
 use super::known::Known;
 use super::memory::{self, Capture, Durability, Memory, Record};
 use super::moment::{Era, Proofs, era_of};
+use super::noted::Noted;
 use super::room::Room;
 use super::stay::{Sight, Stay};
-use super::tracked::{self, Tracked};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::held::Kept;
@@ -18,7 +18,6 @@ use crate::tree::{Meta, TreeRoot};
 use crate::union::{self, Again, Earlier, Seen, Union};
 use rustix::fs::FileType;
 use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
-use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -96,7 +95,7 @@ impl Captor {
             trees: &held,
             proofs,
             git: Repository::new(&spec.project, spec.base.commit.as_deref()),
-            tracked: OnceCell::new(),
+            lists: Noted::of(&spec.memory),
             era,
             memory: &spec.memory,
             known,
@@ -185,7 +184,7 @@ struct Run<'a> {
     trees: &'a HeldTrees<'a>,
     proofs: Proofs<'a>,
     git: Repository,
-    tracked: OnceCell<HashMap<RelPath, Tracked>>,
+    lists: Noted<'a>,
     /// Of what comes now.
     era: Era,
     memory: &'a Path,
@@ -301,10 +300,6 @@ impl Run<'_> {
         era_of(self.known.moment(), path)
     }
 
-    fn tracked(&self) -> &HashMap<RelPath, Tracked> {
-        self.tracked.get_or_init(|| tracked::load(self.memory))
-    }
-
     /// A path that left the sandbox with an earlier state is in it again. Where nothing was settled and the
     /// project still proves its base, that is it; else it is noted what it came from.
     fn came_again(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
@@ -417,7 +412,7 @@ impl Run<'_> {
                 return Ok(());
             }
             // Nothing stood there when it was made, but something did before: whoever made it may have read that.
-            if self.git.has(path) || self.tracked().contains_key(path) {
+            if self.lists.tells_of(path, &self.git) {
                 let capture = Capture::of_unknown();
                 self.records.push(Record::Capture { path: path.clone(), capture });
                 return Ok(());

@@ -196,7 +196,8 @@ impl Known {
     pub(crate) fn needs(&self, path: &RelPath) -> Needs {
         let Standing { captured, settled, stay } = self.of(path);
         let bare = settled.or(captured) == Some(Stood::Otherwise) && stay == Since::Here;
-        let path_needed = captured.is_none() && settled.is_none();
+        // What was seen when its base was not proven any more is known as well as it ever will be.
+        let path_needed = captured.is_none() && settled.is_none() && stay != Since::Seen;
         Needs {
             path: path_needed,
             left: stay == Since::Left,

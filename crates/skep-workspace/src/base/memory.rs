@@ -285,6 +285,11 @@ impl Memory {
         }
     }
 
+    /// Whether nothing was noted of what a path came from.
+    pub(super) fn is_silent_on(&self, path: &RelPath) -> bool {
+        !self.settled.contains_key(path) && !self.captures.contains_key(path)
+    }
+
     /// What a path in the sandbox came from, as far as it is noted here.
     pub(super) fn came_from(&self, path: &RelPath) -> Result<Option<Settled>, DeriveError> {
         let captured = || {

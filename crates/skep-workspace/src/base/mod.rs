@@ -11,7 +11,8 @@
 //!   The project's root is such an anchor from the start.
 //! - That nothing *was* there needs more: every directory above must be old, for a removed entry
 //!   leaves no trace but its directory's change time. Or the sandbox's entry was made after its
-//!   directory was last touched: then it was made where nothing stood.
+//!   directory was last touched: then it was made where nothing stood; unless something is known to have stood
+//!   there at create, which whoever made the entry may have read ([`names`], [`tracked`]).
 
 pub(crate) mod capture;
 mod copied;
@@ -19,6 +20,8 @@ mod known;
 pub(crate) mod memory;
 pub(crate) mod moment;
 pub(crate) mod moved;
+pub(crate) mod names;
+mod noted;
 mod resolve;
 pub(crate) mod rewind;
 mod room;

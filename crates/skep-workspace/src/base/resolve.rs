@@ -3,14 +3,12 @@
 use super::Identity;
 use super::memory::{Memory, Partial};
 use super::moment::Proofs;
+use super::noted::Noted;
 use super::stay::Stay;
-use super::tracked::{self, Tracked};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::tree::Meta;
 use skep_types::{ContentHash, EntryState, RelPath};
-use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::path::Path;
 
 /// Where the base's bytes are.
@@ -57,8 +55,7 @@ pub(crate) struct Resolver<'a> {
     proofs: Proofs<'a>,
     pub memory: &'a Memory,
     git: &'a Repository,
-    directory: &'a Path,
-    tracked: OnceCell<HashMap<RelPath, Tracked>>,
+    lists: Noted<'a>,
 }
 
 impl<'a> Resolver<'a> {
@@ -69,7 +66,7 @@ impl<'a> Resolver<'a> {
         git: &'a Repository,
         directory: &'a Path,
     ) -> Self {
-        Self { proofs, memory, git, directory, tracked: OnceCell::new() }
+        Self { proofs, memory, git, lists: Noted::of(directory) }
     }
 
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -110,7 +107,7 @@ impl<'a> Resolver<'a> {
 
     /// What git had clean at create: the blob that the index named then.
     fn clean(&self, question: &Question<'_>) -> Result<Option<Base>, DeriveError> {
-        let Some(noted) = self.tracked().get(question.path) else { return Ok(None) };
+        let Some(noted) = self.lists.clean(question.path) else { return Ok(None) };
         let Some(bytes) = self.git.blob(&noted.blob, noted.size) else { return Ok(None) };
         let state = match noted.link {
             true => EntryState::Symlink { target: bytes.into() },
@@ -123,10 +120,6 @@ impl<'a> Resolver<'a> {
         let standing = state == *question.project;
         let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
         Ok(Some(Base::known(state, bytes)))
-    }
-
-    fn tracked(&self) -> &HashMap<RelPath, Tracked> {
-        self.tracked.get_or_init(|| tracked::load(self.directory))
     }
 
     fn own(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -166,7 +159,10 @@ impl<'a> Resolver<'a> {
             return covered.then(|| Base::known(EntryState::Absent, BaseBytes::Blob));
         };
         let Some(identity) = capture.identity else {
-            return Some(Base::known(EntryState::Absent, BaseBytes::Blob));
+            // To remove what stands there is not to leave it as it was: it came, and was seen inside.
+            let came = question.removed && !project.is_absent();
+            let absent = || Base::known(EntryState::Absent, BaseBytes::Blob);
+            return Some(if came { Base::unknown() } else { absent() });
         };
         if stat.map(Identity::of) == Some(identity) {
             return Some(Base::known((*project).clone(), BaseBytes::Project));
@@ -191,14 +187,14 @@ impl<'a> Resolver<'a> {
         Ok(Base::unknown())
     }
 
-    /// Nothing stands there now. Either nothing stood there at create, or nothing when the sandbox
-    /// made its entry, and git knows of nothing that stood there; else the user may have removed what the
-    /// sandbox started from: also before its entry was made, by somebody who had read it earlier.
+    /// Nothing stands there now. Either nothing stood there at create, or nothing when the sandbox made its
+    /// entry, and nothing is known to have stood there before; else the user may have removed what the sandbox
+    /// started from: also before its entry was made, by somebody who had read it earlier.
     fn unproven_absent(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let Question { path, made_ns, .. } = question;
         let proof = self.proofs.of(path);
-        let was_known = || self.tracked().contains_key(path) || self.git.has(path);
-        let absent = proof.absent(path)? || proof.absent_before(path, *made_ns)? && !was_known();
+        let absent = proof.absent(path)?
+            || proof.absent_before(path, *made_ns)? && !self.lists.tells_of(path, self.git);
         Ok(if absent { Base::known(EntryState::Absent, BaseBytes::Blob) } else { Base::unknown() })
     }
 }

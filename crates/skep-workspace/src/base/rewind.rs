@@ -20,7 +20,7 @@ use crate::error::DeriveError;
 use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
-use crate::union::{self, Seen};
+use crate::union::{self, Seen, Union};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use skep_types::{EntryState, RelPath, WorkspaceDriver};
@@ -61,7 +61,9 @@ pub fn rewind(spec: &WorkspaceSpec, reach: u64) -> Result<(), DeriveError> {
 /// What has to be appended for that.
 fn rewound(spec: &WorkspaceSpec, reach: u64) -> Result<Vec<Record>, DeriveError> {
     let (before, since) = divided(&spec.memory, reach)?;
-    let (then, mut now) = (followed(&spec.memory, before, &since)?, Memory::load(&spec.memory)?);
+    let inside = Inside::read(spec)?;
+    let then = followed(&spec.memory, before, &since, &|path| inside.holds(path))?;
+    let mut now = Memory::load(&spec.memory)?;
     // What came into the sandbox after then is not of a later moment.
     let moment = || Record::Moment { moment: then.moment.clone() };
     let mut records = Vec::new();
@@ -71,30 +73,43 @@ fn rewound(spec: &WorkspaceSpec, reach: u64) -> Result<Vec<Record>, DeriveError>
     if spec.driver != WorkspaceDriver::Copy {
         let touched = since.iter().chain(&records).filter_map(path_of).cloned().collect();
         records.iter().cloned().for_each(|record| now.take(record));
-        records.extend(stays(spec, &then, &mut now, touched)?);
+        records.extend(stays(&inside, &then, &mut now, touched));
     }
     Ok(records)
 }
 
+/// What is in the sandbox by now. Everything is in a copy.
+struct Inside(Option<Union>);
+
+impl Inside {
+    fn read(spec: &WorkspaceSpec) -> Result<Self, DeriveError> {
+        if spec.driver == WorkspaceDriver::Copy {
+            return Ok(Self(None));
+        }
+        let (trees, kept) = (Trees::open(spec)?, Kept::default());
+        let union = union::read(&trees.held(&kept).levels, Markers::of(spec.driver))?;
+        Ok(Self(Some(union)))
+    }
+
+    fn holds(&self, path: &RelPath) -> bool {
+        let cut = |union: &Union, above: RelPath| union.get(&above).is_some_and(Seen::cuts);
+        let covers = |union: &Union| {
+            union.get(path).is_some() || path.ancestors().any(|above| cut(union, above))
+        };
+        self.0.as_ref().is_none_or(covers)
+    }
+}
+
 /// What of these paths is in the sandbox as it was then, and what left it.
 fn stays(
-    spec: &WorkspaceSpec,
+    inside: &Inside,
     then: &Memory,
     now: &mut Memory,
     paths: BTreeSet<RelPath>,
-) -> Result<Vec<Record>, DeriveError> {
-    if paths.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (trees, kept) = (Trees::open(spec)?, Kept::default());
-    let union = union::read(&trees.held(&kept).levels, Markers::of(spec.driver))?;
-    let covered = |path: &RelPath| {
-        let cut = |above: RelPath| union.get(&above).is_some_and(Seen::cuts);
-        union.get(path).is_some() || path.ancestors().any(cut)
-    };
+) -> Vec<Record> {
     let mut records = Vec::new();
     for path in paths {
-        let stay = match (covered(&path), then.stays.get(&path)) {
+        let stay = match (inside.holds(&path), then.stays.get(&path)) {
             (false, _) => Stay::Left,
             (true, Some(was)) => was.clone(),
             (true, None) => Stay::Here,
@@ -120,7 +135,7 @@ fn stays(
             }
         }
     }
-    Ok(records)
+    records
 }
 
 /// What was captured of a path that is in the state of then, where another capture took its place: the path
@@ -188,7 +203,12 @@ fn parsed(memory: &Path, bytes: &[u8]) -> Result<Vec<Record>, DeriveError> {
 }
 
 /// What was known then, with the bases that moved with the project since.
-fn followed(memory: &Path, before: Vec<Record>, since: &[Record]) -> Result<Memory, DeriveError> {
+fn followed(
+    memory: &Path,
+    before: Vec<Record>,
+    since: &[Record],
+    held: &dyn Fn(&RelPath) -> bool,
+) -> Result<Memory, DeriveError> {
     let mut earlier = BTreeMap::new();
     before.iter().for_each(|record| note_earlier(record, &mut earlier));
     let mut now = Memory::of(memory, before.clone());
@@ -199,6 +219,10 @@ fn followed(memory: &Path, before: Vec<Record>, since: &[Record]) -> Result<Memo
             let earlier = earlier.get(path).unwrap_or(&none);
             let moved = match &moves.with {
                 With::Sandbox => None,
+                // Of what is not in the sandbox, what was approved last is the base when it comes again.
+                With::Approval if !held(path) && then.is_silent_on(path) => {
+                    Some(moves.settled.cloned().map_or(Base::Unsettled, Base::Settled))
+                }
                 With::Approval => follow(&then, &now, path, moves.settled, earlier)?,
                 With::Undo(undone) => {
                     moved_along(&then, then.base_of(path)?.as_ref(), undone, earlier)?
@@ -331,7 +355,8 @@ mod tests {
 
     fn go_back(at: &Path, reach: u64) {
         let (before, since) = divided(at, reach).unwrap();
-        let (then, mut now) = (followed(at, before, &since).unwrap(), Memory::load(at).unwrap());
+        let (then, mut now) =
+            (followed(at, before, &since, &|_| true).unwrap(), Memory::load(at).unwrap());
         now.append(moved_back(&then, &now, &since), Durability::Process).unwrap();
     }
 
