@@ -1,6 +1,7 @@
 //! Runs whose command line is killed: the command goes on, and when it has ended nothing waits for anybody.
 
-use crate::harness::{Lab, for_both, outside, wait_for};
+use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Child;
 
@@ -115,6 +116,51 @@ fn a_run_without_isolation_whose_command_line_was_killed_ends_when_its_command_d
         assert_eq!(stopped(lab, &name)["state_reason"], REASON);
         assert_eq!(lab.diff(&name)["totals"]["files"], 2);
         lab.skep(["rm", "--discard", &name]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+/// Killed when the sandbox is up and its command was not asked for yet: nobody ever will.
+#[test]
+fn a_run_that_was_killed_before_its_command_began_leaves_no_keeper() {
+    for_both(|lab| {
+        for provider in ["namespace", "subprocess"] {
+            let line = ["run", "--name", "s", "--provider", provider, "--", "touch", "begun"];
+            let killed = lab.skep(line).env("SKEP_FAILPOINT", "exec.row=kill").run();
+            assert_eq!(killed.code(), -9, "{}", killed.describe());
+            let row = stopped(lab, "s");
+            let reason = "whoever made it for a command was gone before that began";
+            assert_eq!(row["state_reason"], reason);
+            let execs = lab.skep(["ps", "s", "--json"]).run().ok().json();
+            assert_eq!(execs[0]["reason"], "lost", "{execs:#}");
+            assert_eq!(lab.diff("s")["totals"]["files"], 0);
+            // Started by somebody else it waits as any other does.
+            lab.exec_script("s", "true").run().ok();
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            assert_eq!(lab.keepers().len(), 1);
+            lab.skep(["rm", "s"]).run().ok();
+        }
+        lab.audit_leftovers();
+    });
+}
+
+/// Killed while the sandbox comes up: who hears that nobody is there any more ends, and asks nobody.
+#[test]
+fn a_keeper_whose_maker_died_while_it_came_up_ends_by_itself() {
+    for_both(|lab| {
+        for line in [&["create", "s"][..], &["run", "--name", "s", "--", "true"]] {
+            let mut maker = lab.skep(line).env("SKEP_FAILPOINT", "create.ready=stop").spawn();
+            let of_lab = || outside::processes_of(&lab.root).into_iter().map(|one| one.pid);
+            let keeper = wait_for("the keeper to be nearly up", 20, || {
+                of_lab().find(|pid| outside::state_of(*pid as u32) == Some('T'))
+            });
+            maker.kill().unwrap();
+            maker.wait().unwrap();
+            outside::signal(keeper, Signal::CONT);
+            wait_for("the keeper to end", 10, || lab.keepers().is_empty().then_some(()));
+            wait_for("the sandbox to be gone", 20, || lab.sandboxes().is_empty().then_some(()));
+        }
+        wait_for_empty("processes", 10, || lab.keepers());
         lab.audit_leftovers();
     });
 }

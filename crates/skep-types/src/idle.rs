@@ -14,6 +14,9 @@ pub struct IdleStop {
     /// Whether the command of the run that it was made for had ended, and nobody was left to say stop.
     #[serde(default)]
     pub forsaken: bool,
+    /// Whether that command had not even begun.
+    #[serde(default)]
+    pub unbegun: bool,
 }
 
 impl IdleStop {
@@ -22,9 +25,12 @@ impl IdleStop {
 
     /// Half a sentence for people.
     pub fn reason(&self) -> String {
-        if self.forsaken {
-            return "its command had ended, and whoever ran it was gone".to_owned();
+        match (self.forsaken, self.unbegun) {
+            (true, true) => "whoever made it for a command was gone before that began".to_owned(),
+            (true, false) => "its command had ended, and whoever ran it was gone".to_owned(),
+            (false, _) => {
+                format!("nothing ran for {} (`--idle-timeout`)", show_duration(self.after))
+            }
         }
-        format!("nothing ran for {} (`--idle-timeout`)", show_duration(self.after))
     }
 }

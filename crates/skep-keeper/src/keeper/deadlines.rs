@@ -65,14 +65,17 @@ impl Keeper<'_> {
 
     /// For whoever finds no keeper later.
     fn record_stop(&self, after: Option<Duration>) {
-        let keeper = std::process::id();
-        let stop =
-            IdleStop { keeper, after: after.unwrap_or(LAST_WORD), forsaken: after.is_none() };
+        let stop = IdleStop {
+            keeper: std::process::id(),
+            after: after.unwrap_or(LAST_WORD),
+            forsaken: after.is_none(),
+            unbegun: !self.state.so_far.any(),
+        };
         let _ = std::fs::write(self.spec.directory.join(IdleStop::FILE), to_json(&stop));
     }
 
     /// The command of a run has ended, and whoever ran it does not say stop: it was killed, or cannot reach the
-    /// store. Nobody needs this one any more. Not before everything was said to those who listen, nor while
+    /// store. Or it was killed before the command began. Nobody needs this one any more. Not before everything was said to those who listen, nor while
     /// another command runs, or somebody has paused it.
     fn last_deadline(&self) -> Option<Instant> {
         let ended = self.state.run_ended?;

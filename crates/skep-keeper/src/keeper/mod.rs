@@ -111,7 +111,8 @@ struct State {
     /// Since when nothing is left inside, because the last command has ended. Whoever ran it is
     /// about to say stop.
     over_since: Option<Instant>,
-    /// Since when the command has ended for which the sandbox was made. Whoever ran it may be gone by then.
+    /// Since when the command has ended for which the sandbox was made, or will never begin. Whoever ran it may be
+    /// gone by then.
     run_ended: Option<Instant>,
     idle_since: Option<Instant>,
     /// Whether some live on although no exec runs any more: the guards stay awake for them.
@@ -446,7 +447,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Ends everything and leaves nothing: processes, cgroup, socket.
-    fn end(mut self) {
+    pub fn end(mut self) {
         if self.vessel.is_bare() {
             self.end_gently();
         }
@@ -516,7 +517,11 @@ impl<'a> Keeper<'a> {
     }
 
     fn forget(&mut self, client: u64) {
-        self.state.connections.remove(&client);
+        let gone = self.state.connections.remove(&client);
+        if gone.is_some_and(|gone| gone.of_the_caller) && !self.state.so_far.any() {
+            // It was killed before it had asked for anything, and its row cannot say that we are here.
+            self.state.run_ended.get_or_insert_with(Instant::now);
+        }
         for running in self.state.execs.values_mut() {
             if running.client == Some(client) {
                 running.client = None;

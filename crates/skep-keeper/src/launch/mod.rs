@@ -150,12 +150,16 @@ fn run(
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
     };
-    // If the caller is gone, the sandbox stays: its row is there, and so is the way to find it.
-    let _ = rustix::io::write(&report, &to_json(&message));
+    // A caller that is gone has written down that it makes a sandbox, and not that there is one: whoever reads
+    // that clears away. Nobody would ever use this one.
+    let heard = rustix::io::write(&report, &to_json(&message)).is_ok();
     drop(report);
     match up {
         Ok(Running { keeper, terminate, quota, image, .. }) => {
-            keeper.hearing(caller).serve(&terminate);
+            match heard {
+                true => keeper.hearing(caller).serve(&terminate),
+                false => keeper.end(),
+            }
             drop((quota, image));
             0
         }
