@@ -90,6 +90,28 @@ fn a_directory_that_is_not_there_is_named_by_the_command_that_needs_it() {
     });
 }
 
+/// It is entered with the rights of the command, not with those of whoever starts it.
+#[test]
+fn a_directory_that_is_shut_to_the_commands_own_user_is_not_entered() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.exec_script("s", "mkdir -p shut/below").run().ok();
+        let enter = |place| lab.skep(["exec", "s", "--workdir", place, "--", "pwd"]).run();
+        for place in ["shut", "shut/below"] {
+            enter(place).ok();
+        }
+        lab.exec_script("s", "chmod 0 shut").run().ok();
+        for place in ["shut", "shut/below"] {
+            let refused = enter(place).exits(125);
+            refused.says("enter the working directory").says(place).says("Permission denied");
+            // As the command itself would find.
+            lab.exec_script("s", &format!("cd {place}")).run().exits(2);
+        }
+        lab.exec_script("s", "chmod 700 shut").run().ok();
+        enter("shut/below").ok();
+    });
+}
+
 #[test]
 fn over_http_a_sandbox_and_a_command_name_their_directories() {
     for_both(|lab| {

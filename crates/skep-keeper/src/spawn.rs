@@ -159,10 +159,12 @@ impl<'a> Newborn<'a> {
     /// 1. A session of its own, and its terminal: no signal or ioctl reaches another one.
     /// 2. The cgroup, so that all that follows is counted.
     /// 3. Standard descriptors; every other one closes with the exec.
-    /// 4. Working directory and file mode mask.
+    /// 4. The file mode mask.
     /// 5. Resource limits; that of open files after the last descriptor was passed to init.
     /// 6. Capabilities and the right to gain any; Landlock; last the system call filter, which would
     ///    refuse the steps above.
+    /// 7. The working directory, with no more rights than the program has: init's would open what is
+    ///    shut to its own user.
     fn steps(&self) -> Result<Steps<'a>, (SpawnStage, i32)> {
         let Self { order, joins, stdio, confinement } = self;
         let directory = CString::new(order.workdir.as_bytes());
@@ -173,13 +175,13 @@ impl<'a> Newborn<'a> {
         steps.extend(terminal.map(|step| (SpawnStage::Terminal, step)));
         steps.extend(joins.iter().map(|file| (SpawnStage::Cgroup, Step::Join(file.as_fd()))));
         steps.push((SpawnStage::Terminal, Step::Descriptors(descriptors)));
-        steps.push((SpawnStage::WorkingDirectory, Step::Directory(directory)));
         steps.push((SpawnStage::WorkingDirectory, Step::Umask(order.umask)));
         steps.extend(limits(order).map(|step| (SpawnStage::Limits, step)));
         // All that the keeper and init have changed since the keeper put everything back.
         steps.push((SpawnStage::Privileges, Step::Signals(&[libc::SIGPIPE])));
         steps.extend(confinement.steps());
         steps.extend(open_files(order).map(|step| (SpawnStage::Limits, step)));
+        steps.push((SpawnStage::WorkingDirectory, Step::Directory(directory)));
         let marked = steps.into_iter().map(|(stage, step)| (stage as u8, step));
         Ok(Steps(marked.collect()))
     }
