@@ -1,6 +1,6 @@
 //! Execs that outlive their caller: background, list, logs, kill; and what they leave running.
 
-use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
+use crate::harness::{Lab, Who, for_both, for_each, outside, wait_for, wait_for_empty};
 use serde_json::Value;
 
 fn exec_row(lab: &Lab, name: &str, exec: &str) -> Value {
@@ -152,5 +152,31 @@ fn an_exec_that_ends_while_it_is_looked_at_is_not_lost() {
         for row in rows() {
             assert_eq!(row["reason"], "exited", "{row}");
         }
+    });
+}
+
+/// Holds a program by a lease, so that nobody can open it before the kernel takes the lease away.
+const HOLDER: &str = "
+import fcntl, os, shutil, signal, time
+shutil.copy('/bin/true', '/tmp/held')
+held = os.open('/tmp/held', os.O_WRONLY)
+fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGURG)
+fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open('/tmp/holds', 'w')
+time.sleep(600)
+";
+
+#[test]
+fn a_program_that_somebody_holds_by_a_lease_is_said_to_be_held() {
+    for_each([Who::user()], |lab| {
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "python3", "-c", HOLDER]).run().ok();
+        wait_for("the lease", 20, || {
+            (lab.exec_script("s", "test -e /tmp/holds").run().code() == 0).then_some(())
+        });
+        let ran = lab.skep(["exec", "s", "--", "/tmp/held"]).within(40).run().exits(126);
+        ran.says("cannot run the program").says("holds it by a lease");
+        // Nobody else has to wait for it any longer.
+        lab.exec_script("s", "true").within(20).run().ok();
     });
 }

@@ -6,7 +6,7 @@
 //!
 //! What makes that sound: all that the newborn does is in a list of [`Step`]s, made before it is born. It goes through
 //! them, each a system call or two, and calls `execve`. It allocates nothing, frees nothing, takes no lock and
-//! changes no memory but its own stack; so it may be killed at any point, and the parent may go on meanwhile. The
+//! changes no memory but its own stack and a number that says how far it is; so it may be killed at any point, and the parent may go on meanwhile. The
 //! parent does not let go of the list and the stack before the newborn has left its memory, which it sees by the end
 //! of the connection that both have: the kernel takes a process out of its memory before it closes its descriptors,
 //! in `execve` and at its end. Should one be stuck, both are left to it for good.
@@ -26,6 +26,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::CapabilitySet;
 use std::ffi::{CString, c_void};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One thing a newborn does to itself.
 #[derive(Debug)]
@@ -65,15 +66,20 @@ pub struct Steps<'a>(pub Vec<(u8, Step<'a>)>);
 impl Steps<'_> {
     /// Takes them all; `report` is where a listener is sent. On error some were taken.
     pub fn take(&self, report: BorrowedFd<'_>) -> Result<(), (u8, i32)> {
+        self.take_counting(report, &AtomicUsize::new(0))
+    }
+
+    fn take_counting(&self, report: BorrowedFd<'_>, taken: &AtomicUsize) -> Result<(), (u8, i32)> {
         for (mark, step) in &self.0 {
             step.take(report).map_err(|errno| (*mark, errno.raw_os_error()))?;
+            taken.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 }
 
 impl Step<'_> {
-    /// Nothing here may allocate, or change memory that is not on the stack.
+    /// Nothing here may allocate, or change memory that is not on the stack (`Life::taken` is all there is).
     fn take(&self, report: BorrowedFd<'_>) -> rustix::io::Result<()> {
         match self {
             Self::Session => crate::stdio::lead_session(),
@@ -126,7 +132,8 @@ pub struct Born {
     pub listener: Option<OwnedFd>,
 }
 
-/// The mark of the step that failed, if it came so far, and why.
+/// The mark of the step that failed, or that it was at when it was not waited for any longer, and why. None if it
+/// came to no step.
 pub type Stillborn = (Option<u8>, i32);
 
 /// How long one that was killed may take to let go of our memory before it is left to it for good.
@@ -145,12 +152,14 @@ pub fn start(
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|error| unborn(error.into()))?;
     let stack = Stack::new().map_err(unborn)?;
-    let life = Box::new(Life { steps, program, mark, report: report.as_raw_fd() });
+    let taken = AtomicUsize::new(0);
+    let life = Box::new(Life { steps, program, mark, report: report.as_raw_fd(), taken });
     let (pid, pidfd) = clone_onto(&stack, &life).map_err(unborn)?;
     // The newborn has descriptors of its own; this was the other copy.
     drop(report);
     let born = match handle_on((pid, pidfd)) {
-        Ok(child) => attend(&verdict, child, wait),
+        Ok(child) => attend(&verdict, child, wait)
+            .map_err(|(mark, errno)| (mark.or_else(|| Some(life.is_at())), errno)),
         Err(error) => {
             // Ours, and nobody has waited for it: the number is still its own.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -216,18 +225,26 @@ struct Life<'a> {
     mark: u8,
     /// Its number is the same there.
     report: RawFd,
+    /// How many of the steps were taken.
+    taken: AtomicUsize,
 }
 
 impl Life<'_> {
     fn lead(&self) -> i32 {
         // SAFETY: the copy of the descriptor that this process was born with; nobody closes it here.
         let report = unsafe { BorrowedFd::borrow_raw(self.report) };
-        let (mark, errno) = match self.steps.take(report) {
+        let (mark, errno) = match self.steps.take_counting(report, &self.taken) {
             Ok(()) => (self.mark, self.program.run()),
             Err(failed) => failed,
         };
         tell(report, mark, errno);
         127
+    }
+
+    /// The mark of the step it is at; after the last one, that of its program.
+    fn is_at(&self) -> u8 {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.steps.0.get(taken).map_or(self.mark, |(mark, _)| *mark)
     }
 }
 
@@ -304,7 +321,7 @@ fn clone_with(also: libc::c_int, stack: &Stack, life: &Life<'_>) -> io::Result<N
     let flags = libc::CLONE_VM | also | libc::SIGCHLD;
     let life: *const Life<'_> = life;
     // SAFETY: the stack is big enough and nobody else's; `life` outlives the newborn's time in our memory (`start`
-    // sees to both). The newborn changes nothing in it (`Step::take`), and has our thread-local storage, of which it
+    // sees to both). The newborn changes nothing in it but an atomic number (`Step::take`), and has our thread-local storage, of which it
     // touches `errno` only, which nobody here relies on across calls.
     let number =
         unsafe { libc::clone(be_born, stack.top(), flags, life.cast_mut().cast(), &raw mut pidfd) };
@@ -358,8 +375,38 @@ mod tests {
         assert_eq!(failed, (Some(2), libc::ENOENT));
         let failed = start(Steps(vec![]), (program(&["no-such-program"]), 9), until_readable);
         assert_eq!(failed.unwrap_err(), (Some(9), libc::ENOENT));
-        let failed = start(Steps(vec![]), (program(&["true"]), 9), |_, _| Err(libc::ETIMEDOUT));
-        assert_eq!(failed.unwrap_err(), (None, libc::ETIMEDOUT));
+    }
+
+    /// A program whose file somebody holds by a lease is not opened before that one lets go.
+    #[test]
+    fn one_that_is_not_waited_for_any_longer_tells_how_far_it_came() {
+        let path = std::env::temp_dir().join(format!("skep-leased-{}", std::process::id()));
+        std::fs::copy("/bin/true", &path).unwrap();
+        let held = std::fs::File::options().write(true).open(&path).unwrap();
+        let control = |command, number: libc::c_int| {
+            // SAFETY: both commands take a number, and the descriptor is ours.
+            unsafe { libc::fcntl(held.as_raw_fd(), command, number) }
+        };
+        // The default would end whoever holds it (fcntl(2), F_SETSIG, which libc does not name).
+        assert_eq!(control(10, libc::SIGURG), 0);
+        assert_eq!(control(libc::F_SETLEASE, libc::F_WRLCK), 0);
+        let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+        let a_moment = |verdict: BorrowedFd<'_>, _: &Child| {
+            let mut watched = [PollFd::from_borrowed_fd(verdict, PollFlags::IN)];
+            match poll(&mut watched, Some(&moment)) {
+                Ok(0) => Err(libc::ETIMEDOUT),
+                _ => Ok(()),
+            }
+        };
+        let steps = || Steps(vec![(1, Step::Session), (2, Step::Umask(0o077))]);
+        let words = [path.to_str().unwrap()];
+        let failed = start(steps(), (program(&words), 9), a_moment).unwrap_err();
+        assert_eq!(failed, (Some(9), libc::ETIMEDOUT));
+        assert_eq!(control(libc::F_SETLEASE, libc::F_UNLCK), 0);
+        drop(held);
+        let born = start(steps(), (program(&words), 9), a_moment).unwrap();
+        assert_eq!(wait_for(&born.child).unwrap(), 0);
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -328,7 +328,12 @@ impl Keeper<'_> {
             (SpawnStage::Program, _) => 126,
             _ => 125,
         };
-        let error = std::io::Error::from_raw_os_error(errno);
+        let error = match (stage, errno) {
+            (SpawnStage::WorkingDirectory | SpawnStage::Program, libc::ETIMEDOUT) => {
+                NOT_OPENED.to_owned()
+            }
+            _ => std::io::Error::from_raw_os_error(errno).to_string(),
+        };
         let object = match (stage, self.state.execs.get(exec)) {
             (SpawnStage::WorkingDirectory, Some(running)) => format!(" `{}`", running.workdir),
             _ => String::new(),
@@ -337,6 +342,10 @@ impl Keeper<'_> {
         self.finish(exec, no_process(EndReason::StartFailed, code, message));
     }
 }
+
+/// Why a process did not get on with its way to its program.
+const NOT_OPENED: &str = "it could not be opened for 10 s: somebody holds it by a lease (`fcntl(2)`), or its \
+                          filesystem does not answer";
 
 /// The mark that a process wears, by which init tells whose it is (`init/marks.rs`).
 fn mark_of(process: &OwnedFd) -> Option<u64> {
