@@ -1,7 +1,8 @@
 //! Stop, start, freeze, thaw, remove; events; several callers at once.
 
-use crate::harness::{Lab, for_both, outside, wait_for};
+use crate::harness::{Lab, entries, for_both, outside, wait_for};
 use std::collections::BTreeSet;
+use std::io::Read as _;
 
 #[track_caller]
 fn state(lab: &Lab, name: &str) -> String {
@@ -81,6 +82,26 @@ fn a_frozen_sandbox_stands_still_until_it_is_thawed() {
         lab.skep(["thaw", "s"]).run().ok();
         lab.skep(["thaw", "s"]).run().ok();
         wait_for("it to count on", 10, || (count() > before).then_some(()));
+    });
+}
+
+/// The command of a run has ended, and its caller has not read everything yet: what stands still is over.
+#[test]
+fn a_run_whose_command_has_ended_is_not_called_frozen() {
+    for_both(|lab| {
+        let script = "echo x > kept; head -c 450000 /dev/zero";
+        let mut run = lab.skep(["run", "--name", "s", "--", "sh", "-c", script]).spawn();
+        wait_for("the end of the command", 20, || {
+            let id = lab.sandboxes().pop()?["id"].as_str()?.to_owned();
+            let execs = entries(&lab.state.join("sandboxes").join(id).join("execs"));
+            execs.iter().any(|path| path.extension() == Some("end".as_ref())).then_some(())
+        });
+        lab.skep(["freeze", "s"]).run().exits(4).says("is not running");
+        assert_ne!(state(lab, "s"), "frozen");
+        let mut output = Vec::new();
+        run.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+        assert_eq!((run.wait().unwrap().code(), output.len()), (Some(0), 450_000));
+        assert_eq!(state(lab, "s"), "stopped");
     });
 }
 

@@ -282,7 +282,8 @@ impl Engine {
     }
 
     /// Pauses everyone inside, and says if only signals hold them. Whoever does not stay stopped is no
-    /// longer paused by us: all go on, and it is said who it was.
+    /// longer paused by us: all go on, and it is said who it was. Where nobody moves because the last
+    /// command has ended, and it is being stopped, nobody is paused.
     fn freeze_for_good(&self, sandbox: &Sandbox) -> Result<Option<&'static str>, Problem> {
         let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
         let hold = || {
@@ -301,10 +302,12 @@ impl Engine {
                 result = hold();
             }
         }
-        let refused = match result {
-            Ok(Stillness::Held) => return Ok(None),
-            Ok(Stillness::Stopped) => return Ok(Some(BY_SIGNALS)),
-            Ok(Stillness::Moved(moved)) => ProviderError::Moved(moved),
+        let stood = result.and_then(|stood| Ok((stood, provider.status(&spec)?.frozen)));
+        let refused = match stood {
+            Ok((Stillness::Moved(moved), _)) => ProviderError::Moved(moved),
+            Ok((_, false)) => ProviderError::NotRunning(sandbox.id.clone()),
+            Ok((Stillness::Held, true)) => return Ok(None),
+            Ok((Stillness::Stopped, true)) => return Ok(Some(BY_SIGNALS)),
             Err(error) => error,
         };
         if provider.thaw(&spec).is_ok() {

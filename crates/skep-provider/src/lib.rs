@@ -145,7 +145,7 @@ pub trait ExecStream {
 pub struct Status {
     /// Execs that have not ended.
     pub running: Vec<ExecId>,
-    /// Whether its processes are paused.
+    /// Whether its processes are paused, until somebody lets them go on.
     pub frozen: bool,
 }
 

@@ -85,6 +85,13 @@ impl Keeper<'_> {
         (is_quiet && self.state.connections.is_empty()).then(|| idle + LAST_WORD)
     }
 
+    /// Whether the command of a run has ended and no other runs. It will be stopped, by whoever ran that or by itself:
+    /// that it stands still meanwhile lasts for nobody.
+    pub(super) fn is_about_to_end(&self) -> bool {
+        let last = self.state.run_ended.is_some() && self.not_ended(|_| true).next().is_none();
+        last || self.state.over_since.is_some()
+    }
+
     pub(super) fn meet_deadlines(&mut self, now: Instant) {
         let over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| now >= deadline);
         let (idle, last) = (over(self.idle_deadline()), over(self.last_deadline()));

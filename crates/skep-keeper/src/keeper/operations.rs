@@ -366,7 +366,8 @@ impl Keeper<'_> {
         let execs = self.state.execs.iter();
         let running =
             execs.filter(|(_, exec)| !exec.has_ended()).map(|(id, _)| id.clone()).collect();
-        self.reply(client, &Ok(Reply::Status { running, frozen: self.state.frozen }));
+        let frozen = self.state.frozen && !self.is_about_to_end();
+        self.reply(client, &Ok(Reply::Status { running, frozen }));
     }
 
     pub(super) fn operate_write(&mut self, client: u64, path: RelPath, state: EntryState) {
