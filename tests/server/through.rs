@@ -1,7 +1,12 @@
 //! The command line through a server: `--host` and its own engine say the same.
 
 use crate::harness::{Call, Lab, Server, Who, for_both, for_each, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn through(lab: &Lab, server: &Server<'_>, arguments: &[&str]) -> Call {
     lab.skep(arguments).env("SKEP_HOST", server.socket())
@@ -146,6 +151,58 @@ fn a_terminal_passes_through_a_server() {
         assert!(text.contains("no newline") && text.contains("OVER"), "{text}");
         through(lab, &server, &["exec", "-t", "t", "--", "cat"]).within(20).run().ok();
         through(lab, &server, &["shell", "t"]).input("exit 6\n").within(20).run().exits(6);
+        server.stop();
+    });
+}
+
+/// Passes connections on, and adds up what the server has said.
+fn between(lab: &Lab, server: &Server<'_>) -> (String, Arc<AtomicU64>) {
+    let own = lab.root.join("between.sock");
+    let behind = server.socket().trim_start_matches("unix://").to_owned();
+    let (listener, said) = (UnixListener::bind(&own).unwrap(), Arc::new(AtomicU64::new(0)));
+    let total = Arc::clone(&said);
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = UnixStream::connect(&behind) else { return };
+            let (mut asks, mut hears) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut asks, &mut hears);
+                let _ = hears.shutdown(Shutdown::Write);
+            });
+            let (total, mut server, mut client) = (Arc::clone(&total), server, client);
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 64 << 10];
+                while let Ok(length @ 1..) = server.read(&mut buffer) {
+                    total.fetch_add(length as u64, Ordering::Relaxed);
+                    if client.write_all(&buffer[..length]).is_err() {
+                        return;
+                    }
+                }
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (format!("unix://{}", own.display()), said)
+}
+
+/// A line of a megabyte is twelve of JSON, and a run says only how many lines there are.
+#[test]
+fn a_run_through_a_server_does_not_fetch_the_lines_that_it_changed() {
+    for_each([Who::root()], |lab| {
+        lab.write("line", vec![1; 1 << 20]);
+        let server = lab.serve(&[]);
+        let (host, said) = between(lab, &server);
+        let skep = |arguments: &[&str]| lab.skep(arguments).env("SKEP_HOST", &host);
+        let script = "printf x | dd of=line conv=notrunc status=none";
+        let ran = skep(&["run", "--name", "s", "--", "sh", "-c", script]).run().ok();
+        ran.says("1 file changed, +1 -1");
+        let of_the_run = said.swap(0, Ordering::Relaxed);
+        assert!(of_the_run < 128 << 10, "{of_the_run} bytes");
+        let whole = skep(&["diff", "s", "--json"]).within(300).run().ok().json();
+        assert!(said.load(Ordering::Relaxed) > 4 << 20, "the control: what is asked for is sent");
+        let brief = server.get("/v1/sandboxes/s/changes?brief=true").json();
+        assert_eq!(brief["changes"][0]["hunks"], json!([]));
+        assert_eq!((&brief["digest"], &brief["totals"]), (&whole["digest"], &whole["totals"]));
         server.stop();
     });
 }

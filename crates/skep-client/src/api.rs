@@ -137,6 +137,9 @@ impl Api for Client {
     fn diff(&self, id: &SandboxId) -> Answer<ChangeSet> {
         self.get(&sandbox(id, "/changes"))
     }
+    fn diff_without_lines(&self, id: &SandboxId) -> Answer<ChangeSet> {
+        self.get(&sandbox(id, "/changes?brief=true"))
+    }
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport> {
         self.post(&sandbox(id, "/approve"), &lower::approve(request))
     }

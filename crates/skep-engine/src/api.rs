@@ -527,7 +527,7 @@ pub trait Api {
     fn settle_run(&self, id: &SandboxId, disposal: Disposal) -> Answer<SettledRun> {
         // Stopped first: what is looked at then cannot change any more.
         self.stop(id)?;
-        let changes = self.diff(id)?;
+        let changes = self.diff_without_lines(id)?;
         let removal = disposal.goes(&changes).then(|| self.remove(id, disposal.discard));
         Ok(SettledRun { changes, removal })
     }
@@ -545,6 +545,10 @@ pub trait Api {
 
     /// What a sandbox changed.
     fn diff(&self, id: &SandboxId) -> Answer<ChangeSet>;
+    /// The same for whoever looks at no lines: as JSON they can be many times as large as the files.
+    fn diff_without_lines(&self, id: &SandboxId) -> Answer<ChangeSet> {
+        self.diff(id).map(ChangeSet::without_hunks)
+    }
     /// Takes a selection over.
     fn approve(&self, id: &SandboxId, request: &ApproveRequest) -> Answer<ApproveReport>;
     /// Drops a selection from the sandbox.

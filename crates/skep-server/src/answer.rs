@@ -301,9 +301,10 @@ impl Asked<'_> {
     fn review(&self) -> Option<Document> {
         let engine = self.engine;
         Some(match &self.order.call {
-            Call::Diff { sandbox } => self
+            Call::Diff { sandbox, brief } => self
                 .id(sandbox)
                 .and_then(|id| engine.diff(&id))
+                .map(|set| if *brief { set.without_hunks() } else { set })
                 .and_then(|set| documents::change_set(&set)),
             Call::Approve { sandbox, request } => self
                 .whole_id(sandbox)

@@ -82,6 +82,8 @@ pub(crate) enum Call {
     },
     Diff {
         sandbox: String,
+        /// Without the lines.
+        brief: bool,
     },
     Approve {
         sandbox: String,

@@ -333,6 +333,12 @@ impl ChangeSet {
         Reviewed { digest: self.digest, beside: self.beside }
     }
 
+    /// The same without the lines; counts and digest stay those of the whole.
+    pub fn without_hunks(mut self) -> Self {
+        self.changes.iter_mut().for_each(|change| change.hunks.clear());
+        self
+    }
+
     /// The digest over some changes, and over the directories that come and go with them without
     /// being changes of their own; both must be sorted by path.
     ///

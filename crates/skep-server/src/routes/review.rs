@@ -35,12 +35,21 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(pull))
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ChangesQuery {
+    /// Without the lines: `hunks` are empty, whatever changed.
+    #[serde(default)]
+    brief: bool,
+}
+
 /// What a sandbox changed
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/changes", tag = "review",
-    params(("sandbox" = String, Path)),
+    params(("sandbox" = String, Path), ChangesQuery),
     responses((status = 200, body = ChangeSet), (status = "default", body = Error)))]
-async fn changes(ask: Ask, Name(sandbox): Name) -> Outcome {
-    ask.answer(Call::Diff { sandbox }).await
+async fn changes(ask: Ask, Name(sandbox): Name, Query(query): Query<ChangesQuery>) -> Outcome {
+    ask.answer(Call::Diff { sandbox, brief: query.brief }).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -56,7 +65,7 @@ struct PathQuery {
     params(("sandbox" = String, Path), PathQuery),
     responses((status = 200, body = Change), (status = "default", body = Error)))]
 async fn file(ask: Ask, Name(sandbox): Name, Query(query): Query<PathQuery>) -> Outcome {
-    let set = ask.ask(Call::Diff { sandbox }, "").await?.json()?;
+    let set = ask.ask(Call::Diff { sandbox, brief: false }, "").await?.json()?;
     let mut changes = set["changes"].as_array().into_iter().flatten();
     match changes.find(|change| change["path"] == query.path.as_str()) {
         Some(change) => json(StatusCode::OK, change),
