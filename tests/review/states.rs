@@ -50,6 +50,8 @@ struct Case<'a> {
     approvals: Vec<(String, String, World)>,
     /// From which sandboxes a slot of the project was changed, by an approval or its undo.
     changed: BTreeMap<(&'static str, usize), BTreeSet<String>>,
+    /// Values that an approval of others took out of a slot of the project.
+    replaced: BTreeSet<(&'static str, usize, String)>,
     /// Where the user wrote.
     touched: BTreeSet<(&'static str, usize)>,
     log: Vec<String>,
@@ -78,6 +80,7 @@ impl Case<'_> {
             sandboxes: [("s".to_owned(), Vec::new())].into(),
             approvals: Vec::new(),
             changed: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             touched: BTreeSet::new(),
             log: Vec::new(),
         }
@@ -194,7 +197,7 @@ impl Case<'_> {
             self.approvals.push((id.to_owned(), name.to_owned(), before.clone()));
         }
         self.check_taken(before, "an approval");
-        self.note_changed(name, before);
+        self.note_changed(name, before, false);
         if everything {
             let left = paths(&self.lab.diff(name));
             self.check(left.is_empty(), &format!("all was approved, and {left:?} is left"));
@@ -221,7 +224,7 @@ impl Case<'_> {
             return;
         }
         self.approvals.retain(|(other, ..)| *other != id);
-        self.note_changed(&name, before);
+        self.note_changed(&name, before, true);
         for (file, now) in &self.project() {
             for (slot, (was, is)) in before[file].iter().zip(now).enumerate() {
                 let back = was == is || !was.starts_with('U') && *is == then[file][slot];
@@ -230,17 +233,23 @@ impl Case<'_> {
         }
     }
 
-    fn note_changed(&mut self, name: &str, before: &World) {
+    /// After an approval, or the undo of one.
+    fn note_changed(&mut self, name: &str, before: &World, undo: bool) {
         for (file, now) in self.project() {
-            for (slot, _) in before[file].iter().zip(now).enumerate().filter(|(_, (a, b))| *a != b)
-            {
-                self.changed.entry((file, slot)).or_default().insert(name.to_owned());
+            for (slot, (was, is)) in before[file].iter().zip(now).enumerate() {
+                if *was != is {
+                    self.changed.entry((file, slot)).or_default().insert(name.to_owned());
+                    self.replaced.remove(&(file, slot, is));
+                    if !undo {
+                        self.replaced.insert((file, slot, was.clone()));
+                    }
+                }
             }
         }
     }
 
     /// What an agent wrote, where the project has what it was made from, is pending or in conflict. Not where
-    /// the user wrote, who may have taken it away; nor where another sandbox did. What shows through is
+    /// the user wrote, who may have taken it away; nor where another sandbox did, or another state's approval. What shows through is
     /// nobody's change, and a mounted view may go on showing what stood there before an undo.
     fn check_pending(&mut self, name: &str) {
         if !self.own {
@@ -263,6 +272,7 @@ impl Case<'_> {
             for (slot, value) in values(&shown).iter().enumerate() {
                 let others = self.changed.get(&(file, slot));
                 if self.touched.contains(&(file, slot))
+                    || self.replaced.contains(&(file, slot, value.clone()))
                     || others.is_some_and(|names| names.iter().any(|other| other != name))
                     || !self.knew(value, &project[file][slot])
                 {
