@@ -106,6 +106,48 @@ fn without_a_commit_the_apply_stands_or_is_undone_as_the_flag_says() {
 
 /// The statement says what was done, and its signature holds for those bytes and no others.
 /// The block of shell in docs/receipts.md, word for word.
+/// That it was paused decides nothing, and takes no decision back.
+#[test]
+fn what_was_decided_outlives_a_pause() {
+    for_both(|lab| {
+        let state = |name: &str| lab.sandbox(name)["state"].as_str().unwrap().to_owned();
+        for (decide, word) in [("approve", "approved"), ("reject", "rejected")] {
+            lab.create("s");
+            lab.skep(["exec", "s", "--", "sh", "-c", "echo x > new"]).run().ok();
+            lab.skep([decide, "s"]).run().ok();
+            assert_eq!(state("s"), word);
+            lab.skep(["freeze", "s"]).run().ok();
+            assert_eq!(state("s"), "frozen");
+            lab.skep(["thaw", "s"]).run().ok();
+            assert_eq!(state("s"), word);
+            // Stopped from there, too.
+            lab.skep(["freeze", "s"]).run().ok();
+            lab.skep(["stop", "s"]).run().ok();
+            assert_eq!(state("s"), word);
+            lab.skep(["rm", "s"]).run().ok();
+            let _ = fs::remove_file(lab.project.join("new"));
+        }
+        // Decided while it is frozen; and taken back.
+        lab.create("s");
+        lab.skep(["exec", "s", "--", "sh", "-c", "echo x > new"]).run().ok();
+        lab.skep(["freeze", "s"]).run().ok();
+        let report = lab.skep(["approve", "s", "--json"]).run().ok().json();
+        assert_eq!(state("s"), "frozen");
+        lab.skep(["thaw", "s"]).run().ok();
+        assert_eq!(state("s"), "approved");
+        lab.skep(["freeze", "s"]).run().ok();
+        lab.skep(["undo", report["approval"].as_str().unwrap()]).run().ok();
+        lab.skep(["thaw", "s"]).run().ok();
+        assert_eq!(state("s"), "ready");
+        // A command makes it another one.
+        lab.skep(["approve", "s"]).run().ok();
+        lab.skep(["exec", "s", "--", "true"]).run().ok();
+        lab.skep(["freeze", "s"]).run().ok();
+        lab.skep(["thaw", "s"]).run().ok();
+        assert_eq!(state("s"), "ready");
+    });
+}
+
 #[test]
 fn a_receipt_is_checked_as_the_manual_says() {
     let page = include_str!("../../docs/receipts.md");

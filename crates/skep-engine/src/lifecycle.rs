@@ -235,18 +235,25 @@ impl Engine {
             // Said twice it is done once: no event, and no other version.
             return Ok(sandbox.clone());
         }
-        self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
-            // It stood still by itself; now somebody said so.
-            if by_itself {
-                row.state_reason = None;
-            }
-            row.keeper = None;
-            forget_signals(row);
-            if matches!(row.state, SandboxState::Ready | SandboxState::Frozen | SandboxState::Error)
-            {
-                row.state = SandboxState::Stopped;
-            }
-        })
+        let stopped =
+            self.update_with(&sandbox.id, ended, "sandbox.stopped", Value::Null, &mut |row| {
+                // It stood still by itself; now somebody said so.
+                if by_itself {
+                    row.state_reason = None;
+                }
+                row.keeper = None;
+                forget_signals(row);
+                if matches!(
+                    row.state,
+                    SandboxState::Ready | SandboxState::Frozen | SandboxState::Error
+                ) {
+                    row.state = SandboxState::Stopped;
+                }
+            })?;
+        match sandbox.state {
+            SandboxState::Frozen => self.as_decided(stopped, decided(sandbox)),
+            _ => Ok(stopped),
+        }
     }
 
     pub(crate) fn freeze_sandbox(&self, id: &SandboxId) -> Result<Sandbox, Problem> {
@@ -254,11 +261,16 @@ impl Engine {
         if !self.is_running(&sandbox) {
             return Err(not_running(&sandbox));
         }
+        let decided = decided(&sandbox);
         let sandbox = self.running_on(sandbox)?;
         check_move(&sandbox, SandboxState::Frozen)?;
         // If we die before the row says so, the next command finds the mark and lets them go on.
         let mark = self.mark_stilled(&sandbox)?;
-        let how = self.freeze_for_good(&sandbox)?;
+        let how = match self.freeze_for_good(&sandbox) {
+            Ok(how) => how,
+            Err(problem) if sandbox.state == SandboxState::Frozen => return Err(problem),
+            Err(problem) => return self.as_decided(sandbox, decided).and(Err(problem)),
+        };
         failpoint::hit("freeze.still").map_err(|error| io_problem("freeze", &mark, &error))?;
         if sandbox.state == SandboxState::Frozen {
             let _ = std::fs::remove_file(mark);
@@ -267,6 +279,7 @@ impl Engine {
         let data = how.map_or(Value::Null, |how| json!({ "reason": how }));
         let frozen = self.update(id, "sandbox.frozen", data, &mut |row| {
             row.state = SandboxState::Frozen;
+            note_decided(row, decided);
             row.state_reason = how.map(str::to_owned).or(row.state_reason.take());
         })?;
         let _ = std::fs::remove_file(mark);
@@ -279,6 +292,20 @@ impl Engine {
             return Ok(sandbox);
         }
         self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)
+    }
+
+    /// The state that says what was decided on everything, where it was: that it was paused, or stopped,
+    /// decides nothing.
+    fn as_decided(
+        &self,
+        sandbox: Sandbox,
+        decided: Option<SandboxState>,
+    ) -> Result<Sandbox, Problem> {
+        let Some(state) = decided else { return Ok(sandbox) };
+        self.update(&sandbox.id, &format!("sandbox.{state}"), Value::Null, &mut |row| {
+            row.state = state;
+            note_decided(row, None);
+        })
     }
 
     /// Pauses everyone inside, and says if only signals hold them. Whoever does not stay stopped is no
@@ -334,6 +361,7 @@ impl Engine {
             row.state = SandboxState::Ready;
             forget_signals(row);
         })?;
+        let thawed = self.as_decided(thawed, decided(&sandbox))?;
         failpoint::hit("thaw.row").map_err(|error| io_problem("thaw", &mark, &error))?;
         self.provider(&sandbox.provider)?.thaw(&self.run_spec(&sandbox)).or_problem()?;
         let _ = std::fs::remove_file(mark);
@@ -508,8 +536,30 @@ pub(crate) fn holding_work(snapshots: &[Snapshot]) -> usize {
 /// How an exec ended, with the event that tells it.
 type EndedExec = (ExecId, ExecEnd, NewEvent);
 
+/// The label that says of a frozen one what was decided on everything in it. A state cannot say both.
+const DECIDED: &str = "skep.decided";
+
+/// What was decided last, if nothing is left to review: approved or rejected.
+pub(crate) fn decided(sandbox: &Sandbox) -> Option<SandboxState> {
+    use SandboxState::{Approved, Frozen, Rejected};
+    let said = match sandbox.state {
+        Frozen => sandbox.labels.get(DECIDED)?.parse().ok()?,
+        state => state,
+    };
+    matches!(said, Approved | Rejected).then_some(said)
+}
+
+/// Keeps what was decided on everything in a frozen one, or forgets it.
+pub(crate) fn note_decided(row: &mut Sandbox, decided: Option<SandboxState>) {
+    match decided {
+        Some(state) => drop(row.labels.insert(DECIDED.into(), state.to_string())),
+        None => drop(row.labels.remove(DECIDED)),
+    }
+}
+
 /// There is something to review again.
 pub(crate) fn pend(row: &mut Sandbox) {
+    note_decided(row, None);
     if matches!(row.state, SandboxState::Approved | SandboxState::Rejected) {
         row.state = match row.keeper {
             Some(_) => SandboxState::Ready,

@@ -8,7 +8,7 @@
 
 use crate::Engine;
 use crate::layout::may_be_there;
-use crate::lifecycle::pend;
+use crate::lifecycle::{decided, pend};
 use crate::problems::{OrProblem, io_problem};
 use crate::reconcile::directory_names;
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ impl Engine {
         for record in &records {
             record::taken_in(&directory, &record.exec).map_err(failed)?;
         }
-        if new > 0 && matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
+        if new > 0 && decided(sandbox).is_some() {
             // A command has run since: there may be something to review again.
             self.update(&sandbox.id, "sandbox.ready", Value::Null, &mut pend)?;
         }

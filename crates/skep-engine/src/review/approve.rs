@@ -5,6 +5,7 @@ use super::journal::{Direction, Note};
 use super::left::{Commits, Left};
 use crate::Engine;
 use crate::api::{ApproveReport, ApproveRequest, CommitRequest};
+use crate::lifecycle::note_decided;
 use crate::problems::{OrProblem, about};
 use serde_json::json;
 use skep_policy::{GitBooks, PathSelector, is_wild};
@@ -150,11 +151,15 @@ impl Engine {
         sandbox: &Sandbox,
         state: SandboxState,
     ) -> Result<(), Problem> {
-        if matches!(sandbox.state, SandboxState::Frozen | SandboxState::Error) {
+        if sandbox.state == SandboxState::Error {
             return Ok(());
         }
         self.update(&sandbox.id, &format!("sandbox.{state}"), json!({}), &mut |row| {
-            row.state = state
+            match row.state {
+                // Until it is thawed.
+                SandboxState::Frozen => note_decided(row, Some(state)),
+                _ => row.state = state,
+            }
         })
         .map(drop)
     }

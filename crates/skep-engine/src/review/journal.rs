@@ -220,7 +220,7 @@ impl Engine {
             }
             (Direction::Unsettle, _) => {
                 skep_workspace::unsettle(&workspace, settlement).or_problem()?;
-                if matches!(sandbox.state, SandboxState::Approved | SandboxState::Rejected) {
+                if crate::lifecycle::decided(sandbox).is_some() {
                     let pend = &mut crate::lifecycle::pend;
                     self.update(&sandbox.id, "sandbox.pending", Value::Null, pend)?;
                 }

@@ -4,6 +4,7 @@
 //! they count like everything else; once the rest was approved they hold nobody up. Commits are work:
 //! they wait until they were pulled.
 
+use crate::lifecycle::decided;
 use serde_json::json;
 use skep_policy::{GitBooks, moves_reference};
 use skep_types::{Change, Code, HunkLine, Problem, Sandbox, SandboxState};
@@ -56,7 +57,7 @@ impl Left {
             (Some(now), Some(pulled)) if now == *pulled => Commits::Pulled,
             (Some(_), _) => Commits::Waiting,
         };
-        let approved = sandbox.state == SandboxState::Approved;
+        let approved = decided(sandbox) == Some(SandboxState::Approved);
         Self { changes: plain, ignored, git, commits, brought: all_pulled(changes), approved }
     }
 
