@@ -142,6 +142,10 @@ fn plan_problem(error: &PlanError) -> Problem {
         PlanError::Derive(error) => derive_problem(error),
         PlanError::Stale { .. } => Problem::from_error(Code::Conflict, error)
             .hint("nothing was changed; look at it again with `skep diff`"),
+        PlanError::UnknownBase { path } => Problem::from_error(Code::Conflict, error).hint(format!(
+            "nothing was changed; `skep reject NAME {path}` drops all that was changed in it and takes the \
+             project's version in"
+        )),
         PlanError::Depends { .. } => Problem::from_error(Code::Conflict, error).hint(
             "nothing was changed; name it too, or `skep reject` what cannot be taken without it",
         ),

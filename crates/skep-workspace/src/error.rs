@@ -124,6 +124,12 @@ pub enum PlanError {
         /// Why that cannot come along.
         reason: String,
     },
+    /// Hunks of a file were named whose base is not known, or was not kept.
+    #[error("the earlier content of `{path}` is not known: it cannot be rejected in parts")]
+    UnknownBase {
+        /// Where.
+        path: RelPath,
+    },
     /// A hunk no longer fits: the sandbox or the project moved between derive and plan.
     #[error("`{path}` moved since it was reviewed")]
     Stale {

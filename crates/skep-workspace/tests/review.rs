@@ -403,6 +403,18 @@ fn rebase_takes_the_projects_state_in() {
 }
 
 #[test]
+fn hunks_of_a_file_whose_base_is_not_known_are_refused_for_that() {
+    let mut world = world(&[("a", file(&numbered(&[])))]);
+    host_write(&world, "a", &numbered(&[20]));
+    world.put(&path("a"), file(&numbered(&[3, 33])));
+    capture(&world.spec, None).unwrap();
+    let found = derived(&world);
+    let first = found.changes[0].hunks[0].id.clone();
+    let refused = reject(&world.spec, &found, &of_hunks(&[first]), Company::None);
+    assert!(matches!(refused, Err(PlanError::UnknownBase { .. })), "{refused:?}");
+}
+
+#[test]
 fn ignore_rules_come_from_the_project_only() {
     let mut world = world(&[
         (".gitignore", file("target/\n*.log\n!keep.log\n")),

@@ -6,7 +6,7 @@ use super::is_ending;
 use super::settling::Shut;
 use crate::Engine;
 use crate::api::{RebaseReport, RebasedView, RejectReport};
-use crate::problems::{OrProblem, io_problem};
+use crate::problems::{OrProblem, about, io_problem};
 use serde_json::json;
 use skep_provider::{Freshness, ProviderError, ViewWrite};
 use skep_store::Rejection;
@@ -36,8 +36,9 @@ impl Engine {
             check_digest(digest, sandbox, &derived)?;
             let workspace = self.workspace(sandbox);
             let company = self.company_of(sandbox)?;
-            let rejected =
-                skep_workspace::reject(&workspace, &derived, selection, company).or_problem()?;
+            let rejected = skep_workspace::reject(&workspace, &derived, selection, company)
+                .or_problem()
+                .map_err(about(sandbox))?;
             let paths: Vec<RelPath> =
                 rejected.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;

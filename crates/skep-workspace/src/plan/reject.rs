@@ -85,7 +85,8 @@ pub fn reject(
                 }
             }
             Pick::Hunks(ids) => {
-                let base = contents.base(from.unwrap_or(entry))?.ok_or_else(stale)?;
+                let unknown = || PlanError::UnknownBase { path: change.path.clone() };
+                let base = contents.base(from.unwrap_or(entry))?.ok_or_else(unknown)?;
                 let kept: Vec<&Hunk> =
                     change.hunks.iter().filter(|hunk| !ids.contains(&hunk.id)).collect();
                 let bytes = apply_hunks(&base, &kept).map_err(|_| stale())?;
