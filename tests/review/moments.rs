@@ -154,6 +154,43 @@ fn a_stale_write_over_a_rebase_or_a_rejection_takes_no_line_of_the_users() {
     });
 }
 
+/// While somebody is inside, what is not taken in is said, and is no conflict: neither for a rebase nor for a
+/// rejection.
+#[test]
+fn what_somebody_inside_keeps_from_being_taken_in_is_said() {
+    for_both(|lab| {
+        lab.write("f", numbered(&[]));
+        lab.write("g", numbered(&[]));
+        lab.up("s");
+        lab.inside("s", "sed -i 's/^5$/agent/' f; cat g > /tmp/g; cat /tmp/g > g");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "1000"]).run().ok();
+        lab.write("f", numbered(&[(30, "user")]));
+        lab.write("g", numbered(&[(30, "user")]));
+        let merges = lab.skep(["conflicts", "s", "--json"]).run().ok().json();
+        assert_eq!(merges[0]["merges"], true, "{merges}");
+        let report = lab.skep(["rebase", "s", "--json"]).run().exits(4).json();
+        assert_eq!(report["conflicts"].to_string(), "[]", "{report}");
+        let put_off = report["put_off"].as_array().unwrap();
+        let put_off: Vec<_> = put_off.iter().map(|one| one["path"].as_str().unwrap()).collect();
+        assert_eq!(put_off, ["f", "g"], "{report}");
+        let said = lab.skep(["rebase", "s"]).run().exits(4).errors();
+        assert!(said.contains("put off: f: ") && !said.contains("conflict"), "{said}");
+        // A rejection says it, too.
+        let said = lab.skep(["reject", "s", "f"]).run().ok().errors();
+        assert!(said.contains("as it was  f") && said.contains("skep rebase s"), "{said}");
+        assert_eq!(read_inside(lab, "f"), numbered(&[]));
+        lab.inside("s", "sed -i 's/^5$/agent/' f");
+        let report = lab.skep(["reject", "s", "f", "--json"]).run().ok().json();
+        assert_eq!(report["not_taken_in"].to_string(), "[\"f\"]", "{report}");
+        // With nobody inside there is nothing to say.
+        lab.skep(["stop", "s"]).run().ok();
+        let report = lab.skep(["rebase", "s", "--json"]).run().ok().json();
+        assert_eq!(report["put_off"].to_string(), "[]", "{report}");
+        lab.skep(["start", "s"]).run().ok();
+        assert_eq!(read_inside(lab, "f"), numbered(&[(30, "user")]));
+    });
+}
+
 /// What a command has left behind counts, too, whatever the driver.
 #[test]
 fn a_stale_write_by_what_a_command_left_behind_takes_no_line_of_the_users() {

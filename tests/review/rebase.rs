@@ -145,6 +145,72 @@ fn a_directory_that_the_user_replaced_is_a_conflict_of_what_is_in_it() {
     });
 }
 
+/// The user puts a directory where a file was, whatever the sandbox did to the file. With somebody inside or
+/// not, the conflict can be dropped, and one rebase takes the directory in.
+#[test]
+fn a_directory_that_the_user_put_in_a_files_place_is_taken_in_at_once() {
+    for_both(|lab| {
+        for (work, conflict) in
+            [("cat f > /tmp/f; cat /tmp/f > f", false), ("echo x >> f", true), ("rm f", true)]
+        {
+            for busy in [true, false] {
+                fs::remove_dir_all(&lab.project).unwrap();
+                lab.write("f", "old\n");
+                lab.up("s");
+                lab.inside("s", work);
+                if busy {
+                    lab.skep(["exec", "-d", "s", "--", "sleep", "1000"]).run().ok();
+                }
+                fs::remove_file(lab.project.join("f")).unwrap();
+                lab.write("f/a", "a\n");
+                lab.write("f/sub/b", "b\n");
+                let expected = if conflict { vec![("f".to_owned(), false)] } else { Vec::new() };
+                assert_eq!(drift(&lab.diff("s")), expected, "{work}");
+                if conflict {
+                    lab.skep(["reject", "s", "f"]).run().ok();
+                }
+                assert_eq!(drift(&lab.diff("s")), [], "{work}, {busy}");
+                lab.skep(["stop", "s"]).run().ok();
+                lab.skep(["rebase", "s"]).run().ok();
+                lab.skep(["start", "s"]).run().ok();
+                assert_eq!(read_inside(lab, "f/a") + &read_inside(lab, "f/sub/b"), "a\nb\n");
+                assert_eq!(paths(&lab.diff("s")), [""; 0]);
+                lab.skep(["rm", "--discard", "s"]).run().ok();
+            }
+        }
+    });
+}
+
+/// The sandbox removed a directory, the user put another one there: the conflict has no change of its own.
+#[test]
+fn a_conflict_below_another_directory_of_the_users_can_be_rejected() {
+    for_both(|lab| {
+        for busy in [true, false] {
+            fs::remove_dir_all(&lab.project).unwrap();
+            lab.write("d/x", "old\n");
+            lab.up("s");
+            lab.inside("s", "rm -r d");
+            if busy {
+                lab.skep(["exec", "-d", "s", "--", "sleep", "1000"]).run().ok();
+            }
+            fs::remove_dir_all(lab.project.join("d")).unwrap();
+            lab.write("d/new", "new\n");
+            assert_eq!(drift(&lab.diff("s")), [("d/new".to_owned(), false)]);
+            lab.conflicts(&["s"]);
+            let report = lab.skep(["reject", "s", "d/new", "--json"]).run().ok().json();
+            let left = if busy { "[\"d/new\"]" } else { "[]" };
+            assert_eq!(report["not_taken_in"].to_string(), left, "{report}");
+            assert_eq!(drift(&lab.diff("s")), []);
+            assert_eq!(paths(&lab.diff("s")), [""; 0]);
+            lab.skep(["stop", "s"]).run().ok();
+            lab.skep(["rebase", "s"]).run().ok();
+            lab.skep(["start", "s"]).run().ok();
+            assert_eq!(read_inside(lab, "d/new"), "new\n");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
 #[test]
 fn rebase_takes_another_mode_of_a_changed_file_in() {
     use std::os::unix::fs::PermissionsExt as _;

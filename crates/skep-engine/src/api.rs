@@ -12,6 +12,7 @@ use skep_types::{
     Limits, NetworkMode, PlainSecret, Problem, PublishedPort, RelPath, Sandbox, SandboxId,
     SandboxName, SandboxState, Secret, Selection, SystemView,
 };
+pub use skep_workspace::PutOff;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -291,6 +292,10 @@ pub struct RejectReport {
     pub rejected: Vec<RelPath>,
     /// How many changes are left.
     pub remaining: u64,
+    /// Of the paths those that you changed, too, and that have what they had before in the sandbox, and not your newer
+    /// version: somebody is inside who may not have seen it.
+    #[serde(default)]
+    pub not_taken_in: Vec<RelPath>,
 }
 
 /// What a rebase did.
@@ -300,6 +305,9 @@ pub struct RebaseReport {
     pub merged: Vec<RelPath>,
     /// Paths that need a person.
     pub conflicts: Vec<Conflict>,
+    /// Paths that are left as they are until nobody is inside, each with why. They are no conflicts.
+    #[serde(default)]
+    pub put_off: Vec<PutOff>,
     /// What those inside see of the project.
     #[serde(default)]
     pub view: RebasedView,

@@ -238,6 +238,8 @@ pub(crate) struct ApproveReport {
 pub(crate) struct RejectReport {
     rejected: Vec<Value>,
     remaining: u64,
+    /// Of these, what changed in the project, too, and is in the sandbox as it was before, because somebody is inside.
+    not_taken_in: Vec<Value>,
 }
 
 /// What a rebase did.
@@ -245,6 +247,8 @@ pub(crate) struct RejectReport {
 pub(crate) struct RebaseReport {
     merged: Vec<Value>,
     conflicts: Vec<Conflict>,
+    /// No conflicts: left as they are until nobody is inside.
+    put_off: Vec<Conflict>,
     /// What those inside see of files that were replaced in the project: `as_it_is`, `but_for_what_is_open`, `as_it_was`.
     view: String,
 }

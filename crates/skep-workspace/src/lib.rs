@@ -79,9 +79,9 @@ pub use git::isolated;
 pub use hunks::{HunkMismatch, TextDiff, apply_hunks, diff_lines, is_binary};
 pub use merge::{Merged, merge_text};
 pub use plan::{
-    Company, Plan, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite, plan,
-    plan_leaving, rebase, reject, settle, settle_again, settle_taken_in, settled_here, three_sides,
-    unsettle,
+    Company, Plan, PutOff, Rebased, Rejected, SettledPath, Settlement, Side, Sides, ViewWrite,
+    plan, plan_leaving, rebase, reject, settle, settle_again, settle_taken_in, settled_here,
+    three_sides, unsettle,
 };
 pub use spec::{DeriveOptions, WorkspaceSpec};
 pub use union::LONGEST_PATH;

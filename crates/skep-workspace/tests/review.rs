@@ -402,6 +402,108 @@ fn rebase_takes_the_projects_state_in() {
     assert_eq!(project_text(&world, "a"), numbered(&[3, 30]));
 }
 
+/// The user puts a directory where a file was.
+fn host_directory(world: &World, at: &str) {
+    let at = world.spec.project.join(at);
+    std::fs::remove_file(&at).unwrap();
+    std::fs::create_dir_all(at.join("sub")).unwrap();
+    std::fs::write(at.join("a"), "a of the user\n").unwrap();
+    std::fs::write(at.join("sub/b"), "b of the user\n").unwrap();
+}
+
+fn is_taken_in(world: &World, at: &str) {
+    for (name, text) in [("a", "a of the user\n"), ("sub/b", "b of the user\n")] {
+        assert_eq!(world.view[&path(&format!("{at}/{name}"))], file(text));
+    }
+    assert_eq!((summary(world), conflicts(world)), (vec![], vec![]));
+}
+
+#[test]
+fn a_directory_in_the_place_of_a_file_is_taken_in_by_one_rebase() {
+    let mut world = world(&[("f", file("f\n")), ("g", file("g\n"))]);
+    world.put(&path("f"), file("f\n"));
+    world.put(&path("g"), file("agent\n"));
+    capture(&world.spec, None).unwrap();
+    host_directory(&world, "f");
+    let found = derived(&world);
+    assert_eq!(conflicts(&world), [""; 0], "the sandbox changed nothing there");
+    let put_off = rebase(&world.spec, &found, Company::Busy).unwrap();
+    assert_eq!((put_off.writes, put_off.conflicts), (vec![], vec![]));
+    let put_off: Vec<String> = put_off.put_off.iter().map(|one| one.path.to_string()).collect();
+    assert_eq!(put_off, ["f", "f/a", "f/sub", "f/sub/b"]);
+    let rebased = rebase(&world.spec, &found, Company::Idle).unwrap();
+    assert_eq!((rebased.conflicts, rebased.put_off), (vec![], vec![]));
+    write_view(&mut world, &rebased.writes);
+    settle(&world.spec, &rebased.settlement).unwrap();
+    approve(&world, &Selection::default(), 1);
+    is_taken_in(&world, "f");
+}
+
+/// It was changed inside, or removed: the conflict is there and not in each entry of the directory.
+#[test]
+fn a_directory_in_the_place_of_a_changed_file_is_one_conflict() {
+    for removed in [false, true] {
+        for company in [Company::Busy, Company::Idle] {
+            let mut world = world(&[("f", file("f\n"))]);
+            match removed {
+                true => world.remove(&path("f")),
+                false => world.put(&path("f"), file("agent\n")),
+            }
+            capture(&world.spec, None).unwrap();
+            host_directory(&world, "f");
+            assert_eq!(conflicts(&world), ["f"]);
+            let rebased = rebase(&world.spec, &derived(&world), company).unwrap();
+            assert_eq!((rebased.writes, rebased.put_off), (vec![], vec![]), "left to a person");
+            let rejected =
+                reject(&world.spec, &derived(&world), &of_paths(&["f"]), company).unwrap();
+            write_view(&mut world, &rejected.writes);
+            settle(&world.spec, &rejected.settlement).unwrap();
+            assert_eq!((summary(&world), conflicts(&world)), (vec![], vec![]));
+            if company == Company::Busy {
+                assert_eq!(rejected.not_taken_in, [path("f")]);
+                assert_eq!(world.view[&path("f")], file("f\n"));
+                let rebased = rebase(&world.spec, &derived(&world), Company::None).unwrap();
+                write_view(&mut world, &rebased.writes);
+                settle(&world.spec, &rebased.settlement).unwrap();
+            }
+            is_taken_in(&world, "f");
+        }
+    }
+}
+
+/// The conflict has no change of its own, and can be rejected all the same.
+#[test]
+fn what_the_user_added_in_a_removed_directory_can_be_rejected() {
+    for company in [Company::Busy, Company::None] {
+        for selection in [of_paths(&["d/deep/mine", "d/own"]), Selection::default()] {
+            let mut world = world(&[
+                ("d", Node::Dir(0o755)),
+                ("d/deep", Node::Dir(0o750)),
+                ("d/deep/b", file("b\n")),
+            ]);
+            world.remove(&path("d"));
+            capture(&world.spec, None).unwrap();
+            std::fs::remove_file(world.spec.project.join("d/deep/b")).unwrap();
+            host_write(&world, "d/deep/mine", "mine\n");
+            let own = world.spec.project.join("d/own");
+            std::fs::create_dir(&own).unwrap();
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o700)).unwrap();
+            host_write(&world, "d/own/mine", "mine\n");
+            assert_eq!(conflicts(&world), ["d/deep/mine", "d/own/mine"]);
+            let rejected = reject(&world.spec, &derived(&world), &selection, company).unwrap();
+            write_view(&mut world, &rejected.writes);
+            settle(&world.spec, &rejected.settlement).unwrap();
+            assert_eq!((summary(&world), conflicts(&world)), (vec![], vec![]));
+            assert_eq!(world.view[&path("d/deep")], Node::Dir(0o750));
+            let busy = company == Company::Busy;
+            assert_eq!(rejected.not_taken_in.len(), if busy { 2 } else { 0 });
+            for name in ["d/deep/mine", "d/own", "d/own/mine"] {
+                assert_eq!(world.view.contains_key(&path(name)), !busy, "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn hunks_of_a_file_whose_base_is_not_known_are_refused_for_that() {
     let mut world = world(&[("a", file(&numbered(&[])))]);

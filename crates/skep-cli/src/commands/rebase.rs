@@ -15,8 +15,8 @@ use skep_types::{Code, escape};
 /// What can be typed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exits with 4 as long as paths are in conflict, whether or not others were merged: \
-                        those in conflict are left as they are, and the project is never changed."
+    after_help = "Exits with 4 as long as paths are in conflict, or are put off because a command runs inside, whether \
+                        or not others were merged: these are left as they are, and the project is never changed."
 )]
 pub(crate) struct Rebase {
     #[command(flatten)]
@@ -44,13 +44,26 @@ impl Run for Rebase {
                 context.output.say(&format!("{left} left as before"));
                 context.output.say(&super::conflicts::way_out(&sandbox));
             }
+            for path in &report.put_off {
+                let reason = escape::visible_text(path.reason.as_bytes());
+                context.output.always(&format!("put off: {}: {reason}", path.path));
+            }
+            if !report.put_off.is_empty() {
+                let left = report.put_off.len() as u64;
+                let left = counted(left, "path was", "paths were");
+                let name = &sandbox.name;
+                context.output.say(&format!(
+                    "{left} put off; `skep stop {name}`, then `skep rebase {name}` takes them in"
+                ));
+            }
             if let Some(still) = still_seen(report.view) {
                 context.output.say(&format!("it runs: {still} until `skep stop {}`", sandbox.name));
             }
         }
-        // What merges is merged; what is left for a person is a conflict all the same, as often as it is
-        // asked: docs/design/base-without-a-walk.md.
-        Ok(if report.conflicts.is_empty() { 0 } else { Code::Conflict.exit_code() })
+        // What merges is merged; what is left for a person or for later is a conflict all the same, as often as
+        // it is asked: docs/design/base-without-a-walk.md.
+        let done = report.conflicts.is_empty() && report.put_off.is_empty();
+        Ok(if done { 0 } else { Code::Conflict.exit_code() })
     }
 }
 

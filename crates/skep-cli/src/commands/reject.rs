@@ -11,7 +11,7 @@ use crate::paths;
 use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
-use skep_types::{HunkId, Selection};
+use skep_types::{HunkId, RelPath, Sandbox, Selection};
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -65,7 +65,22 @@ impl Run for Reject {
             let left = report.remaining;
             let all = if left > 0 { ", ignored ones included" } else { "" };
             context.output.say(&format!("{count} dropped from {}; {left} left{all}", sandbox.name));
+            say_not_taken_in(context, &report.not_taken_in, &sandbox);
         }
         Ok(0)
+    }
+}
+
+/// Somebody inside may have read a file before it was edited: the rejection does not move its base.
+fn say_not_taken_in(context: &Context, paths: &[RelPath], sandbox: &Sandbox) {
+    for path in paths {
+        context.output.say(&format!("  as it was  {path}"));
+    }
+    if !paths.is_empty() {
+        let (count, name) = (counted(paths.len() as u64, "path", "paths"), &sandbox.name);
+        context.output.say(&format!(
+            "a command runs in {name}: {count} that you changed, too, have what they had there before, and not your \
+             newer version; `skep stop {name}`, then `skep rebase {name}` takes that in"
+        ));
     }
 }

@@ -244,7 +244,7 @@ impl Api for FakeApi {
     ) -> Answer<RejectReport> {
         let name = self.by_id(id).name;
         self.asked.note(format!("reject {name} {:?} {reason:?}", selection.paths));
-        Ok(RejectReport { rejected: Vec::new(), remaining: 0 })
+        Ok(RejectReport { rejected: Vec::new(), remaining: 0, not_taken_in: Vec::new() })
     }
     fn undo(&self, approval: Option<&ApprovalId>, project: &Path) -> Answer<ApproveReport> {
         self.asked.note(format!("undo {approval:?} {}", project.display()));
@@ -264,7 +264,8 @@ impl Api for FakeApi {
     }
     fn rebase(&self, _: &SandboxId) -> Answer<RebaseReport> {
         let view = RebasedView::AsItIs;
-        Ok(RebaseReport { merged: Vec::new(), conflicts: Vec::new(), view })
+        let (merged, conflicts, put_off) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(RebaseReport { merged, conflicts, put_off, view })
     }
     fn sides(&self, _: &SandboxId, _: &RelPath) -> Answer<[Option<skep_types::ByteString>; 3]> {
         Ok([Some("base\n".into()), None, Some("inside\n".into())])

@@ -40,12 +40,17 @@ impl<'a> ApprovalDocument<'a> {
 pub(crate) struct RejectDocument {
     rejected: Vec<String>,
     remaining: u64,
+    not_taken_in: Vec<String>,
 }
 
 impl RejectDocument {
     /// Of a report.
     pub(crate) fn new(report: &RejectReport) -> Self {
-        Self { rejected: paths(&report.rejected), remaining: report.remaining }
+        Self {
+            rejected: paths(&report.rejected),
+            remaining: report.remaining,
+            not_taken_in: paths(&report.not_taken_in),
+        }
     }
 }
 
@@ -54,6 +59,7 @@ impl RejectDocument {
 pub(crate) struct RebaseDocument<'a> {
     merged: Vec<String>,
     conflicts: Vec<ConflictView<'a>>,
+    put_off: Vec<ConflictView<'a>>,
     view: RebasedView,
 }
 
@@ -63,6 +69,7 @@ impl<'a> RebaseDocument<'a> {
         Self {
             merged: paths(&report.merged),
             conflicts: report.conflicts.iter().map(ConflictView::new).collect(),
+            put_off: report.put_off.iter().map(ConflictView::put_off).collect(),
             view: report.view,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{base64, text_and_bytes};
 use serde::Serialize;
+use skep_engine::api::PutOff;
 use skep_types::{
     Change, ChangeKind, ChangeSet, Conflict, Drift, EntryState, Hunk, HunkLine, RelPath, Reviewed,
     Risk,
@@ -140,6 +141,12 @@ impl<'a> ConflictView<'a> {
     pub(crate) fn new(conflict: &'a Conflict) -> Self {
         let (path, path_bytes) = text_and_bytes(conflict.path.as_bytes());
         Self { path, path_bytes, reason: &conflict.reason }
+    }
+
+    /// Of a path that a rebase put off.
+    pub(crate) fn put_off(one: &'a PutOff) -> Self {
+        let (path, path_bytes) = text_and_bytes(one.path.as_bytes());
+        Self { path, path_bytes, reason: &one.reason }
     }
 }
 

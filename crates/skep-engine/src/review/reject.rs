@@ -17,7 +17,7 @@ use skep_types::{
 };
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
-use skep_workspace::{Company, Settlement};
+use skep_workspace::{Company, PutOff, Settlement};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
@@ -42,11 +42,13 @@ impl Engine {
             let paths: Vec<RelPath> =
                 rejected.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
-            Ok((rejected.writes, (paths, rejected.settlement)))
+            Ok((rejected.writes, (paths, rejected.settlement, rejected.not_taken_in)))
         };
-        let settle =
-            |(_, settlement): &(Vec<RelPath>, Settlement)| self.end_settling(&sandbox, settlement);
-        let (rejected, _) = self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
+        let settle = |(_, settlement, _): &(Vec<RelPath>, Settlement, Vec<RelPath>)| {
+            self.end_settling(&sandbox, settlement)
+        };
+        let (rejected, _, not_taken_in) =
+            self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
         let rejection = Rejection {
             sandbox: sandbox.id.clone(),
             at: self.now(),
@@ -68,7 +70,7 @@ impl Engine {
         if remaining == 0 {
             self.all_reviewed(&sandbox, SandboxState::Rejected)?;
         }
-        Ok(RejectReport { rejected, remaining })
+        Ok(RejectReport { rejected, remaining, not_taken_in })
     }
 
     pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
@@ -82,23 +84,26 @@ impl Engine {
             let merged: Vec<RelPath> =
                 rebased.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rebased.writes, &rebased.settlement)?;
-            Ok((rebased.writes, (merged, rebased.conflicts, rebased.settlement)))
+            let left = (rebased.conflicts, rebased.put_off);
+            Ok((rebased.writes, (merged, left, rebased.settlement)))
         };
         let view = std::cell::Cell::new(RebasedView::AsItWas);
-        let settle = |(_, _, settlement): &(Vec<RelPath>, Vec<Conflict>, Settlement)| {
+        type Left = (Vec<Conflict>, Vec<PutOff>);
+        let settle = |(_, _, settlement): &(Vec<RelPath>, Left, Settlement)| {
             self.end_settling(&sandbox, settlement)?;
             view.set(self.take_moment(&sandbox)?);
             Ok(())
         };
-        let (merged, conflicts, _) = self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
+        let (merged, (conflicts, put_off), _) =
+            self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
         let event = self.event(
             "sandbox.rebased",
             id,
             None,
-            json!({ "merged": merged, "conflicts": conflicts }),
+            json!({ "merged": merged, "conflicts": conflicts, "put_off": put_off }),
         );
         self.store.append_events(&[event]).or_problem()?;
-        Ok(RebaseReport { merged, conflicts, view: view.get() })
+        Ok(RebaseReport { merged, conflicts, put_off, view: view.get() })
     }
 
     /// Who is inside. Everybody is paused.

@@ -101,6 +101,17 @@ impl Entry {
         self.base.state.clone().unwrap_or_else(|| self.project.clone())
     }
 
+    /// Whether the user put a directory here in the place of something else, or of nothing that the sandbox
+    /// had seen, and the sandbox has none.
+    pub(crate) fn is_in_place_of_other(&self) -> bool {
+        let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
+        let other = self.base.state.as_ref().is_some_and(|base| !directory(base));
+        other
+            && directory(&self.project)
+            && !directory(&self.sandbox)
+            && !(self.sandbox.is_absent() && self.base.state == Some(EntryState::Absent))
+    }
+
     /// What happened, if the sandbox changed anything.
     pub(crate) fn kind(&self) -> Option<ChangeKind> {
         kind_between(&self.old(), &self.sandbox)
@@ -145,6 +156,17 @@ impl Subject<'_> {
     }
 }
 
+/// What stood at a path before either side changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// A directory, or it is not known what: then the sandbox removed it.
+    Directory,
+    /// Nothing.
+    Nothing,
+    /// Something else.
+    Other,
+}
+
 /// What the view hides of the project below the paths it replaced.
 #[derive(Default)]
 struct Lower {
@@ -161,6 +183,8 @@ struct Found<'u> {
     lower: Lower,
     /// Directories that the user made since, where the sandbox never had one.
     theirs: HashSet<RelPath>,
+    /// The topmost of those in whose place there was something else: see [`Found::came_with_theirs`].
+    in_place: HashSet<RelPath>,
     changes: Vec<Change>,
     detail: Detail,
 }
@@ -168,6 +192,7 @@ struct Found<'u> {
 impl Found<'_> {
     /// Takes an entry: its change, if there is one, and the entry itself, unless it says no more.
     fn put(&mut self, entry: Entry) {
+        self.note_in_place(&entry);
         if let Some(kind) = entry.kind() {
             let (path, old) = (entry.path.clone(), entry.old());
             if entry.is_plain(kind) {
@@ -177,6 +202,24 @@ impl Found<'_> {
             self.changes.push(Change::new(path, kind, old, entry.sandbox.clone()));
         }
         self.detail.entries.insert(entry.path.clone(), entry);
+    }
+
+    /// The sandbox has what the base had.
+    fn put_stale(&mut self, entry: Entry) {
+        self.note_in_place(&entry);
+        self.detail.stale.insert(entry.path.clone(), entry);
+    }
+
+    fn note_in_place(&mut self, entry: &Entry) {
+        if entry.is_in_place_of_other() {
+            self.in_place.insert(entry.path.clone());
+        }
+    }
+
+    /// Whether it lies in a directory that the user put where none was: it came with that one, and the
+    /// sandbox never had it. What becomes of it is decided with the directory.
+    fn came_with_theirs(&self, path: &RelPath) -> bool {
+        !self.in_place.is_empty() && path.ancestors().any(|parent| self.in_place.contains(&parent))
     }
 }
 
@@ -188,6 +231,7 @@ impl Judge<'_> {
             filled: filled_directories(union),
             lower: Lower::default(),
             theirs: HashSet::new(),
+            in_place: HashSet::new(),
             changes: Vec::new(),
             detail: Detail::default(),
         };
@@ -292,14 +336,28 @@ impl Judge<'_> {
             made_ns: made_ns.filter(|_| project.is_absent()),
             removed: sandbox.is_absent(),
         };
-        if sandbox.is_absent() && directory(&project) && self.is_theirs(&question, found)? {
-            found.theirs.insert(path.clone());
-        } else if sandbox.is_absent() && directory(&project) && found.lower.nonempty.contains(path)
-        {
-            // Its entries are changes of their own; it goes when the last of them goes.
-            found.detail.implied.insert(path.clone(), EntryState::Absent);
-            found.detail.removed_directories.insert(path.clone());
+        if sandbox.is_absent() && !project.is_absent() && found.came_with_theirs(path) {
+            let mut entry = Entry::new_in_sandbox(path.clone(), sandbox, level);
+            entry.project = project;
+            found.put_stale(entry);
             return Ok(());
+        }
+        if sandbox.is_absent() && directory(&project) {
+            let nonempty = found.lower.nonempty.contains(path);
+            match self.stood_before(&question)? {
+                Before::Nothing if self.has_above(path, found) => {
+                    found.theirs.insert(path.clone());
+                }
+                // Its entries tell that they are below a directory that the sandbox removed.
+                Before::Nothing if nonempty => return Ok(()),
+                Before::Directory if nonempty => {
+                    // Its entries are changes of their own; it goes when the last of them goes.
+                    found.detail.implied.insert(path.clone(), EntryState::Absent);
+                    found.detail.removed_directories.insert(path.clone());
+                    return Ok(());
+                }
+                Before::Nothing | Before::Directory | Before::Other => {}
+            }
         }
         if sandbox.is_absent() && directory(&project) && self.holds_hidden(path)? {
             // All that is left in it was never in the view, and stays.
@@ -325,25 +383,30 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Whether a directory of the project that a copy does not have was never there, rather than removed:
-    /// in a copy what came later is not seen either.
-    fn is_theirs(&self, question: &Question<'_>, found: &Found<'_>) -> Result<bool, DeriveError> {
-        if self.spec.driver != WorkspaceDriver::Copy {
-            return Ok(false);
-        }
-        let path = question.path;
+    /// What stood where the project has a directory now and the sandbox has nothing. In a copy, and in a
+    /// directory that the sandbox made anew, what came later is not seen either.
+    fn stood_before(&self, question: &Question<'_>) -> Result<Before, DeriveError> {
+        Ok(match self.resolver.base(question)?.state {
+            None | Some(EntryState::Dir { .. }) => Before::Directory,
+            Some(EntryState::Absent) => {
+                // One that came with an approval is nobody's entry; what was approved in it tells.
+                let path = question.path;
+                let settled = self.contents.memory.settled.range(path..);
+                let approved = settled
+                    .take_while(|(below, _)| below.as_bytes().starts_with(path.as_bytes()))
+                    .any(|(below, settled)| below.starts_with(path) && !settled.state.is_absent());
+                if approved { Before::Directory } else { Before::Nothing }
+            }
+            Some(_) => Before::Other,
+        })
+    }
+
+    /// Whether the sandbox has the directory that a path is in, or never had it.
+    fn has_above(&self, path: &RelPath, found: &Found<'_>) -> bool {
         let above = path.parent().filter(|parent| !parent.is_root());
-        let has_above = above.is_none_or(|parent| {
+        above.is_none_or(|parent| {
             found.detail.directories.contains_key(&parent) || found.theirs.contains(&parent)
-        });
-        // One that came with an approval is nobody's entry; what was approved in it tells.
-        let settled = self.contents.memory.settled.range(path..);
-        let approved = settled
-            .take_while(|(below, _)| below.as_bytes().starts_with(path.as_bytes()))
-            .any(|(below, settled)| below.starts_with(path) && !settled.state.is_absent());
-        Ok(has_above
-            && !approved
-            && self.resolver.base(question)?.state == Some(EntryState::Absent))
+        })
     }
 
     /// The permission bits that a new directory may have without anybody being told: none that let
@@ -380,7 +443,7 @@ impl Judge<'_> {
             );
             found.put(entry);
         } else {
-            found.detail.stale.insert(entry.path.clone(), entry);
+            found.put_stale(entry);
         }
     }
 

@@ -7,7 +7,7 @@ mod select;
 mod settle;
 mod sides;
 
-pub use rebase::{Company, Rebased, rebase};
+pub use rebase::{Company, PutOff, Rebased, rebase};
 pub use reject::{Rejected, ViewWrite, reject};
 pub use settle::{
     SettledPath, Settlement, settle, settle_again, settle_taken_in, settled_here, unsettle,

@@ -8,6 +8,7 @@ use crate::derive::{Contents, Derived, Entry, MergedBytes, Standing};
 use crate::error::DeriveError;
 use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
+use serde::{Deserialize, Serialize};
 use skep_types::{Conflict, EntryState, RelPath};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +19,19 @@ pub struct Rebased {
     pub writes: Vec<ViewWrite>,
     /// Where both sides do not merge; these paths are left as they are.
     pub conflicts: Vec<Conflict>,
+    /// What would be taken in if nobody were inside, or nothing up; left as it is until then.
+    pub put_off: Vec<PutOff>,
     /// To be settled after the writes: the project's state is the base of what was merged.
     pub settlement: Settlement,
+}
+
+/// A path that a rebase leaves for another time. It is no conflict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutOff {
+    /// Where.
+    pub path: RelPath,
+    /// Why, and until when.
+    pub reason: String,
 }
 
 /// Who is inside while the sandbox is changed from outside.
@@ -69,8 +81,9 @@ pub fn rebase(
         }
         paths.push(moved_base(entry));
     }
-    let mut conflicts = derived.conflicts.clone();
-    let left = left_alone(derived, company, &mut conflicts);
+    let mut put_off = Vec::new();
+    let mut left = left_alone(derived, company, &mut put_off);
+    left.extend(disputed(derived));
     let stays = |path: &RelPath| left.iter().any(|top| path.starts_with(top));
     for entry in derived.detail.stale.values().filter(|entry| !stays(&entry.path)) {
         keep_project(&contents, &memory, entry)?;
@@ -90,10 +103,19 @@ pub fn rebase(
     }
     let mut writes: BTreeMap<RelPath, ViewWrite> =
         writes.into_iter().map(|write| (write.path.clone(), write)).collect();
-    restore_parents(derived, &trees, &mut writes)?;
+    restore_parents(derived, &trees, BTreeSet::new(), &mut writes)?;
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
-    Ok(Rebased { writes, conflicts, settlement: Settlement { paths } })
+    let conflicts = derived.conflicts.clone();
+    Ok(Rebased { writes, conflicts, put_off, settlement: Settlement { paths } })
+}
+
+/// Where the user has a directory and the sandbox's own work stands in its place: what is in it is taken in
+/// when that is decided.
+fn disputed(derived: &Derived) -> impl Iterator<Item = &RelPath> {
+    let disputed =
+        |entry: &&Entry| entry.standing != Standing::Clean && entry.is_in_place_of_other();
+    derived.detail.entries.values().filter(disputed).map(|entry| &entry.path)
 }
 
 /// What would be taken in, if nobody were inside.
@@ -102,17 +124,23 @@ fn put_off(derived: &Derived) -> Rebased {
     let merging = derived.detail.entries.values().filter(merges);
     let moved = merging.chain(derived.detail.stale.values()).map(|entry| &entry.path);
     let moved: BTreeSet<&RelPath> = moved.chain(derived.detail.replaced()).collect();
-    let reason = "a command that runs in the sandbox may have read it before you edited it; it is taken in when nobody \
-                  is inside, and an approval merges it";
-    let mut conflicts = derived.conflicts.clone();
-    let listed: BTreeSet<RelPath> = conflicts.iter().map(|one| one.path.clone()).collect();
-    conflicts.extend(
-        moved
-            .into_iter()
-            .filter(|path| !listed.contains(path))
-            .map(|path| Conflict { path: path.clone(), reason: reason.to_owned() }),
-    );
-    Rebased { writes: Vec::new(), conflicts, settlement: Settlement::default() }
+    let disputed: Vec<&RelPath> = disputed(derived).collect();
+    let conflicts = derived.conflicts.clone();
+    let listed: BTreeSet<&RelPath> = conflicts.iter().map(|one| &one.path).collect();
+    let put_off = moved
+        .into_iter()
+        .filter(|path| !listed.contains(path) && !disputed.iter().any(|top| path.starts_with(top)))
+        .map(|path| {
+            let merges = derived.detail.entries.contains_key(path);
+            let until = if merges { ", and an approval merges it" } else { "" };
+            let reason = format!(
+                "a command that runs in the sandbox may have read it before you edited it; it is taken in when \
+                 nobody is inside{until}"
+            );
+            PutOff { path: path.clone(), reason }
+        });
+    let put_off = put_off.collect();
+    Rebased { writes: Vec::new(), conflicts, put_off, settlement: Settlement::default() }
 }
 
 /// Directories that are none any more in the project, and stay as they are in the sandbox: it has
@@ -120,7 +148,7 @@ fn put_off(derived: &Derived) -> Rebased {
 fn left_alone<'a>(
     derived: &'a Derived,
     company: Company,
-    conflicts: &mut Vec<Conflict>,
+    put_off: &mut Vec<PutOff>,
 ) -> BTreeSet<&'a RelPath> {
     let mut left = BTreeSet::new();
     for path in derived.detail.replaced() {
@@ -131,7 +159,7 @@ fn left_alone<'a>(
             let reason = "is no directory any more in the project; that is taken in when the \
                           sandbox is stopped"
                 .to_owned();
-            conflicts.push(Conflict { path: path.clone(), reason });
+            put_off.push(PutOff { path: path.clone(), reason });
             left.insert(path);
         }
     }

@@ -14,7 +14,7 @@ use crate::error::{DeriveError, PlanError};
 use crate::held::Kept;
 use crate::hunks::apply_hunks;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
-use skep_types::{Change, ChangeKind, EntryState, Hunk, RelPath, Selection};
+use skep_types::{Change, EntryState, Hunk, RelPath, Selection};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One write through the view: whatever stands at `path` gives way to `state`.
@@ -37,6 +37,8 @@ pub struct Rejected {
     /// now. With the old base the user's own edits would count as the sandbox's, and come back when
     /// the user takes them back.
     pub settlement: Settlement,
+    /// Where the project had moved, and the sandbox has the base that it had, because somebody is inside.
+    pub not_taken_in: Vec<RelPath>,
 }
 
 /// Plans the rejection of a selection: after it, it is no change any more.
@@ -50,6 +52,10 @@ pub fn reject(
     company: Company,
 ) -> Result<Rejected, PlanError> {
     let mut picked = select::select(derived, selection, Purpose::Reject, &|_| false)?;
+    let mut bare = select::bare_conflicts(derived, selection, &|_| false)?;
+    // What was moved away is rejected with what it was moved to.
+    bare.retain(|entry| entry.kind().is_none());
+    picked.extend(bare.iter().map(|entry| (entry.path.clone(), Pick::Whole)));
     pull_in(derived, &mut picked);
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
@@ -59,6 +65,7 @@ pub fn reject(
     let contents = Contents { trees: &held, memory: &memory, limit };
     let mut writes = BTreeMap::new();
     let mut settlement = Settlement::default();
+    let mut not_taken_in = Vec::new();
     for change in &derived.changes {
         let Some(pick) = picked.get(&change.path) else { continue };
         let stale = || PlanError::Stale { path: change.path.clone() };
@@ -76,11 +83,17 @@ pub fn reject(
                         true => base_write(&contents, entry)?,
                         false => None,
                     };
+                    if write.is_some() && entry.base.state.as_ref() != Some(&entry.project) {
+                        not_taken_in.push(entry.path.clone());
+                    }
                     let write = write.unwrap_or_else(|| project_write(spec, entry));
                     writes.insert(entry.path.clone(), write);
                     if moved && company != Company::Busy {
-                        keep_project(&contents, &memory, entry)?;
-                        settlement.paths.push(moved_base(entry));
+                        for entry in with_theirs(derived, entry) {
+                            keep_project(&contents, &memory, entry)?;
+                            writes.insert(entry.path.clone(), project_write(spec, entry));
+                            settlement.paths.push(moved_base(entry));
+                        }
                     }
                 }
             }
@@ -97,14 +110,37 @@ pub fn reject(
             }
         }
     }
-    restore_parents(derived, &trees, &mut writes)?;
+    let mut returning = BTreeSet::new();
+    for entry in bare {
+        if company == Company::Busy {
+            // The directory that it is in comes back; then it is no conflict.
+            not_taken_in.push(entry.path.clone());
+            let removed = &derived.detail.removed_directories;
+            returning.extend(entry.path.ancestors().filter(|parent| removed.contains(parent)));
+        } else {
+            keep_project(&contents, &memory, entry)?;
+            writes.insert(entry.path.clone(), project_write(spec, entry));
+            settlement.paths.push(moved_base(entry));
+        }
+    }
+    restore_parents(derived, &trees, returning, &mut writes)?;
     drop_directories(derived, &trees, &mut writes)?;
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
-    Ok(Rejected { writes, settlement })
+    not_taken_in.sort();
+    Ok(Rejected { writes, settlement, not_taken_in })
 }
 
-/// A file cannot come back below something that is no directory, nor in the place of a directory
+/// An entry, and what the user has in the directory that takes its place.
+fn with_theirs<'a>(derived: &'a Derived, entry: &'a Entry) -> impl Iterator<Item = &'a Entry> {
+    let within = entry.is_in_place_of_other().then(|| {
+        let stale = derived.detail.stale.values();
+        stale.filter(|below| below.path.starts_with(&entry.path))
+    });
+    std::iter::once(entry).chain(within.into_iter().flatten())
+}
+
+/// Nothing can come back below something that is no directory, nor in the place of a directory
 /// that still holds added entries.
 fn pull_in(derived: &Derived, picked: &mut Picked) {
     let changes: BTreeMap<&RelPath, &Change> =
@@ -112,17 +148,16 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
     let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
     let mut pending: Vec<RelPath> = picked.keys().cloned().collect();
     while let Some(path) = pending.pop() {
-        let Some(change) = changes.get(&path) else { continue };
-        let restored = change.renamed_from.as_ref().unwrap_or(&path);
+        let change = changes.get(&path);
+        let restored = change.and_then(|change| change.renamed_from.as_ref()).unwrap_or(&path);
+        let in_the_way = |change: &&Change| {
+            !directory(&change.new) && !change.new.is_absent() && directory(&change.old)
+        };
         let mut needed: Vec<RelPath> = restored
             .ancestors()
-            .filter(|parent| {
-                changes.get(parent).is_some_and(|change| {
-                    change.kind == ChangeKind::Type && !directory(&change.new)
-                })
-            })
+            .filter(|parent| changes.get(parent).is_some_and(in_the_way))
             .collect();
-        if directory(&change.new) && !directory(&change.old) {
+        if change.is_some_and(|change| directory(&change.new) && !directory(&change.old)) {
             let below = derived
                 .changes
                 .iter()
@@ -162,18 +197,23 @@ pub(super) fn project_write(spec: &WorkspaceSpec, entry: &Entry) -> ViewWrite {
     ViewWrite { path: entry.path.clone(), state: entry.project.clone(), content }
 }
 
-/// Directories that the sandbox removed, above what comes back.
+/// Directories that the sandbox removed, above what comes back, and those that come back themselves.
 pub(super) fn restore_parents(
     derived: &Derived,
     trees: &Trees,
+    returning: BTreeSet<RelPath>,
     writes: &mut BTreeMap<RelPath, ViewWrite>,
 ) -> Result<(), DeriveError> {
-    let parents: BTreeSet<RelPath> = writes
-        .values()
-        .filter(|write| !write.state.is_absent())
-        .flat_map(|write| write.path.ancestors().collect::<Vec<_>>())
-        .filter(|parent| derived.detail.removed_directories.contains(parent))
-        .collect();
+    let mut parents = returning;
+    let written = writes.values().filter(|write| !write.state.is_absent());
+    parents.extend(written.flat_map(|write| write.path.ancestors()));
+    // And those that the user made in them.
+    let (removed, there) = (&derived.detail.removed_directories, &derived.detail.directories);
+    parents.retain(|parent| {
+        removed.contains(parent)
+            || (!there.contains_key(parent)
+                && parent.ancestors().any(|above| removed.contains(&above)))
+    });
     for path in parents {
         let state = trees
             .project

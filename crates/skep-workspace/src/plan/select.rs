@@ -1,6 +1,6 @@
 //! Which changes a selection means.
 
-use crate::derive::{Derived, Standing};
+use crate::derive::{Derived, Entry, Standing};
 use crate::error::PlanError;
 use globset::{GlobBuilder, GlobMatcher};
 use skep_types::{ByteString, Change, ChangeKind, Conflict, HunkId, RelPath, Selection};
@@ -233,12 +233,7 @@ pub(crate) fn conflicts_of(
             paths.extend(change.renamed_from.as_ref());
         }
     }
-    let patterns: Vec<Pattern> = selection
-        .paths
-        .iter()
-        .map(|text| parse_pattern(derived, text))
-        .collect::<Result<_, _>>()?;
-    let changed: BTreeSet<&RelPath> = derived.changes.iter().map(|change| &change.path).collect();
+    paths.extend(bare_conflicts(derived, selection, apart)?.into_iter().map(|entry| &entry.path));
     let mut conflicts = Vec::new();
     for entry in derived.detail.entries.values() {
         let Some(reason) = entry.standing.conflict() else { continue };
@@ -247,13 +242,32 @@ pub(crate) fn conflicts_of(
         if some && matches!(entry.standing, Standing::Collides(_)) {
             continue;
         }
-        let bare = !changed.contains(&entry.path)
-            && !apart(&entry.path)
-            && (selection.is_everything()
-                || patterns.iter().any(|pattern| pattern.matches(&entry.path)));
-        if bare || paths.contains(&entry.path) {
+        if paths.contains(&entry.path) {
             conflicts.push(Conflict { path: entry.path.clone(), reason: reason.clone() });
         }
     }
     Ok(conflicts)
+}
+
+/// Those that a selection means at paths that have no change of their own: the user added something in a
+/// directory that the sandbox removed.
+pub(crate) fn bare_conflicts<'a>(
+    derived: &'a Derived,
+    selection: &Selection,
+    apart: &dyn Fn(&RelPath) -> bool,
+) -> Result<Vec<&'a Entry>, PlanError> {
+    let patterns: Vec<Pattern> = selection
+        .paths
+        .iter()
+        .map(|text| parse_pattern(derived, text))
+        .collect::<Result<_, _>>()?;
+    let changed: BTreeSet<&RelPath> = derived.changes.iter().map(|change| &change.path).collect();
+    let bare = |entry: &&Entry| {
+        entry.standing.conflict().is_some()
+            && !changed.contains(&entry.path)
+            && !apart(&entry.path)
+            && (selection.is_everything()
+                || patterns.iter().any(|pattern| pattern.matches(&entry.path)))
+    };
+    Ok(derived.detail.entries.values().filter(bare).collect())
 }
