@@ -222,6 +222,10 @@ const NOT_THROUGH: &[(&str, &str)] = &[
     ("nothing_begins_while_somebody_looks", "what a server was asked for begins, whoever gave up"),
     ("work_past_its_time_to_live_is_archived_where_that_is_set", "the caller's setting, not its"),
     ("clean_5_work_that_became_a_layer_while_the_removal_waited_is_seen", "a worker waits, not we"),
+    (
+        "clean_5_what_is_written_while_its_time_ends_is_kept",
+        "the server ends it first, and waits nowhere",
+    ),
     ("crash_1_everything_killed_at_every_step_of_create", "the server is killed with the rest"),
     ("a_database_that_is_behind_its_journal_asks_too", "its database is replaced under it"),
     (
