@@ -75,8 +75,8 @@ impl Keeper<'_> {
     }
 
     /// The command of a run has ended, and whoever ran it does not say stop: it was killed, or cannot reach the
-    /// store. Or it was killed before the command began. Nobody needs this one any more. Not before everything was said to those who listen, nor while
-    /// another command runs, or somebody has paused it.
+    /// store. Or it was killed before the command began. Nobody needs this one any more. Not before everything
+    /// was said to those who listen, nor while another command runs, or somebody has paused it.
     fn last_deadline(&self) -> Option<Instant> {
         let ended = self.state.run_ended?;
         let idle = self.state.idle_since.map_or(ended, |since| since.max(ended));

@@ -48,6 +48,8 @@ pub(crate) struct Question<'a> {
     pub made_ns: Option<i128>,
     /// Whether the sandbox removed it.
     pub removed: bool,
+    /// Itself, and not something above it.
+    pub whiteout: bool,
 }
 
 /// Knows the base; see the module's text.
@@ -160,7 +162,7 @@ impl<'a> Resolver<'a> {
         };
         let Some(identity) = capture.identity else {
             // To remove what stands there is not to leave it as it was: it came, and was seen inside.
-            let came = question.removed && !project.is_absent();
+            let came = question.whiteout && !project.is_absent();
             let absent = || Base::known(EntryState::Absent, BaseBytes::Blob);
             return Some(if came { Base::unknown() } else { absent() });
         };

@@ -325,7 +325,7 @@ impl Judge<'_> {
             }
             return Ok(());
         }
-        let Subject { path, state: sandbox, level, made_ns, .. } = subject;
+        let Subject { path, state: sandbox, level, made_ns, cuts } = subject;
         if sandbox == project || self.is_dependency(path, &sandbox)? {
             return Ok(());
         }
@@ -335,6 +335,7 @@ impl Judge<'_> {
             stat: stat.as_ref(),
             made_ns: made_ns.filter(|_| project.is_absent()),
             removed: sandbox.is_absent(),
+            whiteout: sandbox.is_absent() && cuts,
         };
         if sandbox.is_absent() && !project.is_absent() && found.came_with_theirs(path) {
             let mut entry = Entry::new_in_sandbox(path.clone(), sandbox, level);
