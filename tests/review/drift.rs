@@ -112,7 +112,18 @@ fn noted(lab: &Lab, name: &str) {
     wait_for("names of the project", 20, || names.exists().then_some(()));
 }
 
-/// Somebody inside has read a file, or still sees it; the user deletes it; and then it is written inside.
+/// A command that has read a file, and writes what it made of it when it is told to.
+fn stale_writer(lab: &Lab, name: &str, file: &str) {
+    let script = format!(
+        "cp {file} /tmp/read; echo more >> /tmp/read; touch /tmp/has-read
+         while [ ! -e /tmp/go ]; do sleep 0.05; done
+         mkdir -p $(dirname {file}); cat /tmp/read > {file}; echo new > new; touch /tmp/done"
+    );
+    lab.skep(["exec", "-d", name, "--", "sh", "-c", &script]).run().ok();
+    lab.inside(name, "while [ ! -e /tmp/has-read ]; do sleep 0.05; done");
+}
+
+/// Somebody inside has read a file; the user deletes it; and then it is written inside.
 #[test]
 fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
     for_both(|lab| {
@@ -133,7 +144,10 @@ fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
                 lab.write(file, "edited\n");
             }
             lab.up("s");
-            lab.inside("s", &format!("cp {file} /tmp/read; echo more >> /tmp/read"));
+            // Somebody saved something at the top, as editors do.
+            lab.write("keep.new", "kept\n");
+            fs::rename(lab.project.join("keep.new"), lab.project.join("keep")).unwrap();
+            stale_writer(lab, "s", file);
             if !["clean", "dirty"].contains(&kind) {
                 noted(lab, "s");
             }
@@ -143,15 +157,52 @@ fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
                 fs::remove_file(lab.project.join(file)).unwrap();
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
+            lab.inside("s", "touch /tmp/go; while [ ! -e /tmp/done ]; do sleep 0.05; done");
             // What is new beside it is new.
-            let write = format!("mkdir -p d/sub; cat /tmp/read > {file}; echo new > new");
-            lab.inside("s", &write);
             assert!(paths(&lab.diff("s")).contains(&"new".to_owned()), "{kind}");
             lab.conflicts(&["s", file]);
             assert!(!lab.project.join(file).exists(), "{kind}");
             lab.approve(&["s", "new"]);
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
+    });
+}
+
+/// A later command sees that it is gone, and what it makes there is new.
+#[test]
+fn what_the_user_removed_is_gone_for_the_next_command_and_may_be_made_anew() {
+    for_both(|lab| {
+        lab.write("d/f", "old\n");
+        lab.write("d/replaced", "old\n");
+        lab.up("s");
+        lab.inside("s", "cat d/f d/replaced");
+        noted(lab, "s");
+        fs::remove_file(lab.project.join("d/f")).unwrap();
+        lab.write("d/new", "new\n");
+        fs::rename(lab.project.join("d/new"), lab.project.join("d/replaced")).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        lab.inside("s", "test ! -e d/f && grep new d/replaced && echo made > d/f");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("d/f"), b"made\n");
+    });
+}
+
+/// The user saves beside it before the keeper has looked.
+#[test]
+fn a_new_file_in_a_directory_in_which_the_user_saves_is_no_conflict() {
+    for_both(|lab| {
+        lab.write("d/a", "1\n");
+        lab.up("s");
+        lab.inside("s", "true");
+        noted(lab, "s");
+        let script = "echo n > d/n; touch /tmp/made; while [ ! -e /tmp/go ]; do sleep 0.05; done";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok();
+        lab.inside("s", "while [ ! -e /tmp/made ]; do sleep 0.01; done");
+        lab.write("d/a.new", "2\n");
+        fs::rename(lab.project.join("d/a.new"), lab.project.join("d/a")).unwrap();
+        lab.inside("s", "touch /tmp/go");
+        lab.approve(&["s", "d/n"]);
+        assert_eq!(lab.bytes("d/n"), b"n\n");
     });
 }
 

@@ -261,6 +261,8 @@ pub enum ToInit {
     Stood,
     /// Let go of what the kernel remembers of the project.
     Refresh,
+    /// The same before a command, of which nobody has asked.
+    LookAnew,
     /// If anybody may be outside the cgroups of these names, stop everyone, so that nobody can fork
     /// away from being moved; answer when they stand.
     Hold {
@@ -338,6 +340,8 @@ pub enum FromInit {
     Stood(Result<Stillness, Failure>),
     /// The answer to `Refresh`.
     Refreshed(Freshness),
+    /// The answer to `LookAnew`.
+    Looked(Freshness),
     /// The answer to a write, or to a pause.
     Done(Result<(), Failure>),
 }

@@ -72,7 +72,7 @@ pub use base::moment::{NewMoment, moment};
 pub use base::names::NamesPass;
 pub use base::rewind::{is_behind, reach, rewind};
 pub use base::tracked::{Pass, TrackedPass};
-pub use base::{beginning, now, wait_past, wait_past_by};
+pub use base::{beginning, clock_ns, now, wait_past, wait_past_by};
 pub use derive::{Derived, derive};
 pub use error::{DeriveError, PlanError};
 pub use git::isolated;

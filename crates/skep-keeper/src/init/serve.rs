@@ -154,6 +154,7 @@ impl Init {
                 channel.send(&FromInit::Done(paused), &[])
             }
             ToInit::Refresh => channel.send(&FromInit::Refreshed(self.refresh()), &[]),
+            ToInit::LookAnew => channel.send(&FromInit::Looked(self.refresh()), &[]),
             ToInit::Stood => channel.send(&FromInit::Stood(self.stood()), &[]),
             ToInit::Hold { inside, frozen } => {
                 let still = if frozen { inside.as_slice() } else { &[] };

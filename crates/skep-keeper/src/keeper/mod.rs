@@ -139,6 +139,8 @@ struct State {
     names: Noting<NamesPass>,
     /// When those are noted.
     names_at: Option<Instant>,
+    /// Since when whoever comes sees the project as it is, if what was remembered of it could be dropped.
+    looks_anew: Option<i128>,
     egress: EgressState,
     so_far: ExecsSoFar,
     /// What it became, where it was made ahead.
@@ -410,6 +412,7 @@ impl<'a> Keeper<'a> {
                     self.reply(client, &Ok(Reply::Refreshed(freshness)));
                 }
             }
+            FromInit::Looked(freshness) => self.looked_anew(freshness),
             FromInit::Done(result) => {
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));

@@ -70,7 +70,7 @@ impl Keeper<'_> {
     }
 
     /// Whether nobody is inside who could use or try anything before the next command.
-    fn nobody_is_left(&self) -> bool {
+    pub(super) fn nobody_is_left(&self) -> bool {
         self.state.execs.is_empty() && !self.state.left
     }
 

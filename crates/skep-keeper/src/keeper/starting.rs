@@ -11,9 +11,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
 use skep_confine::usage::{self, family_of, poll_usage};
-use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
+use skep_provider::{Freshness, ProviderError};
 use skep_sys::failpoint;
 use skep_types::{ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Output kept of an exec that has no limit of its own.
 const DEFAULT_OUTPUT: u64 = 64 << 20;
+/// After so long without a command the project is looked at anew: to look costs, and names that were looked up have
+/// to be looked up again.
+const SOME_TIME: Duration = Duration::from_millis(250);
 
 impl Keeper<'_> {
     pub(super) fn start_exec(
@@ -81,6 +84,29 @@ impl Keeper<'_> {
         self.reply(client, &Ok(Reply::Done));
     }
 
+    /// Where nobody is inside and some time has gone by, the user may have replaced or removed what the kernel
+    /// remembers: the command shall see the project as it is, and what it makes is then made from that.
+    fn look_anew(&mut self) {
+        if !self.nobody_is_left() {
+            return;
+        }
+        let now = skep_workspace::clock_ns();
+        if !self.state.so_far.any() {
+            return self.state.captor.nobody_before(now);
+        }
+        let idle = self.state.idle_since.is_some_and(|since| since.elapsed() >= SOME_TIME);
+        if idle && self.channel.send(&ToInit::LookAnew, &[]).is_ok() {
+            self.state.looks_anew = Some(now);
+        }
+    }
+
+    pub(super) fn looked_anew(&mut self, freshness: Freshness) {
+        let since = self.state.looks_anew.take();
+        if let Some(since) = since.filter(|_| freshness == Freshness::Unseen) {
+            self.state.captor.nobody_before(since);
+        }
+    }
+
     fn try_start(
         &mut self,
         client: u64,
@@ -125,6 +151,7 @@ impl Keeper<'_> {
         descriptors.extend(theirs.iter().map(AsFd::as_fd));
         let (joins, terminal) = (joins.len(), command.tty);
         let message = ToInit::Spawn { exec: exec.clone(), joins, terminal, order };
+        self.look_anew();
         self.channel.send(&message, &descriptors).step(step)?;
         running.alone = !self.state.left && self.state.execs.is_empty();
         self.state.execs.values_mut().for_each(|other| other.alone = false);

@@ -60,12 +60,20 @@ pub struct Captor {
     earlier: Earlier,
     losses: u64,
     copied: Copied,
+    /// Since when somebody is inside.
+    came_in: Option<i128>,
 }
 
 impl Captor {
     /// Keeps so many bytes of files at most.
     pub fn limited(most: Option<u64>) -> Self {
         Self { most, ..Self::default() }
+    }
+
+    /// Nobody is inside, and nothing of the project is remembered there: whoever comes sees it as it is at this time
+    /// ([`clock_ns`](super::clock_ns)) or later.
+    pub fn nobody_before(&mut self, clock_ns: i128) {
+        self.came_in = Some(clock_ns);
     }
 
     /// As [`capture`].
@@ -96,6 +104,7 @@ impl Captor {
             proofs,
             git: Repository::new(&spec.project, spec.base.commit.as_deref()),
             lists: Noted::of(&spec.memory),
+            came_in: self.came_in,
             era,
             memory: &spec.memory,
             known,
@@ -185,6 +194,7 @@ struct Run<'a> {
     proofs: Proofs<'a>,
     git: Repository,
     lists: Noted<'a>,
+    came_in: Option<i128>,
     /// Of what comes now.
     era: Era,
     memory: &'a Path,
@@ -406,13 +416,17 @@ impl Run<'_> {
                 .and_then(|meta| self.trees.made_ns(level, &meta)),
         };
         let proof = self.proofs.of(path);
-        if !proof.absent(path)? {
+        let nothing_stood = proof.absent(path)?
+            || self.era_of(path).is_none() && self.lists.tell_of_nothing_at(path);
+        if !nothing_stood {
             if !proof.absent_before(path, made)? {
                 self.summary.unproven += 1;
                 return Ok(());
             }
-            // Nothing stood there when it was made, but something did before: whoever made it may have read that.
-            if self.lists.tells_of(path, &self.git) {
+            // Nothing stood there when it was made, but something did before: whoever made it may have read
+            // that, unless it was gone before anybody came in.
+            let unseen = proof.absent_before(path, self.came_in)?;
+            if !unseen && self.lists.tell_of(path, &self.git) {
                 let capture = Capture::of_unknown();
                 self.records.push(Record::Capture { path: path.clone(), capture });
                 return Ok(());

@@ -98,7 +98,7 @@ pub fn wait_past(instant: &Instant) {
 }
 
 /// The clock that change times are measured by, in nanoseconds.
-pub(crate) fn clock_ns() -> i128 {
+pub fn clock_ns() -> i128 {
     wall_ns(ClockId::RealtimeCoarse)
 }
 

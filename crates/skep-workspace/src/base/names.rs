@@ -6,8 +6,9 @@
 //! new would bring back what the user removed.
 //!
 //! So the keeper of a sandbox in which something was done goes through the directories some time after, a few
-//! at a time and the upper ones first, and notes the names in those that are as they were at create. It is an
-//! aid: of what is not noted, the times of directories have to tell, as far as they can.
+//! at a time and the upper ones first, and notes their names: all of those that are as they were at create,
+//! which tells also what was *not* there, and of others those whose entries are. It is an aid: of what is not
+//! noted, the times of directories have to tell, as far as they can.
 //!
 //! The list is a file of its own, `names`, put in place whole. It is read only where something new stands where
 //! the user did something, too.
@@ -18,7 +19,7 @@ use super::tracked::Pass;
 use crate::error::DeriveError;
 use crate::held::Held;
 use crate::spec::WorkspaceSpec;
-use crate::tree::TreeRoot;
+use crate::tree::{Meta, TreeRoot};
 use rustix::fs::FileType;
 use skep_types::{RelPath, WorkspaceDriver};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 const LIST: &str = "names";
 /// More are not noted: the note is an aid, and must not cost as much as the project is large.
 const MOST_NAMES: usize = 200_000;
+/// Stands before the names of a directory that are all there were; no name is like that.
+const WHOLE: &[u8] = b"/";
 /// Digits of the checksum at the end.
 const SUM_DIGITS: usize = 2 * blake3::OUT_LEN;
 
@@ -68,19 +71,28 @@ impl NamesPass {
             };
             // What cannot be listed, or is too large, is not noted.
             let Ok(Some(names)) = project.list_some(&directory, self.left) else { continue };
+            let mut paths = Vec::new();
+            for (name, kind) in names {
+                let Ok(path) = directory.join(&name) else { continue };
+                let enters = kind == FileType::Directory && name != b".git";
+                self.waiting
+                    .extend(Some(path.clone()).filter(|_| enters && !spec.is_hidden(&path)));
+                paths.push((name, path));
+            }
             // Listed first and proven afterwards, so that what came or went meanwhile is noticed.
             proof.look_again();
-            if !proof.untouched_directory(&directory)? {
-                continue;
+            let whole = proof.untouched_directory(&directory)?;
+            if !whole {
+                let stood = |path: &RelPath| Ok(stood(&project, &proof, path)?);
+                let kept = paths.into_iter().map(|(name, path)| Ok((stood(&path)?, name, path)));
+                let kept = kept.collect::<Result<Vec<_>, DeriveError>>()?;
+                let kept = kept.into_iter().filter(|(stood, ..)| *stood);
+                paths = kept.map(|(_, name, path)| (name, path)).collect();
             }
-            self.left -= names.len();
-            for (name, kind) in &names {
-                let enters = *kind == FileType::Directory && name != b".git";
-                let inside = directory.join(name).ok().filter(|_| enters);
-                self.waiting.extend(inside.filter(|path| !spec.is_hidden(path)));
-            }
-            let names = names.iter().map(|(name, _)| &name[..]);
-            let parts = [directory.as_bytes()].into_iter().chain(names);
+            self.left -= paths.len();
+            let names = paths.iter().map(|(name, _)| &name[..]);
+            let parts =
+                [directory.as_bytes()].into_iter().chain(whole.then_some(WHOLE)).chain(names);
             let lines: Vec<u8> = parts.flat_map(|part| [part, b"\0"].concat()).chain([0]).collect();
             self.sum.update(&lines);
             self.list.write_all(&lines).map_err(written)?;
@@ -100,22 +112,134 @@ fn unfinished(target: &Path) -> PathBuf {
     target.with_extension("new")
 }
 
-/// Everything that is noted, if there is a list and it is whole.
-pub(super) fn load(memory: &Path) -> HashSet<RelPath> {
-    std::fs::read(memory.join(LIST)).ok().and_then(|bytes| parse(&bytes)).unwrap_or_default()
+/// Whether what stands there is from before create.
+fn stood(project: &TreeRoot, proof: &Proof<'_>, path: &RelPath) -> Result<bool, DeriveError> {
+    let stat = project.stat(path).map_err(|error| DeriveError::read("project", path, error))?;
+    stat.map_or(Ok(false), |stat| proof.present(path, &Meta::of(&stat)))
 }
 
-fn parse(bytes: &[u8]) -> Option<HashSet<RelPath>> {
+/// What is noted.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    stood: HashSet<RelPath>,
+    /// Directories in which nothing else did.
+    whole: HashSet<RelPath>,
+}
+
+impl Names {
+    /// Nothing, if there is no list or it is not whole.
+    pub(super) fn load(memory: &Path) -> Self {
+        std::fs::read(memory.join(LIST)).ok().and_then(|bytes| parse(&bytes)).unwrap_or_default()
+    }
+
+    /// Whether something stood there.
+    pub(super) fn tell_of(&self, path: &RelPath) -> bool {
+        self.stood.contains(path)
+    }
+
+    /// Whether nothing stood there: it, or something above it, was not in a directory of which all is noted.
+    pub(super) fn tell_of_nothing_at(&self, path: &RelPath) -> bool {
+        let mut at = path.clone();
+        while let Some(parent) = at.parent() {
+            if self.whole.contains(&parent) && !self.stood.contains(&at) {
+                return true;
+            }
+            at = parent;
+        }
+        false
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Names> {
     let (lines, sum) = bytes.split_at_checked(bytes.len().checked_sub(SUM_DIGITS)?)?;
     if blake3::hash(lines).to_hex().as_bytes() != sum {
         return None;
     }
-    let mut paths = HashSet::new();
+    let mut names = Names::default();
     let mut parts = lines.split(|byte| *byte == 0);
     while let Some(directory) = parts.next() {
         let Ok(directory) = RelPath::parse(directory) else { break };
-        let names = parts.by_ref().take_while(|name| !name.is_empty());
-        paths.extend(names.filter_map(|name| directory.join(name).ok()));
+        for name in parts.by_ref().take_while(|name| !name.is_empty()) {
+            if name == WHOLE {
+                names.whole.insert(directory.clone());
+            } else {
+                names.stood.extend(directory.join(name).ok());
+            }
+        }
     }
-    Some(paths)
+    Some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Base;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    fn path(name: &str) -> RelPath {
+        RelPath::parse(name.as_bytes()).unwrap()
+    }
+
+    /// A project, of which `touch` is done after create, and what is noted of it then.
+    fn noted(touch: impl Fn(&Path)) -> (tempfile::TempDir, WorkspaceSpec) {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        for directory in ["project/calm/sub", "project/touched/sub", "project/.git", "upper"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        for file in ["calm/f", "calm/sub/f", "touched/f", "touched/sub/f", "touched/gone", ".git/f"]
+        {
+            fs::write(at("project").join(file), "x").unwrap();
+        }
+        let instant = super::super::now().unwrap();
+        let found = fs::metadata(at("project")).unwrap();
+        let spec = WorkspaceSpec {
+            project: at("project"),
+            base: Base { instant, device: found.dev(), inode: found.ino(), commit: None },
+            driver: WorkspaceDriver::OverlayUserns,
+            upper: at("upper"),
+            layers: Vec::new(),
+            dependency_layers: Vec::new(),
+            hidden: Vec::new(),
+            memory: at("memory"),
+        };
+        touch(&at("project"));
+        let mut pass = NamesPass::begin(&spec).unwrap();
+        while pass.step(&spec, 1).unwrap() == Pass::Unfinished {}
+        assert!(NamesPass::begin(&spec).is_none(), "once");
+        (base, spec)
+    }
+
+    fn check(names: &Names, stood: &[&str], nothing: &[&str], unknown: &[&str]) {
+        let told = |name: &str| (names.tell_of(&path(name)), names.tell_of_nothing_at(&path(name)));
+        for (list, expected) in
+            [(stood, (true, false)), (nothing, (false, true)), (unknown, (false, false))]
+        {
+            list.iter().for_each(|name| assert_eq!(told(name), expected, "{name}"));
+        }
+    }
+
+    #[test]
+    fn what_stood_is_noted_also_beside_what_came_and_went() {
+        let (_base, spec) = noted(|project| {
+            fs::write(project.join("touched/new"), "x").unwrap();
+            fs::remove_file(project.join("touched/gone")).unwrap();
+        });
+        let stood = ["calm", "calm/sub/f", "touched", "touched/f", "touched/sub/f", ".git"];
+        let nothing = ["calm/new", "calm/new/below", "touched/sub/new", "other"];
+        let unknown = ["touched/new", "touched/gone", "touched/other"];
+        check(&Names::load(&spec.memory), &stood, &nothing, &unknown);
+        let mut bytes = fs::read(spec.memory.join(LIST)).unwrap();
+        bytes[3] ^= 1;
+        fs::write(spec.memory.join(LIST), bytes).unwrap();
+        check(&Names::load(&spec.memory), &[], &[], &["calm", "other"]);
+    }
+
+    #[test]
+    fn something_new_at_the_top_hides_nothing_below_it() {
+        let (_base, spec) = noted(|project| fs::write(project.join("new"), "x").unwrap());
+        let stood = ["calm", "calm/f", "calm/sub/f", "touched/sub/f"];
+        check(&Names::load(&spec.memory), &stood, &["calm/new"], &["new", "other"]);
+    }
 }
