@@ -248,6 +248,14 @@ fn a_file_that_the_user_made_later_is_not_removed_unseen() {
             assert_eq!(lab.bytes("n"), b"the user's\n", "{end}, {remove}");
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
+        // In a directory of which all names were noted at once.
+        lab.write("d/k", "k\n");
+        lab.up("s");
+        lab.inside("s", "for i in $(seq 1200); do echo $i > d/n$i; done");
+        lab.write("d/u", "the user's\n");
+        lab.inside("s", "grep user d/u && rm d/u");
+        assert!(paths(&lab.diff("s")).contains(&"d/u".to_owned()));
+        lab.conflicts(&["s", "d/u"]);
     });
 }
 

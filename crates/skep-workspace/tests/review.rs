@@ -459,6 +459,11 @@ fn a_directory_in_the_place_of_a_changed_file_is_one_conflict() {
             write_view(&mut world, &rejected.writes);
             settle(&world.spec, &rejected.settlement).unwrap();
             assert_eq!((summary(&world), conflicts(&world)), (vec![], vec![]));
+            assert_eq!(
+                rejected.rejected,
+                [path("f")],
+                "nothing of the user's is said to be dropped"
+            );
             if company == Company::Busy {
                 assert_eq!(rejected.not_taken_in, [path("f")]);
                 assert_eq!(world.view[&path("f")], file("f\n"));

@@ -79,8 +79,8 @@ fn say_not_taken_in(context: &Context, paths: &[RelPath], sandbox: &Sandbox) {
     if !paths.is_empty() {
         let (count, name) = (counted(paths.len() as u64, "path", "paths"), &sandbox.name);
         context.output.say(&format!(
-            "a command runs in {name}: {count} that you changed, too, have what they had there before, and not your \
-             newer version; `skep stop {name}`, then `skep rebase {name}` takes that in"
+            "a command runs in {name}: your newer version of {count} was not taken in; `skep stop {name}`, then \
+             `skep rebase {name}` does that"
         ));
     }
 }

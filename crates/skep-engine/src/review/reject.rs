@@ -39,10 +39,9 @@ impl Engine {
             let rejected = skep_workspace::reject(&workspace, &derived, selection, company)
                 .or_problem()
                 .map_err(about(sandbox))?;
-            let paths: Vec<RelPath> =
-                rejected.writes.iter().map(|write| write.path.clone()).collect();
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
-            Ok((rejected.writes, (paths, rejected.settlement, rejected.not_taken_in)))
+            let said = (rejected.rejected, rejected.settlement, rejected.not_taken_in);
+            Ok((rejected.writes, said))
         };
         let settle = |(_, settlement, _): &(Vec<RelPath>, Settlement, Vec<RelPath>)| {
             self.end_settling(&sandbox, settlement)

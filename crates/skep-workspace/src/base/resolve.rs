@@ -156,16 +156,18 @@ impl<'a> Resolver<'a> {
 
     fn captured(&self, question: &Question<'_>) -> Option<Base> {
         let Question { path, project, stat, .. } = question;
-        let Some(capture) = self.memory.captures.get(path) else {
-            let covered = self.memory.tells_nothing_stood(path);
-            return covered.then(|| Base::known(EntryState::Absent, BaseBytes::Blob));
+        let nothing_stood = match self.memory.captures.get(path) {
+            Some(capture) => capture.identity.is_none(),
+            None => self.memory.tells_nothing_stood(path),
         };
-        let Some(identity) = capture.identity else {
+        if nothing_stood {
             // To remove what stands there is not to leave it as it was: it came, and was seen inside.
             let came = question.whiteout && !project.is_absent();
             let absent = || Base::known(EntryState::Absent, BaseBytes::Blob);
             return Some(if came { Base::unknown() } else { absent() });
-        };
+        }
+        let capture = self.memory.captures.get(path)?;
+        let identity = capture.identity?;
         if stat.map(Identity::of) == Some(identity) {
             return Some(Base::known((*project).clone(), BaseBytes::Project));
         }

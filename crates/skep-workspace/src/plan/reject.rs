@@ -37,6 +37,8 @@ pub struct Rejected {
     /// now. With the old base the user's own edits would count as the sandbox's, and come back when
     /// the user takes them back.
     pub settlement: Settlement,
+    /// Where it is written for what was rejected, and not only to take in what came beside it.
+    pub rejected: Vec<RelPath>,
     /// Where the project had moved, and the sandbox has the base that it had, because somebody is inside.
     pub not_taken_in: Vec<RelPath>,
 }
@@ -65,7 +67,7 @@ pub fn reject(
     let contents = Contents { trees: &held, memory: &memory, limit };
     let mut writes = BTreeMap::new();
     let mut settlement = Settlement::default();
-    let mut not_taken_in = Vec::new();
+    let (mut not_taken_in, mut beside) = (Vec::new(), BTreeSet::new());
     for change in &derived.changes {
         let Some(pick) = picked.get(&change.path) else { continue };
         let stale = || PlanError::Stale { path: change.path.clone() };
@@ -89,10 +91,13 @@ pub fn reject(
                     let write = write.unwrap_or_else(|| project_write(spec, entry));
                     writes.insert(entry.path.clone(), write);
                     if moved && company != Company::Busy {
-                        for entry in with_theirs(derived, entry) {
+                        keep_project(&contents, &memory, entry)?;
+                        settlement.paths.push(moved_base(entry));
+                        for entry in in_its_place(derived, entry) {
                             keep_project(&contents, &memory, entry)?;
                             writes.insert(entry.path.clone(), project_write(spec, entry));
                             settlement.paths.push(moved_base(entry));
+                            beside.insert(entry.path.clone());
                         }
                     }
                 }
@@ -121,6 +126,7 @@ pub fn reject(
             keep_project(&contents, &memory, entry)?;
             writes.insert(entry.path.clone(), project_write(spec, entry));
             settlement.paths.push(moved_base(entry));
+            beside.insert(entry.path.clone());
         }
     }
     restore_parents(derived, &trees, returning, &mut writes)?;
@@ -128,16 +134,15 @@ pub fn reject(
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
     not_taken_in.sort();
-    Ok(Rejected { writes, settlement, not_taken_in })
+    let rejected = writes.iter().map(|write| &write.path).filter(|path| !beside.contains(path));
+    let rejected = rejected.cloned().collect();
+    Ok(Rejected { writes, settlement, rejected, not_taken_in })
 }
 
-/// An entry, and what the user has in the directory that takes its place.
-fn with_theirs<'a>(derived: &'a Derived, entry: &'a Entry) -> impl Iterator<Item = &'a Entry> {
-    let within = entry.is_in_place_of_other().then(|| {
-        let stale = derived.detail.stale.values();
-        stale.filter(|below| below.path.starts_with(&entry.path))
-    });
-    std::iter::once(entry).chain(within.into_iter().flatten())
+/// What the user has in the directory that takes the place of an entry.
+fn in_its_place<'a>(derived: &'a Derived, entry: &'a Entry) -> impl Iterator<Item = &'a Entry> {
+    let stale = entry.is_in_place_of_other().then(|| derived.detail.stale.values());
+    stale.into_iter().flatten().filter(|below| below.path.starts_with(&entry.path))
 }
 
 /// Nothing can come back below something that is no directory, nor in the place of a directory
