@@ -275,6 +275,9 @@ async fn run(
         };
         accepting.push(match listener {
             Listener::Unix(socket, path) => {
+                if let Some(path) = &path {
+                    tracing::info!(socket = %path.display(), "listening");
+                }
                 sockets.extend(path);
                 socket.set_nonblocking(true)?;
                 let socket = tokio::net::UnixListener::from_std(socket)?;

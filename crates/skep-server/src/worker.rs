@@ -36,8 +36,8 @@ pub fn run(
     renew: impl Fn(&mut Engine) -> Result<(), Problem>,
 ) -> io::Result<()> {
     let _ = skep_sys::memory::set_command_line("skep: worker");
-    // Whoever stops the server by the keyboard means the server, which then lets its workers end.
-    for signal in [2, 13] {
+    // Whoever stops the server by the keyboard, or all of its group, means the server, which then lets its workers end.
+    for signal in [1, 2, 13, 15] {
         skep_sys::signal::ignore(signal);
     }
     let children = SignalFd::new(&[SIGCHLD])?;

@@ -174,6 +174,11 @@ impl Approve {
         context.output.say(text.trim_end());
         let asks = self.digest.is_none() && !self.dry_run && !taken.is_empty();
         if request.selection.is_everything() && asks {
+            // What will be refused is refused before anybody has answered.
+            if asking::somebody(context) {
+                let trial = ApproveRequest { dry_run: true, check: None, ..request.clone() };
+                context.api()?.approve(&sandbox.id, &trial)?;
+            }
             let count = counted(taken.len() as u64, "change", "changes");
             let project = show_path(sandbox.project.as_path());
             let question = format!("apply {count} of {} to {project}?", set.sandbox);
