@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 const LIST: &str = "names";
 /// More are not noted: the note is an aid, and must not cost as much as the project is large.
 const MOST_NAMES: usize = 200_000;
+/// Of a directory with more, in which something came or went, no name is noted: each would have to be looked at.
+const MOST_LOOKED_AT: usize = 5_000;
 /// Stands before the names of a directory that are all there were; no name is like that.
 const WHOLE: &[u8] = b"/";
 /// Digits of the checksum at the end.
@@ -81,14 +83,9 @@ impl NamesPass {
             }
             // Listed first and proven afterwards, so that what came or went meanwhile is noticed.
             proof.look_again();
-            let whole = proof.untouched_directory(&directory)?;
-            if !whole {
-                let stood = |path: &RelPath| Ok(stood(&project, &proof, path)?);
-                let kept = paths.into_iter().map(|(name, path)| Ok((stood(&path)?, name, path)));
-                let kept = kept.collect::<Result<Vec<_>, DeriveError>>()?;
-                let kept = kept.into_iter().filter(|(stood, ..)| *stood);
-                paths = kept.map(|(_, name, path)| (name, path)).collect();
-            }
+            let whole = proof.untouched_directory(&directory).unwrap_or(false);
+            let few = paths.len() <= MOST_LOOKED_AT;
+            paths.retain(|(_, path)| whole || few && stood(&project, &proof, path));
             self.left -= paths.len();
             let names = paths.iter().map(|(name, _)| &name[..]);
             let parts =
@@ -113,9 +110,9 @@ fn unfinished(target: &Path) -> PathBuf {
 }
 
 /// Whether what stands there is from before create.
-fn stood(project: &TreeRoot, proof: &Proof<'_>, path: &RelPath) -> Result<bool, DeriveError> {
-    let stat = project.stat(path).map_err(|error| DeriveError::read("project", path, error))?;
-    stat.map_or(Ok(false), |stat| proof.present(path, &Meta::of(&stat)))
+fn stood(project: &TreeRoot, proof: &Proof<'_>, path: &RelPath) -> bool {
+    let Ok(Some(stat)) = project.stat(path) else { return false };
+    proof.present(path, &Meta::of(&stat)).unwrap_or(false)
 }
 
 /// What is noted.
