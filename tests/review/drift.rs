@@ -228,11 +228,31 @@ fn a_conflict_does_not_go_away_with_the_file() {
     });
 }
 
+/// An overlay that is mounted takes a directory that it made for its own, also when the project has it by now.
+#[test]
+fn what_is_removed_from_an_approved_directory_is_shown() {
+    for_both(|lab| {
+        lab.write("k", "k\n");
+        lab.up("s");
+        lab.inside("s", "mkdir -p n/sub; echo a > n/a; echo b > n/b; echo c > n/sub/c");
+        noted(lab, "s");
+        lab.approve(&["s"]);
+        lab.inside("s", "rm n/a; mv n/b m; rm n/sub/c");
+        let diff = lab.diff("s");
+        assert_eq!(paths(&diff), ["m", "n/a", "n/sub/c"], "{diff:#}");
+        lab.approve(&["s"]);
+        assert!(!lab.project.join("n/a").exists() && !lab.project.join("n/b").exists());
+        lab.inside("s", "test ! -e n/a && test ! -e n/b && test -e m");
+    });
+}
+
 /// A name that the sandbox once had for itself, and that is the user's by now.
 #[test]
 fn a_file_that_the_user_made_later_is_not_removed_unseen() {
     for_both(|lab| {
-        for (end, remove) in [("rm n", "rm n"), ("true", "rm n"), ("rm n", "mv n m")] {
+        for (end, remove) in
+            [("rm n", "rm n"), ("true", "rm n"), ("rm n", "mv n m"), ("echo undone", "rm n")]
+        {
             fs::remove_dir_all(&lab.project).unwrap();
             lab.write("f", "f\n");
             lab.up("s");
@@ -240,6 +260,11 @@ fn a_file_that_the_user_made_later_is_not_removed_unseen() {
             lab.inside("s", end);
             if end == "true" {
                 lab.skep(["reject", "s", "n"]).run().ok();
+            }
+            if end == "echo undone" {
+                lab.approve(&["s"]);
+                lab.skep(["undo"]).run().ok();
+                lab.inside("s", "rm n");
             }
             lab.write("n", "the user's\n");
             lab.inside("s", &format!("grep user n && {remove}"));

@@ -52,6 +52,17 @@ impl Engine {
         self.commit_approved(&sandbox, request, report)
     }
 
+    /// A directory that the project did not have is the sandbox's alone for an overlay that is mounted, and what is
+    /// removed from it later would leave no mark. Looked up anew it is both's.
+    fn show_what_was_applied(&self, sandbox: &Sandbox) {
+        if self.is_running(sandbox)
+            && let Ok(provider) = self.provider(&sandbox.provider)
+        {
+            // Where that cannot be done, a stop does it.
+            let _ = provider.refresh(&self.run_spec(sandbox));
+        }
+    }
+
     fn approve_still(
         &self,
         sandbox: &Sandbox,
@@ -126,6 +137,7 @@ impl Engine {
         let note = Note { settlement: plan.settlement, direction, all: nothing_waits };
         let identity = (sandbox.base.device, sandbox.base.inode);
         let (approval, applied) = self.apply(approval, identity, plan.targets, &note)?;
+        self.show_what_was_applied(sandbox);
         report.approval = Some(approval.id);
         report.notes.extend(
             applied

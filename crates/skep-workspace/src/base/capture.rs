@@ -424,11 +424,13 @@ impl Run<'_> {
                 return Ok(());
             }
             // Nothing stood there when it was made, but something did before: whoever made it may have read
-            // that, unless it was gone before anybody came in.
+            // that, unless it was gone before anybody came in. Who does not know when that was leaves it open.
             let unseen = proof.absent_before(path, self.came_in)?;
             if !unseen && self.lists.tell_of(path, &self.git) {
                 let capture = Capture::of_unknown();
-                self.records.push(Record::Capture { path: path.clone(), capture });
+                let unknown = Record::Capture { path: path.clone(), capture };
+                self.records.extend(self.came_in.map(|_| unknown));
+                self.summary.unproven += 1;
                 return Ok(());
             }
         }

@@ -201,6 +201,8 @@ pub(crate) struct Memory {
     pub anchors: HashMap<Era, Anchors>,
     pub moment: Option<Box<Moment>>,
     pub settled: BTreeMap<RelPath, Settled>,
+    /// Whose removal was approved: the sandbox's mark that it is gone stays.
+    pub removed: HashSet<RelPath>,
     /// What left the sandbox since its base was noted, or came again; what is not here did neither.
     pub stays: HashMap<RelPath, Stay>,
 }
@@ -248,8 +250,14 @@ impl Memory {
                 self.anchors.entry(since).or_default().insert(path, (device, inode));
             }
             Record::Moment { moment } => self.moment = moment,
-            Record::Settled { path, settled, .. }
-            | Record::Undone { path, settled: Some(settled), .. } => {
+            Record::Settled { path, settled, moved } => {
+                let removed = settled.state.is_absent() && moved == Moved::Project;
+                self.settle(&path, Some(settled));
+                if removed {
+                    self.removed.insert(path);
+                }
+            }
+            Record::Undone { path, settled: Some(settled), .. } => {
                 self.settle(&path, Some(settled));
             }
             Record::Unsettled { path, .. } => self.settle(&path, None),
@@ -270,6 +278,7 @@ impl Memory {
         if self.stays.get(path).is_some_and(|stay| *stay != Stay::Left) {
             self.stays.remove(path);
         }
+        self.removed.remove(path);
         match settled {
             Some(settled) => drop(self.settled.insert(path.clone(), settled)),
             None => drop(self.settled.remove(path)),

@@ -52,6 +52,14 @@ pub(crate) struct Question<'a> {
     pub whiteout: bool,
 }
 
+impl Question<'_> {
+    /// Where nothing stood: to remove what stands there now is not to leave it as it was. It came, and was seen
+    /// inside.
+    fn removes_what_came(&self) -> bool {
+        self.whiteout && !self.project.is_absent()
+    }
+}
+
 /// Knows the base; see the module's text.
 pub(crate) struct Resolver<'a> {
     proofs: Proofs<'a>,
@@ -127,6 +135,12 @@ impl<'a> Resolver<'a> {
     fn own(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let Question { path, project, stat, .. } = question;
         if let Some(settled) = self.memory.settled.get(path) {
+            if settled.state.is_absent()
+                && question.removes_what_came()
+                && !self.memory.removed.contains(*path)
+            {
+                return Ok(Base::unknown());
+            }
             let standing = settled.state == **project;
             let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
             let partial = settled.partial.clone();
@@ -161,10 +175,8 @@ impl<'a> Resolver<'a> {
             None => self.memory.tells_nothing_stood(path),
         };
         if nothing_stood {
-            // To remove what stands there is not to leave it as it was: it came, and was seen inside.
-            let came = question.whiteout && !project.is_absent();
             let absent = || Base::known(EntryState::Absent, BaseBytes::Blob);
-            return Some(if came { Base::unknown() } else { absent() });
+            return Some(if question.removes_what_came() { Base::unknown() } else { absent() });
         }
         let capture = self.memory.captures.get(path)?;
         let identity = capture.identity?;
