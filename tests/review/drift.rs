@@ -25,22 +25,29 @@ fn git(lab: &Lab, arguments: &[&str]) {
     lab.program("git").args(identity).args(arguments).run().ok();
 }
 
+const KINDS: [&str; 5] = ["no-git", "clean", "dirty", "untracked", "staged"];
+
+/// Makes a repository of the project, as far as one of that kind is one.
+fn known_to_git(lab: &Lab, kind: &str) {
+    if kind != "no-git" {
+        git(lab, &["init", "-q", "."]);
+        git(lab, &["add", if kind == "untracked" { "keep" } else { "." }]);
+        if kind != "staged" {
+            git(lab, &["commit", "-qm", "first"]);
+        }
+    }
+}
+
 /// Every way in which a project can be: without git, clean, dirty, untracked.
 fn each_project(lab: &Lab, test: impl Fn(&str)) {
-    for kind in ["no-git", "clean", "dirty", "untracked", "staged"] {
+    for kind in KINDS {
         fs::remove_dir_all(&lab.project).unwrap();
         lab.directory("");
         lab.write("f", if kind == "dirty" { "committed\n".to_owned() } else { numbered(60) });
         lab.write("keep", "keep\n");
-        if kind != "no-git" {
-            git(lab, &["init", "-q", "."]);
-            git(lab, &["add", if kind == "untracked" { "keep" } else { "." }]);
-            if kind != "staged" {
-                git(lab, &["commit", "-qm", "first"]);
-            }
-            if kind == "dirty" {
-                lab.write("f", numbered(60));
-            }
+        known_to_git(lab, kind);
+        if kind == "dirty" {
+            lab.write("f", numbered(60));
         }
         println!("{kind}");
         test(kind);
@@ -127,19 +134,12 @@ fn stale_writer(lab: &Lab, name: &str, file: &str) {
 #[test]
 fn diff_6_a_file_deleted_before_the_stale_write_stays_deleted() {
     for_both(|lab| {
-        let kinds = ["no-git", "clean", "dirty", "untracked", "staged"];
-        for (kind, deep) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        for (kind, deep) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
             fs::remove_dir_all(&lab.project).unwrap();
             let file = if deep { "d/sub/f" } else { "f" };
             lab.write(file, "committed\n");
             lab.write("keep", "keep\n");
-            if kind != "no-git" {
-                git(lab, &["init", "-q", "."]);
-                git(lab, &["add", if kind == "untracked" { "keep" } else { "." }]);
-                if kind != "staged" {
-                    git(lab, &["commit", "-qm", "first"]);
-                }
-            }
+            known_to_git(lab, kind);
             if kind == "dirty" {
                 lab.write(file, "edited\n");
             }
