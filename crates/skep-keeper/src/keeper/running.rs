@@ -82,6 +82,8 @@ pub struct Running {
     pub born: u64,
     /// A handle on its main process.
     pub process: Option<OwnedFd>,
+    /// Whether it has a process yet; before that nothing is its own.
+    pub spawned: bool,
     /// Its limits.
     pub limits: Limits,
     /// When it last printed something.

@@ -82,7 +82,7 @@ impl Keeper<'_> {
         let worn = self.tell_apart();
         let (sandbox, told) = (&self.spec.policy.limits, self.state.told);
         let mut over = Vec::new();
-        for (exec, running) in &mut self.state.execs {
+        for (exec, running) in self.state.execs.iter_mut().filter(|(_, running)| running.spawned) {
             let part = running.part(look, worn.as_ref(), told);
             if !running.has_ended() {
                 running.memory_seen = running.memory_seen.max(part.used);

@@ -205,6 +205,7 @@ impl Keeper<'_> {
             join_at: if group.is_some() { None } else { self.join_soon() },
             born: skep_sys::process::ticks_since_boot(),
             process: None,
+            spawned: false,
             group,
             limits,
             last_output: now,
@@ -339,7 +340,7 @@ impl Keeper<'_> {
         let Some(running) = self.state.execs.get_mut(exec) else { return };
         let counts = told_apart && self.state.polled.is_some();
         running.mark = process.as_ref().filter(|_| counts).and_then(mark_of);
-        running.process = process;
+        (running.process, running.spawned) = (process, true);
         let Some(terminal) = descriptors.next() else { return };
         let _ = rustix::io::ioctl_fionbio(&terminal, true);
         if let Ok(from) = terminal.try_clone() {
