@@ -57,6 +57,11 @@ pub(super) struct File {
     /// Whether the user wrote to it before the sandbox did. What stood there at create is not known
     /// then; `diff_6_a_host_edit_before_the_stale_write_is_not_reverted` is about that.
     pub(super) users: bool,
+    /// Whether its removal was approved, and nothing was put there since.
+    gone: bool,
+    /// Whether the sandbox removed a file of its own where the user has one that it never had: then there is a mark
+    /// that nothing is there, and nothing tells whose was meant.
+    hides: bool,
 }
 
 /// What the review says of a file.
@@ -71,7 +76,7 @@ impl File {
     pub(super) fn new(random: &mut Random) -> Self {
         let base = (!random.chance(5)).then(|| Text::random(random, "base"));
         let (sandbox, project) = (base.clone(), base.clone());
-        Self { base, sandbox, project, touched: false, users: false }
+        Self { base, sandbox, project, touched: false, users: false, gone: false, hides: false }
     }
 
     /// Both hands came to the same. It is nobody's change now; whether the base has moved along shows
@@ -86,6 +91,9 @@ impl File {
             let before = self.sandbox.clone();
             Self::edit(random, &mut self.sandbox, "agent");
             self.touched |= self.sandbox != before;
+            let removed = before.is_some() && self.sandbox.is_none();
+            self.hides |= removed && self.base.is_none() && self.project.is_some() && !self.gone;
+            self.hides &= self.sandbox.is_none();
         }
     }
 
@@ -129,6 +137,9 @@ impl File {
     }
 
     pub(super) fn says(&self) -> Says {
+        if self.hides && self.project.is_some() {
+            return Says::Conflict;
+        }
         if self.sandbox == self.base || self.sandbox == self.project {
             return Says::Nothing;
         }
@@ -172,6 +183,7 @@ impl File {
             (sandbox, base, project) => {
                 project.clone_from(sandbox);
                 base.clone_from(sandbox);
+                self.gone = sandbox.is_none();
             }
         }
     }
