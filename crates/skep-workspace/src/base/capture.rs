@@ -416,9 +416,7 @@ impl Run<'_> {
                 .and_then(|meta| self.trees.made_ns(level, &meta)),
         };
         let proof = self.proofs.of(path);
-        let nothing_stood = proof.absent(path)?
-            || self.era_of(path).is_none() && self.lists.tell_of_nothing_at(path);
-        if !nothing_stood {
+        if !proof.absent(path)? {
             if !proof.absent_before(path, made)? {
                 self.summary.unproven += 1;
                 return Ok(());

@@ -6,9 +6,9 @@
 //! new would bring back what the user removed.
 //!
 //! So the keeper of a sandbox in which something was done goes through the directories some time after, a few
-//! at a time and the upper ones first, and notes their names: all of those that are as they were at create,
-//! which tells also what was *not* there, and of others those whose entries are. It is an aid: of what is not
-//! noted, the times of directories have to tell, as far as they can.
+//! at a time and the upper ones first, and notes their names: all of those that are as they were at create, and
+//! of others those whose entries are. It is an aid: of what is not noted, the times of directories have to
+//! tell, as far as they can. What is *not* in the list tells nothing: the user may have made it since.
 //!
 //! The list is a file of its own, `names`, put in place whole. It is read only where something new stands where
 //! the user did something, too.
@@ -32,8 +32,6 @@ const LIST: &str = "names";
 const MOST_NAMES: usize = 200_000;
 /// Of a directory with more, in which something came or went, no name is noted: each would have to be looked at.
 const MOST_LOOKED_AT: usize = 5_000;
-/// Stands before the names of a directory that are all there were; no name is like that.
-const WHOLE: &[u8] = b"/";
 /// Digits of the checksum at the end.
 const SUM_DIGITS: usize = 2 * blake3::OUT_LEN;
 
@@ -88,8 +86,7 @@ impl NamesPass {
             paths.retain(|(_, path)| whole || few && stood(&project, &proof, path));
             self.left -= paths.len();
             let names = paths.iter().map(|(name, _)| &name[..]);
-            let parts =
-                [directory.as_bytes()].into_iter().chain(whole.then_some(WHOLE)).chain(names);
+            let parts = [directory.as_bytes()].into_iter().chain(names);
             let lines: Vec<u8> = parts.flat_map(|part| [part, b"\0"].concat()).chain([0]).collect();
             self.sum.update(&lines);
             self.list.write_all(&lines).map_err(written)?;
@@ -115,56 +112,24 @@ fn stood(project: &TreeRoot, proof: &Proof<'_>, path: &RelPath) -> bool {
     proof.present(path, &Meta::of(&stat)).unwrap_or(false)
 }
 
-/// What is noted.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    stood: HashSet<RelPath>,
-    /// Directories in which nothing else did.
-    whole: HashSet<RelPath>,
+/// Everything that is noted; nothing, if there is no list or it is not whole.
+pub(super) fn load(memory: &Path) -> HashSet<RelPath> {
+    std::fs::read(memory.join(LIST)).ok().and_then(|bytes| parse(&bytes)).unwrap_or_default()
 }
 
-impl Names {
-    /// Nothing, if there is no list or it is not whole.
-    pub(super) fn load(memory: &Path) -> Self {
-        std::fs::read(memory.join(LIST)).ok().and_then(|bytes| parse(&bytes)).unwrap_or_default()
-    }
-
-    /// Whether something stood there.
-    pub(super) fn tell_of(&self, path: &RelPath) -> bool {
-        self.stood.contains(path)
-    }
-
-    /// Whether nothing stood there: it, or something above it, was not in a directory of which all is noted.
-    pub(super) fn tell_of_nothing_at(&self, path: &RelPath) -> bool {
-        let mut at = path.clone();
-        while let Some(parent) = at.parent() {
-            if self.whole.contains(&parent) && !self.stood.contains(&at) {
-                return true;
-            }
-            at = parent;
-        }
-        false
-    }
-}
-
-fn parse(bytes: &[u8]) -> Option<Names> {
+fn parse(bytes: &[u8]) -> Option<HashSet<RelPath>> {
     let (lines, sum) = bytes.split_at_checked(bytes.len().checked_sub(SUM_DIGITS)?)?;
     if blake3::hash(lines).to_hex().as_bytes() != sum {
         return None;
     }
-    let mut names = Names::default();
+    let mut paths = HashSet::new();
     let mut parts = lines.split(|byte| *byte == 0);
     while let Some(directory) = parts.next() {
         let Ok(directory) = RelPath::parse(directory) else { break };
-        for name in parts.by_ref().take_while(|name| !name.is_empty()) {
-            if name == WHOLE {
-                names.whole.insert(directory.clone());
-            } else {
-                names.stood.extend(directory.join(name).ok());
-            }
-        }
+        let names = parts.by_ref().take_while(|name| !name.is_empty());
+        paths.extend(names.filter_map(|name| directory.join(name).ok()));
     }
-    Some(names)
+    Some(paths)
 }
 
 #[cfg(test)]
@@ -208,13 +173,10 @@ mod tests {
         (base, spec)
     }
 
-    fn check(names: &Names, stood: &[&str], nothing: &[&str], unknown: &[&str]) {
-        let told = |name: &str| (names.tell_of(&path(name)), names.tell_of_nothing_at(&path(name)));
-        for (list, expected) in
-            [(stood, (true, false)), (nothing, (false, true)), (unknown, (false, false))]
-        {
-            list.iter().for_each(|name| assert_eq!(told(name), expected, "{name}"));
-        }
+    fn check(spec: &WorkspaceSpec, stood: &[&str], not: &[&str]) {
+        let names = load(&spec.memory);
+        stood.iter().for_each(|name| assert!(names.contains(&path(name)), "{name}"));
+        not.iter().for_each(|name| assert!(!names.contains(&path(name)), "{name}"));
     }
 
     #[test]
@@ -224,19 +186,16 @@ mod tests {
             fs::remove_file(project.join("touched/gone")).unwrap();
         });
         let stood = ["calm", "calm/sub/f", "touched", "touched/f", "touched/sub/f", ".git"];
-        let nothing = ["calm/new", "calm/new/below", "touched/sub/new", "other"];
-        let unknown = ["touched/new", "touched/gone", "touched/other"];
-        check(&Names::load(&spec.memory), &stood, &nothing, &unknown);
+        check(&spec, &stood, &["calm/new", "touched/new", "touched/gone", ".git/f"]);
         let mut bytes = fs::read(spec.memory.join(LIST)).unwrap();
         bytes[3] ^= 1;
         fs::write(spec.memory.join(LIST), bytes).unwrap();
-        check(&Names::load(&spec.memory), &[], &[], &["calm", "other"]);
+        check(&spec, &[], &["calm"]);
     }
 
     #[test]
     fn something_new_at_the_top_hides_nothing_below_it() {
         let (_base, spec) = noted(|project| fs::write(project.join("new"), "x").unwrap());
-        let stood = ["calm", "calm/f", "calm/sub/f", "touched/sub/f"];
-        check(&Names::load(&spec.memory), &stood, &["calm/new"], &["new", "other"]);
+        check(&spec, &["calm", "calm/f", "calm/sub/f", "touched/sub/f"], &["new"]);
     }
 }

@@ -1,18 +1,18 @@
 //! The lists that were noted of the project as it was at create, read when first asked.
 
-use super::names::Names;
+use super::names;
 use super::tracked::{self, Tracked};
 use crate::git::Repository;
 use skep_types::RelPath;
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// What git had clean, and which names stood where.
 pub(super) struct Noted<'a> {
     memory: &'a Path,
     tracked: OnceCell<HashMap<RelPath, Tracked>>,
-    names: OnceCell<Names>,
+    names: OnceCell<HashSet<RelPath>>,
 }
 
 impl<'a> Noted<'a> {
@@ -27,15 +27,10 @@ impl<'a> Noted<'a> {
 
     /// Whether anything tells that something stood there: the lists, or the commit that was checked out.
     pub(super) fn tell_of(&self, path: &RelPath, git: &Repository) -> bool {
-        self.clean(path).is_some() || self.names().tell_of(path) || git.has(path)
+        self.clean(path).is_some() || self.names().contains(path) || git.has(path)
     }
 
-    /// Whether the names tell that nothing did.
-    pub(super) fn tell_of_nothing_at(&self, path: &RelPath) -> bool {
-        self.names().tell_of_nothing_at(path)
-    }
-
-    fn names(&self) -> &Names {
-        self.names.get_or_init(|| Names::load(self.memory))
+    fn names(&self) -> &HashSet<RelPath> {
+        self.names.get_or_init(|| names::load(self.memory))
     }
 }

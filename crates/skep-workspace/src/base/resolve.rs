@@ -210,7 +210,6 @@ impl<'a> Resolver<'a> {
         let Question { path, made_ns, .. } = question;
         let proof = self.proofs.of(path);
         let absent = proof.absent(path)?
-            || self.memory.era_of(path).is_none() && self.lists.tell_of_nothing_at(path)
             || proof.absent_before(path, *made_ns)? && !self.lists.tell_of(path, self.git);
         Ok(if absent { Base::known(EntryState::Absent, BaseBytes::Blob) } else { Base::unknown() })
     }
