@@ -96,6 +96,17 @@ fn net_test_proves_both_verdicts_from_inside() {
             let seen = (&dead[at]["reached"], &dead[at]["allowed"]);
             assert_eq!(seen, (&false.into(), &true.into()), "{dead}");
         }
+        // Allowed, and its name leads nowhere: that is DNS, and no denial.
+        lab.skep(["net", "allow", "s", "nowhere.invalid"]).run().ok();
+        let line = ["net", "test", "s", "nowhere.invalid"];
+        let nameless = lab.skep(line).arg("--json").run().exits(1).json();
+        for at in 0..2 {
+            let seen = (&nameless[at]["reached"], &nameless[at]["allowed"]);
+            assert_eq!(seen, (&false.into(), &true.into()), "{nameless}");
+        }
+        let said = lab.skep(line).run().exits(1).text();
+        assert_eq!(said.matches("DNS failed").count(), 2, "{said}");
+        assert!(!said.contains("denied"), "{said}");
     });
 }
 

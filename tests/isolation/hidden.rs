@@ -277,7 +277,7 @@ fn hidden_too_is_what_came_before_a_restore_and_before_a_check() {
         assert_eq!(ran.text(), "1", "{}", ran.describe());
         let shown = lab.skep(["show", "s", "--json"]).run().ok().json();
         let how = shown["enforcement"]["filesystem"]["how"].to_string();
-        assert!(how.contains("2 path(s) hidden"), "{how}");
+        assert!(how.contains("2 paths hidden"), "{how}");
     });
 }
 

@@ -15,23 +15,59 @@ fn ignored_paths_that_are_left_do_not_hold_an_approved_sandbox() {
         lab.write(".gitignore", "*.log\n");
         lab.write("a", "old\n");
         lab.worked("s", "echo new > a; echo built > x.log; echo built > y.log");
-        lab.skep(["rm", "s"]).run().exits(4).says("3 unreviewed change(s)");
+        lab.skep(["rm", "s"]).run().exits(4).says("1 unreviewed change, 2 ignored paths");
         let ran = lab.skep(["approve", "s", "a"]).run().ok();
         ran.says("applied 1 change").says("left in s: 2 ignored paths");
         assert_eq!(state(lab, "s"), "approved");
         let ran = lab.skep(["gc", "--dry-run"]).run().ok();
         assert!(ran.text().contains("approved"), "{}", ran.describe());
-        assert!(ran.text().contains("2 path(s) left that are ignored"), "{}", ran.describe());
+        assert!(ran.text().contains("2 paths left that are ignored"), "{}", ran.describe());
         // A later write is work again.
         lab.skep(["exec", "s", "--", "sh", "-c", "echo more > z.log"]).run().ok();
         lab.skep(["stop", "s"]).run().ok();
         let ran = lab.skep(["rm", "s"]).run().exits(4);
-        ran.says("3 ignored path(s) left").says("skep approve --ignored s");
+        ran.says("only 3 ignored paths left")
+            .says("skep rm --discard s")
+            .says("skep approve --ignored s");
         // Each way that was named leads on.
         let ran = lab.skep(["approve", "s"]).run().ok();
         ran.says("there was nothing to apply").says("left in s: 3 ignored paths");
         lab.skep(["rm", "s"]).run().ok().says("with 3 paths that were set apart");
         assert!(!lab.project.join("x.log").exists());
+    });
+}
+
+/// Everybody counts as `diff` does, and what is set apart is told apart.
+#[test]
+fn one_sandbox_is_counted_one_way() {
+    for_both(|lab| {
+        lab.write(".gitignore", "out/\n");
+        for name in ["f", "src/a", "src/b"] {
+            lab.write(name, format!("{name}\n"));
+        }
+        repository(lab);
+        lab.worked(
+            "s",
+            "echo z >> f; git mv src/a src/moved; mkdir -p out d/e; echo o > out/o; echo p > out/p; \
+             echo x > d/e/x; rm src/b",
+        );
+        let seen = lab.skep(["diff", "s", "--stat"]).run().ok();
+        seen.says("4 files changed").says("1 inside .git").says("2 ignored");
+        let refused = lab.skep(["rm", "s"]).run().exits(4);
+        refused.says("has 4 unreviewed changes, 1 inside .git, 2 ignored paths");
+        let dropped = lab.skep(["reject", "s", "d"]).run().ok();
+        let dropped = dropped.says("1 change was dropped from s");
+        let dropped = dropped.says("left in s: 3 changes, 1 inside .git, 2 ignored paths");
+        assert!(!dropped.errors().contains("dropped  d/e\n"), "{}", dropped.describe());
+        let dropped = lab.skep(["reject", "s", "src/moved", "src/b"]).run().ok();
+        dropped.says("2 changes were dropped from s");
+        let applied = lab.skep(["approve", "s", "f", "--dry-run"]).run().ok();
+        applied.says("1 change would be applied").says("left in s: 1 inside .git, 2 ignored paths");
+        let line = ["reject", "s", "f", ".git/index"];
+        lab.skep(line).run().ok().says("left in s: 2 ignored paths");
+        let refused = lab.skep(["rm", "s"]).run().exits(4);
+        refused.says("has only 2 ignored paths left").says("skep rm --discard s");
+        lab.skep(["reject", "s"]).run().ok().says("nothing is left in s");
     });
 }
 

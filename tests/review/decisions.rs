@@ -332,3 +332,19 @@ fn which_of_two_commands_wrote_is_not_guessed() {
         lab.inside("s", "touch /tmp/end");
     });
 }
+
+#[test]
+fn a_reject_that_drops_nothing_decides_nothing() {
+    for_both(|lab| {
+        lab.up("s");
+        lab.skep(["reject", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "ready");
+        lab.inside("s", "echo x > x");
+        lab.approve(&["s"]);
+        lab.skep(["reject", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "approved");
+        lab.inside("s", "echo y > y");
+        lab.skep(["reject", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "rejected");
+    });
+}

@@ -221,6 +221,72 @@ fn two_sandboxes_on_one_path_are_warned_of_early() {
     });
 }
 
+/// The warnings that `diff`, `show` and `ls` have of a sandbox.
+fn warnings(lab: &Lab, name: &str) -> [String; 3] {
+    let show = lab.skep(["show", name, "--json"]).run().ok().json();
+    let list = lab.skep(["ls", "--json"]).run().ok().json();
+    let listed = list.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
+    [&lab.diff(name), &show, listed].map(|one| one["warnings"].to_string())
+}
+
+/// What two have in common, or one has no longer to be decided on, cannot collide.
+#[test]
+fn what_is_the_same_or_approved_is_no_reason_to_warn() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.write("gone", "old\n");
+        lab.write(".gitignore", "built/\n");
+        let quiet = |names: &[&str]| {
+            for name in names {
+                assert_eq!(warnings(lab, name), ["[]"; 3], "{name}");
+            }
+        };
+        let work = "echo one > f; echo new > n; rm gone; mkdir built; date +%N > built/o";
+        lab.create("one");
+        lab.exec_script("one", work).run().ok();
+        lab.skep(["fork", "one", "--name", "running"]).run().ok();
+        lab.skep(["stop", "one"]).run().ok();
+        lab.skep(["fork", "one", "--name", "stopped"]).run().ok();
+        // By itself it came to the same.
+        lab.worked("alike", work);
+        quiet(&["one", "running", "stopped", "alike"]);
+        // One that goes on where another one stands still is another change.
+        lab.exec_script("stopped", "echo more >> f").run().ok();
+        for seen in warnings(lab, "one") {
+            assert!(seen.contains("`stopped` also touched `f`\""), "{seen}");
+            assert!(!seen.contains("alike") && !seen.contains("running"), "{seen}");
+        }
+        for name in ["running", "stopped", "alike"] {
+            lab.skep(["rm", name, "--discard"]).run().ok();
+        }
+        lab.skep(["approve", "one", "f"]).run().ok();
+        lab.worked("later", "echo later > f");
+        quiet(&["one", "later"]);
+        lab.skep(["approve", "later"]).run().ok();
+        lab.worked("last", "echo last > f; echo last > n");
+        for seen in warnings(lab, "last") {
+            assert!(seen.contains("`one` also touched `n`\""), "{seen}");
+            assert!(!seen.contains("`later`"), "{seen}");
+        }
+    });
+}
+
+/// Whoever removes a directory is at odds with whoever works in it.
+#[test]
+fn a_directory_that_one_removes_and_another_works_in_is_warned_of() {
+    for_both(|lab| {
+        lab.write("d/f", "old\n");
+        lab.worked("removes", "rm -r d");
+        lab.worked("works", "echo new > d/f");
+        lab.worked("anew", "rm -r d; mkdir d; echo > d/other");
+        for name in ["removes", "works", "anew"] {
+            for seen in warnings(lab, name) {
+                assert!(seen.contains("also touched `d"), "{name}: {seen}");
+            }
+        }
+    });
+}
+
 /// Whoever starts a keeper searches for secrets first.
 #[test]
 fn a_secret_that_came_meanwhile_is_hidden_after_a_restore() {
@@ -236,6 +302,6 @@ fn a_secret_that_came_meanwhile_is_hidden_after_a_restore() {
         let seen = lab.exec_script("q", "cat sub/.env .env; true").run().ok();
         assert_eq!(seen.text(), "");
         let shown = lab.skep(["show", "q"]).run().ok().text();
-        assert!(shown.contains("2 path(s) hidden"), "{shown}");
+        assert!(shown.contains("2 paths hidden"), "{shown}");
     });
 }

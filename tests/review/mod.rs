@@ -16,6 +16,7 @@ mod drift;
 mod feedback;
 mod forged_pack;
 mod git_base;
+mod gone;
 mod heaps;
 mod history;
 mod hunks;

@@ -41,8 +41,7 @@ fn a_word_that_was_a_sandboxs_name_decides_nothing_of_another() {
                 let ran = lab.without_effect(lab.skep([verb, "feature"]).args(more)).exits(2);
                 ran.says("`newest`").says("deleted").says("`-- feature`").says("`-s NAME`");
                 let ran = lab.without_effect(lab.skep([verb, "nobody"]).args(more)).exits(3);
-                ran.says("neither a sandbox nor a changed path is called `nobody`")
-                    .says("`newest`");
+                ran.says("no sandbox `nobody`, and no change at path `nobody`").says("`newest`");
             }
             lab.without_effect(lab.skep([verb, "two*", "nobody"])).exits(3);
         }
@@ -61,6 +60,24 @@ fn a_word_that_was_a_sandboxs_name_decides_nothing_of_another() {
     });
 }
 
+/// Whoever mistypes a name hears of the name, and of the one that is most like it.
+#[test]
+fn a_mistyped_name_is_told_apart_from_a_path() {
+    for_both(|lab| {
+        lab.worked("fix-parser", "echo x > x");
+        lab.worked("other", "echo y > y");
+        for line in [&["diff"][..], &["diff", "--stat"], &["approve"], &["reject"]] {
+            let ran = lab.without_effect(lab.skep(line).args(["fix-parsr"])).exits(3);
+            let ran =
+                ran.says("there is no sandbox `fix-parsr`, and no change at path `fix-parsr` in");
+            ran.says("`other`").says("did you mean sandbox `fix-parser`?");
+        }
+        let ran = lab.skep(["diff", "xyz"]).run().exits(3).says("there is no sandbox `xyz`");
+        assert!(!ran.errors().contains("did you mean"), "{}", ran.describe());
+        lab.skep(["diff", "sub/xyz"]).run().exits(3).says("no change of sandbox `other`");
+    });
+}
+
 /// That the project did not move is no answer about a sandbox or a path that is not there.
 #[test]
 fn conflicts_of_what_is_not_there_are_refused() {
@@ -74,7 +91,7 @@ fn conflicts_of_what_is_not_there_are_refused() {
         for more in [&[][..], &["--json"]] {
             for word in ["nobody", "gone"] {
                 let ran = lab.skep(["conflicts", word]).args(more).run().exits(3);
-                ran.says("neither a sandbox nor a changed path").says("`s`");
+                ran.says("there is no sandbox").says("no change at path").says("`s`");
             }
             lab.skep(["conflicts", "gone"]).args(more).run().says("deleted");
             for words in

@@ -88,7 +88,7 @@ fn clean_5_snapshots_with_unreviewed_work_go_only_when_asked() {
         lab.skep(["restore", "s", "empty"]).run().ok();
         assert_eq!(lab.diff("s")["changes"], Value::Array(Vec::new()));
         for call in [&["rm", "s"][..], &["create", "s", "--fresh"]] {
-            lab.skep(call).run().exits(4).says("snapshot(s) that may hold unreviewed work");
+            lab.skep(call).run().exits(4).says("that may hold unreviewed work");
         }
         lab.skep(["restore", "s", "full"]).run().ok();
         assert_eq!(lab.exec_script("s", "cat work").run().ok().text(), "precious");
@@ -168,5 +168,30 @@ fn an_exec_that_came_between_is_lost_and_spoils_no_sum() {
         let exec = begun["exec"].as_str().unwrap();
         assert_eq!(story(&events, exec), ["exec.started", "exec.ended"]);
         lab.skep(["kill", exec]).run().ok();
+    });
+}
+
+/// What lies in layers goes with the last one who stands on them, and counts as freed with that one.
+#[test]
+fn freed_layers_are_counted_with_the_last_one_who_stands_on_them() {
+    for_both(|lab| {
+        lab.create("first");
+        lab.exec_script("first", "head -c 1000000 /dev/urandom > large").run().ok();
+        lab.skep(["stop", "first"]).run().ok();
+        for name in ["second", "third"] {
+            lab.skep(["fork", "first", "--name", name]).run().ok();
+        }
+        lab.skep(["rm", "first", "--discard"]).run().ok();
+        let freed = |name: &str| {
+            lab.skep(["reject", name]).run().ok();
+            let decided = lab.skep(["gc", "--older-than", "1ms", "--json"]).run().ok().json();
+            let all = decided.as_array().unwrap().clone();
+            let gone = all.into_iter().find(|one| one["name"] == name).unwrap();
+            assert_eq!(gone["action"], "remove", "{gone}");
+            gone["bytes"].as_u64().unwrap()
+        };
+        let (one, last) = (freed("second"), freed("third"));
+        assert!(one < 500_000, "{one}: somebody stands on it");
+        assert!(last >= 1_000_000, "{last}");
     });
 }

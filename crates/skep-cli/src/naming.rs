@@ -5,10 +5,13 @@ use crate::arguments::target::{Name, NameAndPaths};
 use crate::context::{Context, show_path};
 use crate::paths;
 use crate::selection::{self, Ignored};
-use skep_engine::api::is_called;
+use skep_engine::api::{ListFilter, is_called};
 use skep_types::{ChangeSet, Code, Problem, Sandbox, SandboxName, escape};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+
+/// From 0 to 1: names that are more alike than this may be meant for each other, as clap has it.
+const ALIKE: f64 = 0.7;
 
 /// `[NAME]`, or the newest sandbox of the project of the current directory.
 pub(crate) fn sandbox(context: &Context, name: &Name) -> Result<Sandbox, Problem> {
@@ -175,7 +178,7 @@ impl NoName {
         let words = paths::select(&[self.word.clone().into()], start, project, Some(set))?;
         let conflicts = selection::conflicts(set, &words)?;
         if !conflicts && selection::changes(set, &words, Ignored::Shown)?.is_empty() {
-            return Err(self.names_nothing(sandbox));
+            return Err(self.names_nothing(context, sandbox));
         }
         let Some(at) = &self.deleted else { return Ok(()) };
         let (word, name) = (&self.word, &sandbox.name);
@@ -187,21 +190,33 @@ impl NoName {
             .hint(format!("`-- {word}` is the path, `-s NAME` names a sandbox")))
     }
 
-    fn names_nothing(&self, sandbox: &Sandbox) -> Problem {
+    fn names_nothing(&self, context: &Context, sandbox: &Sandbox) -> Problem {
         if SandboxName::parse(&self.word).is_err() {
             return nothing_selected(sandbox, &[self.word.clone().into()]);
         }
         let (word, name) = (escape::visible(self.word.as_bytes()), &sandbox.name);
-        let message = format!("neither a sandbox nor a changed path is called `{word}`");
-        let deleted = match &self.deleted {
-            Some(at) => format!("the sandbox it named was deleted ({at}); "),
-            None => String::new(),
+        let message = format!(
+            "there is no sandbox `{word}`, and no change at path `{word}` in the newest one here, `{name}`"
+        );
+        let first = match (&self.deleted, nearest(context, sandbox, &self.word)) {
+            (Some(at), _) => format!("the sandbox it named was deleted ({at}); "),
+            (None, Some(nearest)) => format!("did you mean sandbox `{nearest}`? "),
+            (None, None) => String::new(),
         };
         Problem::new(Code::NotFound, message).hint(format!(
-            "{deleted}the newest sandbox here, `{name}`, was looked at: `skep diff {name} --name-only` \
-             lists its changes, `skep ls` the sandboxes"
+            "{first}`skep ls` lists the sandboxes, `skep diff {name} --name-only` the changes of `{name}`"
         ))
     }
+}
+
+/// The sandbox of the same project whose name is most like a word, if one is.
+fn nearest(context: &Context, sandbox: &Sandbox, word: &str) -> Option<SandboxName> {
+    let project = Some(sandbox.project.as_path().to_owned());
+    let all = context.api().ok()?.list(&ListFilter { project, state: None }).ok()?;
+    let likeness = |name: &SandboxName| strsim::jaro_winkler(name.as_str(), word);
+    let names = all.into_iter().map(|view| view.sandbox.name);
+    let near = names.filter(|name| likeness(name) > ALIKE);
+    near.max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
 }
 
 /// The sandbox that a word names, if it does.
@@ -248,7 +263,7 @@ pub(crate) fn refuse_unknown(
         return Ok(());
     }
     Err(match no_name.filter(|no_name| *word == *no_name.word) {
-        Some(no_name) => no_name.names_nothing(sandbox),
+        Some(no_name) => no_name.names_nothing(context, sandbox),
         None => nothing_selected(sandbox, words),
     })
 }

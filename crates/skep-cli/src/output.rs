@@ -1,6 +1,7 @@
 //! Where text goes: data to standard output, everything else to standard error.
 
 use crate::arguments::GlobalArguments;
+use crate::attach::terminal;
 use crate::exit::Failure;
 use crate::json::error::ErrorDocument;
 use crate::render::style::Style;
@@ -22,6 +23,8 @@ pub(crate) struct Output {
     pub(crate) style: Style,
     /// For words on standard error.
     pub(crate) error_style: Style,
+    /// How many columns standard output has, if it is a terminal.
+    pub(crate) columns: Option<usize>,
     quiet: bool,
     verbose: bool,
     json_errors: bool,
@@ -40,6 +43,7 @@ impl Output {
             stderr: RefCell::new(stderr),
             style: Style::PLAIN,
             error_style: Style::PLAIN,
+            columns: None,
             quiet: false,
             verbose: false,
             json_errors: false,
@@ -57,6 +61,8 @@ impl Output {
         let plain = global.no_color || around.variable("NO_COLOR").is_some();
         self.style = Style::coloured(!plain && around.terminals.stdout);
         self.error_style = Style::coloured(!plain && around.terminals.stderr);
+        self.columns =
+            terminal::size().filter(|_| around.terminals.stdout).map(|size| size.columns.into());
         self.quiet = global.quiet;
         self.verbose = global.verbose;
         self

@@ -62,8 +62,8 @@ impl Refusal {
     pub(crate) fn hint(&self) -> String {
         match self {
             Self::Denied { hint, .. } => hint.clone(),
-            Self::Missing => "the name does not exist".into(),
-            Self::Failed => "no name server answered".into(),
+            Self::Missing => "DNS failed: the name does not exist".into(),
+            Self::Failed => "DNS failed: no name server answered".into(),
         }
     }
 }

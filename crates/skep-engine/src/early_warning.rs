@@ -1,4 +1,5 @@
-//! Early conflict warnings for lists: paths that two live sandboxes of a project both touched.
+//! Early conflict warnings for lists: paths that two live sandboxes of a project both changed, each in
+//! its own way and not decided on yet.
 //!
 //! Both trees are walked together, into directories that both have, and only so far: sandboxes that
 //! work in different places cost one look each, and a huge upper costs no more than a small one.
@@ -7,13 +8,17 @@ use crate::Engine;
 use crate::problems::OrProblem;
 use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
-use skep_types::{ByteString, LayerId, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
+use skep_types::{ByteString, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use skep_workspace::glance::{Approved, Glance, Opened, Reading};
 use skep_workspace::tree::TreeRoot;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 
 /// How many entries are looked at for one sandbox, and how many siblings.
 const ENTRIES: usize = 1000;
 const SIBLINGS: usize = 32;
+/// How many bytes are read to find that two have the same.
+pub(crate) const READ: u64 = 64 << 20;
 /// How many paths are named in one warning.
 const NAMED: usize = 3;
 
@@ -22,11 +27,14 @@ const LIVE: [SandboxState; 3] = [SandboxState::Ready, SandboxState::Frozen, Sand
 
 /// The living sandboxes of projects, newest first and no more than are looked at: read once for a whole list.
 #[derive(Default)]
-pub(crate) struct Siblings(HashMap<ByteString, Vec<Sandbox>>);
+pub(crate) struct Siblings {
+    living: HashMap<ByteString, Vec<Sandbox>>,
+    approved: HashMap<SandboxId, Approved>,
+}
 
 impl Siblings {
-    fn of(&mut self, engine: &Engine, project: &ByteString) -> Result<&[Sandbox], Problem> {
-        if !self.0.contains_key(project) {
+    fn find(&mut self, engine: &Engine, project: &ByteString) -> Result<(), Problem> {
+        if !self.living.contains_key(project) {
             let filter = SandboxFilter {
                 project: Some(project.clone()),
                 states: LIVE.into(),
@@ -38,9 +46,19 @@ impl Siblings {
             all.reverse();
             // One of them may be whoever is looked at.
             all.truncate(SIBLINGS + 1);
-            self.0.insert(project.clone(), all);
+            let approved = all.iter().map(|one| (one.id.clone(), Approved::default()));
+            self.approved.extend(approved);
+            self.living.insert(project.clone(), all);
         }
-        Ok(self.0.get(project).map_or(&[], Vec::as_slice))
+        Ok(())
+    }
+
+    fn of(&self, project: &ByteString) -> &[Sandbox] {
+        self.living.get(project).map_or(&[], Vec::as_slice)
+    }
+
+    fn approved_of(&self, sandbox: &Sandbox) -> Approved {
+        self.approved.get(&sandbox.id).cloned().unwrap_or_default()
     }
 }
 
@@ -57,91 +75,122 @@ impl Engine {
         // Of a thousand that wait for their first command, none is compared with any other.
         let untouched =
             |level: &TreeRoot| level.list(&RelPath::root()).is_ok_and(|entries| entries.is_empty());
-        if self.own_levels(sandbox, &[]).iter().all(untouched) {
+        let approved = siblings.approved_of(sandbox);
+        let Ok(ours) = self.opened(sandbox, approved) else { return Ok(Vec::new()) };
+        if ours.levels().iter().all(untouched) {
             return Ok(Vec::new());
         }
-        let siblings = siblings.of(self, &sandbox.project)?;
-        let others = siblings.iter().filter(|sibling| sibling.id != sandbox.id);
-        let mut budget = ENTRIES;
-        let mut warnings = Vec::new();
-        for sibling in others.take(SIBLINGS) {
-            let paths = self.both_touched(sandbox, sibling, &mut budget);
-            if !paths.is_empty() {
-                warnings.push(warning(sibling, &paths));
-            }
-        }
-        Ok(warnings)
+        siblings.find(self, &sandbox.project)?;
+        let others =
+            siblings.of(&sandbox.project).iter().filter(|sibling| sibling.id != sandbox.id);
+        let (mut budget, reading) = (ENTRIES, Reading::of(READ));
+        let warnings = others.take(SIBLINGS).filter_map(|sibling| {
+            // One that is just being removed has nothing to warn of.
+            let theirs = self.opened(sibling, siblings.approved_of(sibling)).ok()?;
+            let both = ((sandbox, &ours), (sibling, &theirs));
+            let paths = both_touched(both, &mut budget, &reading);
+            warning(sibling, &paths.iter().collect::<Vec<_>>())
+        });
+        Ok(warnings.collect())
     }
 
-    /// Layers that both stand on were there before they parted.
-    fn both_touched(
-        &self,
-        sandbox: &Sandbox,
-        sibling: &Sandbox,
-        budget: &mut usize,
-    ) -> Vec<RelPath> {
-        let ours = self.own_levels(sandbox, &sibling.layers);
-        let theirs = self.own_levels(sibling, &sandbox.layers);
-        let mut found: Vec<RelPath> = Vec::new();
-        for one in &ours {
-            for other in &theirs {
-                common(one, other, budget, &mut found);
-            }
-        }
-        found.sort();
-        found.dedup();
-        found
-    }
-
-    /// What a sandbox wrote itself: its upper, and the layers that are not `shared`.
-    pub(crate) fn own_levels(&self, sandbox: &Sandbox, shared: &[LayerId]) -> Vec<TreeRoot> {
-        let layers = sandbox.layers.iter().filter(|layer| !shared.contains(layer));
-        let layers = layers.map(|layer| self.layout().layer(layer));
-        let upper = self.layout().sandbox(&sandbox.id).join("upper");
-        // One that is just being removed has nothing to warn of.
-        [upper].into_iter().chain(layers).filter_map(|path| TreeRoot::open(&path).ok()).collect()
+    /// The directories of a sandbox, for a glance at what it has.
+    pub(crate) fn opened(&self, sandbox: &Sandbox, approved: Approved) -> io::Result<Opened> {
+        Opened::of(self.workspace(sandbox), approved)
     }
 }
 
-/// Paths that both trees have and that are not directories in both.
-fn common(one: &TreeRoot, other: &TreeRoot, budget: &mut usize, found: &mut Vec<RelPath>) {
+/// Paths over which both are at odds, of those that are looked at.
+fn both_touched(
+    ((sandbox, ours), (sibling, theirs)): ((&Sandbox, &Opened), (&Sandbox, &Opened)),
+    budget: &mut usize,
+    reading: &Reading,
+) -> Vec<RelPath> {
+    let own = |sandbox: &Sandbox, other: &Sandbox| {
+        let layers = sandbox.layers.iter();
+        std::iter::once(true).chain(layers.map(|layer| !other.layers.contains(layer))).collect()
+    };
+    let found = common(
+        &Levels { trees: ours.levels(), own: own(sandbox, sibling) },
+        &Levels { trees: theirs.levels(), own: own(sibling, sandbox) },
+        budget,
+    );
+    let (ours, theirs) = (Glance::new(ours), Glance::new(theirs));
+    let mut found = ours.not_ignored(found);
+    found.retain(|path| ours.is_at_odds(&theirs, path, reading));
+    found
+}
+
+/// The upper and the layers of a sandbox, each with whether the other one does not stand on it, too.
+struct Levels<'a> {
+    trees: &'a [TreeRoot],
+    own: Vec<bool>,
+}
+
+/// What the levels have of a name.
+#[derive(Clone, Copy, Default)]
+struct Name {
+    directory: bool,
+    other: bool,
+    own: bool,
+}
+
+impl Levels<'_> {
+    /// The names in a directory. One that is shut by its mode cannot be compared; the diff will say so.
+    fn list(&self, directory: &RelPath, most: usize) -> BTreeMap<Vec<u8>, Name> {
+        let mut names: BTreeMap<Vec<u8>, Name> = BTreeMap::new();
+        for (tree, own) in self.trees.iter().zip(&self.own) {
+            for (name, kind) in tree.list(directory).unwrap_or_default().into_iter().take(most) {
+                let name = names.entry(name).or_default();
+                name.directory |= kind.is_dir();
+                name.other |= !kind.is_dir();
+                name.own |= own;
+            }
+        }
+        names
+    }
+}
+
+/// Paths that both have and that are not directories in both. Layers that both stand on were there
+/// before they parted: what only these have is the same in both.
+fn common(ours: &Levels<'_>, theirs: &Levels<'_>, budget: &mut usize) -> Vec<RelPath> {
+    let mut found = Vec::new();
     let mut pending = vec![RelPath::root()];
     while let Some(directory) = pending.pop() {
-        // A directory shut by its mode is one we cannot compare; the diff will say so.
-        let (Ok(ours), Ok(theirs)) = (one.list(&directory), other.list(&directory)) else {
-            continue;
-        };
-        let theirs: HashMap<Vec<u8>, bool> =
-            theirs.into_iter().take(ENTRIES).map(|(name, kind)| (name, kind.is_dir())).collect();
-        for (name, kind) in ours {
+        let there = theirs.list(&directory, ENTRIES);
+        for (name, here) in ours.list(&directory, *budget) {
             if *budget == 0 {
-                return;
+                break;
             }
             *budget -= 1;
-            let (Some(directory_there), Ok(path)) = (theirs.get(&name), directory.join(&name))
-            else {
+            let (Some(there), Ok(path)) = (there.get(&name), directory.join(&name)) else {
                 continue;
             };
             // Git's own: whoever looks around writes there, and it is never applied as files.
-            if GitBooks::default().have(&path) {
+            if !(here.own || there.own) || GitBooks::default().have(&path) {
                 continue;
             }
-            if kind.is_dir() && *directory_there {
-                pending.push(path);
-            } else {
+            if here.directory && there.directory {
+                pending.push(path.clone());
+            }
+            if here.other || there.other {
                 found.push(path);
             }
         }
     }
+    found.sort();
+    found
 }
 
-fn warning(sibling: &Sandbox, paths: &[RelPath]) -> String {
+/// Says over which paths somebody is at odds with `sibling`.
+pub(crate) fn warning(sibling: &Sandbox, paths: &[&RelPath]) -> Option<String> {
     let shown: Vec<_> = paths.iter().take(NAMED).map(|path| format!("`{path}`")).collect();
     let more = match paths.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("sandbox `{}` also touched {}{more}", sibling.name, shown.join(", "))
+    (!paths.is_empty())
+        .then(|| format!("sandbox `{}` also touched {}{more}", sibling.name, shown.join(", ")))
 }
 
 #[cfg(test)]
@@ -161,12 +210,14 @@ mod tests {
         };
         let one = make("one", &["d/a", "d/b", "only"]);
         let other = make("other", &["d/b", "d/c", "else"]);
-        let look = |mut budget: usize| {
-            let mut found = Vec::new();
-            common(&one, &other, &mut budget, &mut found);
+        let look = |own: bool, mut budget: usize| {
+            let ours = Levels { trees: std::slice::from_ref(&one), own: vec![own] };
+            let theirs = Levels { trees: std::slice::from_ref(&other), own: vec![own] };
+            let found = common(&ours, &theirs, &mut budget);
             found.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(look(100), ["d/b"]);
-        assert!(look(1).is_empty());
+        assert_eq!(look(true, 100), ["d/b"]);
+        assert!(look(true, 1).is_empty());
+        assert!(look(false, 100).is_empty());
     }
 }

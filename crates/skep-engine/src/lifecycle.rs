@@ -5,7 +5,7 @@ use crate::create::find_hidden;
 use crate::hidden::{Searched, note_hidden, note_opened};
 use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
-use crate::review::{Left, Shut};
+use crate::review::{Left, Shut, counted};
 use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
 use crate::{Engine, Layout, hidden, trash, waste, ways};
@@ -510,7 +510,7 @@ fn refuse_loss(sandbox: &Sandbox, left: &Left, snapshots: &[Snapshot]) -> Result
         (0, 0) => return Ok(()),
         (1.., _) => return Err(left.refusal(sandbox)),
         (0, held) => (
-            format!("{held} snapshot(s) that may hold unreviewed work"),
+            snapshots_with_work(held),
             format!(
                 "go back to one with `skep restore {name} {0}` and review it, keep it with `skep \
                  create --from {name}:{0}`, or drop them with `skep rm --discard {name}`",
@@ -520,6 +520,12 @@ fn refuse_loss(sandbox: &Sandbox, left: &Left, snapshots: &[Snapshot]) -> Result
     };
     let message = format!("sandbox `{name}` has {what}");
     Err(Problem::new(Code::UnreviewedChanges, message).hint(how))
+}
+
+/// Why a sandbox stays whose changes are all decided on.
+pub(crate) fn snapshots_with_work(held: usize) -> String {
+    let snapshots = counted(held as u64, "snapshot", "snapshots");
+    format!("{snapshots} that may hold unreviewed work")
 }
 
 fn last_label(snapshots: &[Snapshot]) -> &str {

@@ -32,6 +32,8 @@ enum Seen {
     Ended(&'static str),
     /// Nothing, and it is open.
     Silence,
+    /// Its name has no address.
+    Nameless,
     /// It is allowed, and nobody is there.
     Dead,
     /// Nobody, though nobody said no.
@@ -39,24 +41,18 @@ enum Seen {
 }
 
 const DEAD: &str = "it is allowed, and nobody answers there";
+const NAMELESS: &str = "DNS failed: the name could not be resolved";
 
 /// Tries it, knowing what the proxy said when it was asked for the same.
 pub(crate) fn knock(host: &str, port: u16, asked: &EgressProbe) -> EgressProbe {
     let seen = try_host(host, port)
         .unwrap_or_else(|error| Seen::Nobody(format!("the connection failed: {error}")));
-    let dead = asked.allowed == Some(true) && !asked.reached;
-    let seen = match seen {
-        Seen::Ended(_) if dead => Seen::Dead,
-        Seen::Ended(reason) => Seen::Refusal(reason),
-        Seen::Silence if dead => Seen::Dead,
-        Seen::Silence if asked.reached => Seen::Host,
-        Seen::Silence => Seen::Nobody("nothing was said, and nothing was heard".into()),
-        seen => seen,
-    };
+    let seen = judge(seen, asked);
     let (reached, allowed, reason) = match seen {
         Seen::Host => (true, Some(true), None),
         Seen::Refusal(reason) => (false, Some(false), Some(reason.to_owned())),
         Seen::Dead | Seen::Ended(_) | Seen::Silence => (false, Some(true), Some(DEAD.to_owned())),
+        Seen::Nameless => (false, Some(true), Some(NAMELESS.to_owned())),
         Seen::Nobody(reason) => (false, None, Some(reason)),
     };
     EgressProbe {
@@ -70,12 +66,27 @@ pub(crate) fn knock(host: &str, port: u16, asked: &EgressProbe) -> EgressProbe {
     }
 }
 
+/// What was seen, in the light of what the proxy said.
+fn judge(seen: Seen, asked: &EgressProbe) -> Seen {
+    let dead = asked.allowed == Some(true) && !asked.reached;
+    match seen {
+        Seen::Ended(_) if dead => Seen::Dead,
+        Seen::Ended(reason) => Seen::Refusal(reason),
+        Seen::Silence if dead => Seen::Dead,
+        Seen::Silence if asked.reached => Seen::Host,
+        Seen::Silence => Seen::Nobody("nothing was said, and nothing was heard".into()),
+        // Names that are not allowed are not answered either.
+        Seen::Nameless if asked.allowed != Some(true) => Seen::Refusal("the name was not answered"),
+        seen => seen,
+    }
+}
+
 fn try_host(host: &str, port: u16) -> io::Result<Seen> {
     let address = match host.parse::<IpAddr>() {
         Ok(address) => address,
         Err(_) => match look_up(host)? {
             Some(address) => address,
-            None => return Ok(Seen::Refusal("the name was not answered")),
+            None => return Ok(Seen::Nameless),
         },
     };
     let mut tls = if port == 443 { Some(begin_tls(host)?) } else { None };
@@ -220,6 +231,24 @@ mod tests {
         assert!(http(b"HTTP/1.1 403 Forbidden\r\nserver: skep\r\n\r\n"));
         assert!(!http(b"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\n\r\n"));
         assert!(!http(b"SSH-2.0-x\r\n"));
+    }
+
+    /// That DNS failed is no denial, and that a name which is not allowed has no address is one.
+    #[test]
+    fn a_name_without_an_address_is_denied_only_where_the_proxy_denies_it() {
+        let asked = |allowed| EgressProbe {
+            host: "a.test".into(),
+            port: 443,
+            reached: false,
+            allowed,
+            how: String::new(),
+            reason: None,
+            hint: None,
+        };
+        assert!(matches!(judge(Seen::Nameless, &asked(Some(true))), Seen::Nameless));
+        for allowed in [Some(false), None] {
+            assert!(matches!(judge(Seen::Nameless, &asked(allowed)), Seen::Refusal(_)));
+        }
     }
 
     #[test]

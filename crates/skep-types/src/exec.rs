@@ -102,6 +102,10 @@ pub struct ExecStats {
     pub stdout_bytes: u64,
     /// Bytes it printed, kept or not.
     pub stderr_bytes: u64,
+    /// When it was let begin, in nanoseconds since the epoch, by the clock that files are stamped with: nothing
+    /// that it wrote has an earlier stamp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_at_ns: Option<i64>,
     /// When its end was heard of, in milliseconds since the epoch: nothing of its main process is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<i64>,

@@ -52,6 +52,7 @@ pub mod base;
 mod derive;
 mod error;
 mod git;
+pub mod glance;
 pub mod held;
 mod holes;
 mod hunk_ids;

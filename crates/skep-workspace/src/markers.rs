@@ -115,7 +115,8 @@ impl Markers {
     }
 }
 
-fn is_whiteout_device(meta: &Meta) -> bool {
+/// Whether an entry of a level says that nothing is there.
+pub(crate) fn is_whiteout_device(meta: &Meta) -> bool {
     meta.kind() == FileType::CharacterDevice && meta.stands_for == 0
 }
 

@@ -45,6 +45,13 @@ impl Default for DeriveOptions {
 }
 
 impl WorkspaceSpec {
+    /// Whether anything was written in it, or in what it began with. Not told of a copy, in which everything was.
+    pub fn has_work(&self) -> bool {
+        let mut entries = std::fs::read_dir(&self.upper).into_iter().flatten();
+        let any = !self.layers.is_empty() || entries.next().is_some();
+        any && self.driver != WorkspaceDriver::Copy
+    }
+
     /// Whether `path` is hidden from the inside, or lies below a hidden path.
     pub(crate) fn is_hidden(&self, path: &RelPath) -> bool {
         self.hidden.iter().any(|hidden| path.starts_with(hidden))

@@ -8,7 +8,7 @@ use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
 use crate::naming::{self, Meant};
 use crate::paths;
-use crate::render::diff::{Folded, counted};
+use crate::render::diff::{self, Folded, counted};
 use crate::render::summary::{self, About};
 use crate::selection::{self, Ignored};
 use crate::tree::Run;
@@ -213,17 +213,13 @@ impl Approve {
         if let Some(commit) = &report.commit {
             output.say(&format!("commit {commit}"));
         }
-        let parts = [
-            (report.remaining, counted(report.remaining, "change", "changes")),
-            (
-                report.remaining_ignored,
-                counted(report.remaining_ignored, "ignored path", "ignored paths"),
-            ),
-        ];
-        let left: Vec<String> =
-            parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
-        if !left.is_empty() {
-            output.say(&format!("left in {}: {}", sandbox.name, left.join(", ")));
+        let in_git = set.map_or(0, |set| {
+            let taken = taken_over(set, report);
+            diff::in_git(set).filter(|change| !taken.contains(change)).count() as u64
+        });
+        let changes = report.remaining.saturating_sub(in_git);
+        if let Some(left) = diff::apart(changes, in_git, report.remaining_ignored) {
+            output.say(&format!("left in {}: {left}", sandbox.name));
         }
         if let Some(id) = &report.approval {
             output.say(&format!("undo with: skep undo {id}"));

@@ -48,7 +48,7 @@ pub(crate) fn without_options(
 
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let naming::Meant { sandbox, words: typed, .. } =
+        let naming::Meant { sandbox, words: typed, no_name } =
             naming::sandbox_and_paths(context, &self.target, after)?;
         let set = context.api()?.diff(&sandbox.id)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
@@ -56,7 +56,8 @@ impl Run for Diff {
         // A program gets everything, each with its `ignored` key; a person the number of them.
         let ignored = if self.ignored || self.json.json { Ignored::Shown } else { Ignored::Apart };
         let shown = selection::changes(&set, &words, ignored)?;
-        if !typed.is_empty() && shown.is_empty() {
+        if let (true, [word, ..]) = (shown.is_empty(), typed.as_slice()) {
+            naming::refuse_unknown(context, &sandbox, &set, word, no_name.as_ref())?;
             return Err(naming::nothing_selected(&sandbox, &typed).into());
         }
         if self.json.json {

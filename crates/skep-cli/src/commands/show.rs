@@ -29,8 +29,9 @@ impl Run for Show {
             let document = SandboxDocument::of_view(&view).snapshots(&snapshots);
             context.output.document(&document)?;
         } else {
-            let text = render::sandbox::show(context.output.style, &view, &snapshots);
-            context.output.text(&text)?;
+            let output = &context.output;
+            let text = render::sandbox::show(output.style, output.columns, &view, &snapshots);
+            output.text(&text)?;
         }
         Ok(0)
     }

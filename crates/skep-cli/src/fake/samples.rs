@@ -59,6 +59,7 @@ pub(crate) fn view(name: &str) -> SandboxView {
 pub(crate) fn end(exit_code: i32) -> ExecEnd {
     ExecEnd {
         stats: ExecStats {
+            began_at_ns: None,
             ended_at_ms: None,
             duration_ms: Some(1_200),
             cpu_ms: 10,

@@ -149,9 +149,7 @@ pub(crate) fn stat(style: Style, changes: &[&Change], out: &mut dyn Write) -> io
 /// The line under everything: what there is in all.
 pub(crate) fn totals(set: &ChangeSet) -> String {
     let totals = set.totals;
-    let books = GitBooks::of(&set.changes);
-    let git: Vec<&Change> =
-        set.changes.iter().filter(|change| !change.ignored && books.hold(change)).collect();
+    let git: Vec<&Change> = in_git(set).collect();
     let in_git = |count: fn(&Change) -> u64| git.iter().map(|change| count(change)).sum::<u64>();
     let mut text = format!(
         "{} changed, +{} -{}",
@@ -182,6 +180,30 @@ pub(crate) fn totals_of(set: &ChangeSet, shown: &[&Change]) -> String {
         sum(|change| change.removed),
         totals(set)
     )
+}
+
+/// `3 changes, 1 inside .git, 2 ignored paths`; nothing, where there are none.
+pub(crate) fn apart(changes: u64, in_git: u64, ignored: u64) -> Option<String> {
+    let parts = [
+        (changes, counted(changes, "change", "changes")),
+        (in_git, format!("{in_git} inside .git")),
+        (ignored, counted(ignored, "ignored path", "ignored paths")),
+    ];
+    let parts: Vec<String> =
+        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Everything that there is, counted so.
+pub(crate) fn all_apart(set: &ChangeSet) -> Option<String> {
+    let in_git = in_git(set).count() as u64;
+    apart(set.totals.files.saturating_sub(in_git), in_git, set.totals.ignored)
+}
+
+/// Git's own changes.
+pub(crate) fn in_git(set: &ChangeSet) -> impl Iterator<Item = &Change> {
+    let books = GitBooks::of(&set.changes);
+    set.changes.iter().filter(move |change| !change.ignored && books.hold(change))
 }
 
 /// `1 file`, `2 files`.

@@ -5,7 +5,8 @@ use super::table::table;
 use skep_engine::api::{SandboxView, SnapshotView};
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
-    Access, ByteSize, EnforcementReport, Layer, Limits, NetworkMode, Sandbox, show_duration,
+    Access, ByteSize, EnforcementReport, Layer, LayerReport, Limits, NetworkMode, Sandbox,
+    show_duration,
 };
 use std::fmt::Write as _;
 
@@ -36,11 +37,17 @@ pub(crate) fn list(style: Style, views: &[SandboxView]) -> String {
     text
 }
 
-/// `show`.
-pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView]) -> String {
+/// `show`, for a terminal of so many columns, if it is one.
+pub(crate) fn show(
+    style: Style,
+    columns: Option<usize>,
+    view: &SandboxView,
+    snapshots: &[SnapshotView],
+) -> String {
     let sandbox = &view.sandbox;
     let mut text = String::new();
     let mut field = |name: &str, value: &str| {
+        let value = folded(value, 12, columns);
         let _ = writeln!(text, "{} {value}", style.bold(&format!("{name:<11}")));
     };
     field("name", sandbox.name.as_str());
@@ -114,7 +121,10 @@ pub(crate) fn show(style: Style, view: &SandboxView, snapshots: &[SnapshotView])
         field("warning", &visible_text(warning.as_bytes()));
     }
     text.push('\n');
-    text.push_str(&enforcement(style, &sandbox.enforcement));
+    text.push_str(&match columns {
+        Some(columns) => narrow_enforcement(style, columns, &sandbox.enforcement),
+        None => enforcement(style, &sandbox.enforcement),
+    });
     text
 }
 
@@ -140,6 +150,45 @@ pub(crate) fn enforcement(style: Style, report: &EnforcementReport) -> String {
     };
     let rows: Vec<_> = Layer::ALL.into_iter().map(row).collect();
     table(style, &["LAYER", "ENFORCED", "HOW", "REASON"], &rows)
+}
+
+/// The same for a terminal: what is said of a layer stands in as many lines as it needs.
+fn narrow_enforcement(style: Style, columns: usize, report: &EnforcementReport) -> String {
+    let mut text = style.bold("LAYER       ENFORCED  HOW") + "\n";
+    for layer in Layer::ALL {
+        let (enforced, said) = match report.0.get(&layer) {
+            Some(LayerReport { enforced, how, reason: Some(reason) }) => {
+                (*enforced, format!("{how}; {reason}"))
+            }
+            Some(LayerReport { enforced, how, .. }) => (*enforced, how.clone()),
+            None => (false, "none; not reported".to_owned()),
+        };
+        let said = folded(&visible_text(said.as_bytes()), 22, Some(columns));
+        let word = if enforced { "yes" } else { "no" };
+        let _ = writeln!(text, "{:<12}{word:<10}{said}", layer.to_string());
+    }
+    text
+}
+
+/// A text that begins behind `indent` columns, in lines that fit and begin there too. Words stay whole.
+fn folded(text: &str, indent: usize, columns: Option<usize>) -> String {
+    // In less than this nothing can be read anyway.
+    let Some(room) = columns.map(|columns| columns.saturating_sub(indent).max(20)) else {
+        return text.to_owned();
+    };
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let Some(line) = lines.last_mut() else { continue };
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= room {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join(&format!("\n{:indent$}", ""))
 }
 
 /// The limits that are set, in words.
@@ -183,12 +232,31 @@ mod tests {
     #[test]
     fn a_sandbox_is_shown_with_every_layer() {
         let view = fake::view("bar1");
-        let text = show(Style::PLAIN, &view, &[]);
-        for word in ["bar1", "stopped", "/p", "filesystem", "kernel", "not reported"] {
-            assert!(text.contains(word), "{word}:\n{text}");
+        for columns in [None, Some(80), Some(200)] {
+            let text = show(Style::PLAIN, columns, &view, &[]);
+            for word in ["bar1", "stopped", "/p", "filesystem", "kernel", "not reported"] {
+                assert!(text.contains(word), "{word}:\n{text}");
+            }
         }
         let text = list(Style::PLAIN, &[view]);
         assert!(text.starts_with("NAME "), "{text}");
+    }
+
+    #[test]
+    fn a_terminal_is_not_overrun() {
+        let mut view = fake::view("bar1");
+        let how =
+            "guarded by a long list of things that hold, each of which is named here; ".repeat(4);
+        let report = LayerReport { enforced: true, how, reason: Some("no quota".into()) };
+        view.sandbox.enforcement.0.insert(Layer::Disk, report);
+        view.warnings
+            .push("sandbox `other` also touched `a`, `b`, `c` and a great many more ".repeat(3));
+        let text = show(Style::PLAIN, Some(80), &view, &[]);
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(80), "{text}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let wide = show(Style::PLAIN, Some(1000), &view, &[]);
+        assert_eq!(words(&text), words(&wide), "nothing is lost");
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use super::{Action, decision, spoken};
 use crate::api::{GcDecision, GcRequest};
-use crate::lifecycle::holding_work;
+use crate::lifecycle::{holding_work, snapshots_with_work};
 use crate::problems::{OrProblem, io_problem};
+use crate::review::{Left, counted};
 use crate::{Engine, usage};
 use serde_json::json;
 use skep_policy::Settings;
 use skep_store::SandboxFilter;
 use skep_sys::failpoint;
 use skep_types::{ByteSize, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use std::cell::Cell;
 use std::time::Duration;
 
 /// The label that says how many seconds a sandbox may live.
@@ -26,8 +28,8 @@ struct Facts {
     running: bool,
     /// Changes nobody has decided on.
     unreviewed: u64,
-    /// Whether those are only ignored paths and git's own.
-    only_apart: bool,
+    /// What they are, where it was looked.
+    left: Option<Left>,
     /// Ignored paths and changes of git's own that hold nobody up any more.
     apart: u64,
     /// Whether somebody wants it without changes too.
@@ -125,6 +127,15 @@ impl Engine {
         usage::of(&directory).map_or(0, |usage| usage.bytes)
     }
 
+    /// What lies in layers that nobody else stands on: they go with the sandbox.
+    fn size_of_own_layers(&self, sandbox: &Sandbox) -> u64 {
+        let Ok(used) = self.store.layers_in_use() else { return 0 };
+        let own = sandbox.layers.iter().filter(|layer| used.get(layer) == Some(&1));
+        own.filter_map(|layer| usage::of(&self.layout().layer(layer)).ok())
+            .map(|own| own.bytes)
+            .sum()
+    }
+
     /// Decides and acts under the sandbox's lock. What cannot be decided is kept.
     fn collect_sandbox(
         &self,
@@ -135,8 +146,10 @@ impl Engine {
         size: u64,
     ) -> Vec<GcDecision> {
         let name = sandbox.name.as_str();
+        let layers = Cell::new(0);
+        let goes = |action: &Action| matches!(action, Action::Remove | Action::Archive);
         let say = |action, reason: String| {
-            let freed = if matches!(action, Action::Remove | Action::Archive) { size } else { 0 };
+            let freed = if goes(&action) { size + layers.get() } else { 0 };
             decision("sandbox", name, action, reason, freed)
         };
         let Ok(_lock) = self.lock_now(&sandbox.id) else {
@@ -144,6 +157,9 @@ impl Engine {
         };
         let decided = self.judge_locked(&sandbox.id).and_then(|(sandbox, facts)| {
             let decided = decide(&facts, ages, room);
+            if decided.iter().any(|(action, _)| goes(action)) {
+                layers.set(self.size_of_own_layers(&sandbox));
+            }
             if request.dry_run {
                 return Ok(decided);
             }
@@ -256,7 +272,7 @@ impl Engine {
             state: sandbox.state,
             running,
             unreviewed,
-            only_apart: left.is_some_and(|left| left.changes == 0),
+            left,
             apart: all - unreviewed,
             kept: sandbox.labels.contains_key(KEPT),
             snapshots: holding_work(&snapshots),
@@ -264,6 +280,13 @@ impl Engine {
             expired,
             archivable: sandbox.driver != WorkspaceDriver::Copy,
         })
+    }
+}
+
+impl Facts {
+    /// What nobody has decided on.
+    fn left(&self) -> String {
+        self.left.map_or_else(|| "unreviewed changes".into(), |left| left.describe())
     }
 }
 
@@ -287,15 +310,12 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
             None if facts.expired => "its time to live is over".into(),
             None => format!("idle for {idle}"),
         };
-        let reason = format!("{} unreviewed change(s), archived first; {why}", facts.unreviewed);
+        let reason = format!("{}, archived first; {why}", facts.left());
         decided.push((Action::Archive, reason));
         return decided;
     }
     if facts.unreviewed > 0 {
-        let mut reason = match facts.only_apart {
-            true => format!("{} path(s) that are ignored or git's own are left", facts.unreviewed),
-            false => format!("{} unreviewed change(s)", facts.unreviewed),
-        };
+        let mut reason = facts.left();
         if facts.expired {
             reason.push_str("; its time to live is over");
         }
@@ -309,13 +329,13 @@ fn decide(facts: &Facts, ages: &Ages, room: Option<ByteSize>) -> Vec<(Action, St
         return decided;
     }
     if facts.snapshots > 0 {
-        let reason = format!("{} snapshot(s) that may hold unreviewed work", facts.snapshots);
-        decided.push((Action::Keep, reason));
+        decided.push((Action::Keep, snapshots_with_work(facts.snapshots)));
         return decided;
     }
     let (action, mut reason) = reviewed(facts, ages, room, &idle);
     if facts.apart > 0 {
-        reason.push_str(&format!("; {} path(s) left that are ignored or git's own", facts.apart));
+        let apart = counted(facts.apart, "path", "paths");
+        reason.push_str(&format!("; {apart} left that are ignored or git's own"));
     }
     decided.push((action, reason));
     decided
@@ -357,7 +377,7 @@ mod tests {
             state,
             running: false,
             unreviewed: 0,
-            only_apart: false,
+            left: None,
             apart: 0,
             kept: false,
             snapshots: 0,

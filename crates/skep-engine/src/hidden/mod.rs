@@ -20,7 +20,8 @@ pub(crate) fn note_hidden(report: &mut EnforcementReport, hidden: usize, searche
         return;
     };
     // A walk of all packages at every start would cost more than the start; see SECURITY.md.
-    how.push_str(&format!(", {hidden} path(s) hidden (not searched for in packages and caches)"));
+    let paths = crate::review::counted(hidden as u64, "path", "paths");
+    how.push_str(&format!(", {paths} hidden (not searched for in packages and caches)"));
     if let Searched::Except { directory, others } = searched {
         let others = match others {
             0 => String::new(),

@@ -219,11 +219,10 @@ pub(super) fn check_digest(
     let now = derived.digest;
     match reviewed {
         Some(reviewed) if reviewed != now => {
-            let (count, name) = (derived.changes.len(), &sandbox.name);
-            let changes = if count == 1 { "change" } else { "changes" };
+            let (all, name) = (Left::of(sandbox, &derived.changes).all(), &sandbox.name);
             let message = format!(
                 "the change set is not the one that was reviewed ({reviewed}): it is {now} now, \
-                 with {count} {changes}"
+                 with {all}"
             );
             let shown = Reviewed { digest: now, beside: beside(derived) };
             let paths: Vec<_> = derived.changes.iter().take(SHOWN).map(|c| &c.path).collect();

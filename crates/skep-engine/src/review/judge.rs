@@ -23,13 +23,13 @@ const TEXT: u64 = 1 << 20;
 /// As much as decides whether a file is text.
 const HEAD: u64 = 8000;
 
-/// How late the end of an exec may be seen, in milliseconds.
-const LATE: i128 = 1_000;
-/// What is cut off when an end is told in whole milliseconds.
-const PART: i128 = 1;
-/// By how much an end may be noted too early, in milliseconds: it is counted from the moment in which
-/// the keeper heard of the exec.
-const EARLY: i128 = 250;
+/// A millisecond. Times are told in nanoseconds.
+const MILLISECOND: i128 = 1_000_000;
+/// How late the end of an exec may be seen.
+const LATE: i128 = 1_000 * MILLISECOND;
+/// By how much an end may be noted too early: where it was not heard of, it is counted from the moment
+/// in which the keeper heard of the exec.
+const EARLY: i128 = 250 * MILLISECOND;
 
 impl Engine {
     /// Fills in what the workspace does not know: risk, verdict, and which exec wrote it. Gives the
@@ -277,14 +277,16 @@ fn is_utf8(bytes: &[u8]) -> bool {
     }
 }
 
-/// When one exec ran, in milliseconds.
+/// When one exec ran.
 struct Ran {
     start: i128,
+    /// The earliest stamp that something it wrote can have.
+    earliest: i128,
     end: Option<i128>,
     exec: ExecId,
 }
 
-/// When execs ran, in milliseconds, in the order in which they were started; and when skep wrote.
+/// When execs ran, in the order in which they were started; and when skep wrote.
 struct Times {
     execs: Vec<Ran>,
     own: Vec<(i128, i128)>,
@@ -292,24 +294,33 @@ struct Times {
     tick: i128,
 }
 
-/// A tick of the clock that the kernel stamps files with, in whole milliseconds.
+/// A tick of the clock that the kernel stamps files with.
 fn tick() -> i128 {
     let tick = rustix::time::clock_getres(rustix::time::ClockId::RealtimeCoarse);
-    i128::from(tick.tv_sec) * 1_000 + (i128::from(tick.tv_nsec) + 999_999) / 1_000_000
+    i128::from(tick.tv_sec) * 1_000 * MILLISECOND + i128::from(tick.tv_nsec)
+}
+
+/// The last moment that is told as this many milliseconds.
+fn until(milliseconds: i128) -> i128 {
+    (milliseconds + 1) * MILLISECOND - 1
 }
 
 impl Times {
     fn of(execs: &[Exec], own: Vec<(i128, i128)>) -> Self {
+        let tick = tick();
         let times = execs.iter().filter_map(|exec| {
-            let start = milliseconds(&exec.started_at)?;
+            let start = nanoseconds(&exec.started_at)?;
             // How long it took counts from when it began at last: where others are at work that is later, and
             // its end would seem to be earlier than it was.
             let stats = exec.end.as_ref().map(|end| end.stats).unwrap_or_default();
-            let took = stats.duration_ms.map(|took| start + i128::from(took));
-            let end = stats.ended_at_ms.map(i128::from).or(took);
-            Some(Ran { start, end, exec: exec.id.clone() })
+            let took = stats.duration_ms.map(|took| start + until(took.into()));
+            let end = stats.ended_at_ms.map(|end| until(end.into())).or(took);
+            // Where it was not noted: the clock of files is behind by up to a tick, so that a first write may
+            // lie before the start.
+            let earliest = stats.began_at_ns.map_or(start - tick, i128::from);
+            Some(Ran { start, earliest, end, exec: exec.id.clone() })
         });
-        Self { execs: times.collect(), own, tick: tick() }
+        Self { execs: times.collect(), own, tick }
     }
 
     /// The execs that were running when the entry last changed: it is known which one wrote only if
@@ -319,22 +330,16 @@ impl Times {
             return Vec::new();
         }
         let Some((seconds, nanoseconds)) = levels.changed(path) else { return Vec::new() };
-        let written = i128::from(seconds) * 1_000 + i128::from(nanoseconds) / 1_000_000;
-        self.at(written)
+        self.at(i128::from(seconds) * 1_000 * MILLISECOND + i128::from(nanoseconds))
     }
 
     fn at(&self, written: i128) -> Vec<ExecId> {
         // A rebase, a rejected hunk: who wrote what it was made from is not told by its time.
-        if self
-            .own
-            .iter()
-            .any(|(start, end)| written + self.tick >= *start && written <= end + PART)
-        {
+        if self.own.iter().any(|(start, end)| written + self.tick >= *start && written <= *end) {
             return Vec::new();
         }
-        // The clock of files is behind by up to a tick, so that a first write may lie before the
-        // start; an end is cut to a millisecond. Else one whose end was noted early.
-        let mut found = self.during(written, PART);
+        // Else one whose end was noted early.
+        let mut found = self.during(written, 0);
         if found.is_empty() {
             found = self.during(written, LATE);
             // Of several that had ended by then, one that was over well before the last began did not
@@ -346,57 +351,77 @@ impl Times {
     }
 
     fn during(&self, written: i128, late: i128) -> Vec<&Ran> {
-        let fits = |ran: &&Ran| {
-            written + self.tick >= ran.start && ran.end.is_none_or(|end| written <= end + late)
-        };
+        let fits =
+            |ran: &&Ran| written >= ran.earliest && ran.end.is_none_or(|end| written <= end + late);
         self.execs.iter().filter(fits).collect()
     }
 }
 
-pub(super) fn milliseconds(time: &str) -> Option<i128> {
+pub(super) fn nanoseconds(time: &str) -> Option<i128> {
     let time: jiff::Timestamp = time.parse().ok()?;
-    Some(i128::from(time.as_millisecond()))
+    Some(time.as_nanosecond())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Who is named for something written at `written`, by commands with these starts and ends.
+    const TICK: i128 = 4 * MILLISECOND;
+
+    /// How many are named for something written at `written`, by commands with these starts and ends, in
+    /// milliseconds.
     fn named(written: i128, ran: &[(i128, i128)]) -> usize {
         let ran = ran.iter().zip(0_u8..).map(|((start, end), number)| Ran {
-            start: *start,
-            end: Some(*end),
+            start: start * MILLISECOND,
+            earliest: start * MILLISECOND - TICK,
+            end: Some(until(*end)),
             exec: ExecId::from_random([number; 10]),
         });
-        let times = Times { execs: ran.collect(), own: Vec::new(), tick: 4 };
-        times.at(written).len()
+        let times = Times { execs: ran.collect(), own: Vec::new(), tick: TICK };
+        times.at(written * MILLISECOND).len()
     }
 
     /// Two at a time. The first began late and was over in a moment: by its start and how long it took it would
     /// seem to have ended before the file was written.
     #[test]
     fn an_end_that_was_heard_counts_and_no_estimate() {
-        let exec = |number: u8, start: &str, took: u64, ended: i64| {
-            let mut end = skep_types::ExecEnd::exited(0);
-            end.stats.duration_ms = Some(took);
-            end.stats.ended_at_ms = Some(ended);
-            Exec {
-                id: ExecId::from_random([number; 10]),
-                sandbox: skep_types::SandboxId::from_random([0; 10]),
-                spec: Default::default(),
-                started_at: start.to_owned(),
-                end: Some(end),
-                enforcement: Default::default(),
-            }
-        };
         let execs = [
             exec(1, "1970-01-01T00:00:01.000Z", 3, 1_020),
             exec(2, "1970-01-01T00:00:01.002Z", 15, 1_030),
         ];
         let times = Times::of(&execs, Vec::new());
-        assert_eq!(times.at(1_016).len(), 2, "either may have written");
-        assert_eq!(times.at(1_026), [ExecId::from_random([2; 10])]);
+        assert_eq!(times.at(1_016 * MILLISECOND).len(), 2, "either may have written");
+        assert_eq!(times.at(1_026 * MILLISECOND), [ExecId::from_random([2; 10])]);
+    }
+
+    fn exec(number: u8, start: &str, took: u64, ended: i64) -> Exec {
+        let mut end = skep_types::ExecEnd::exited(0);
+        end.stats.duration_ms = Some(took);
+        end.stats.ended_at_ms = Some(ended);
+        Exec {
+            id: ExecId::from_random([number; 10]),
+            sandbox: skep_types::SandboxId::from_random([0; 10]),
+            spec: Default::default(),
+            started_at: start.to_owned(),
+            end: Some(end),
+            enforcement: Default::default(),
+        }
+    }
+
+    /// Two within a tick: when the second was let begin is known by the clock of files.
+    #[test]
+    fn commands_within_a_tick_are_told_apart_by_when_they_were_let_begin() {
+        let mut execs = [
+            exec(1, "1970-01-01T00:00:01.000Z", 1, 1_001),
+            exec(2, "1970-01-01T00:00:01.002Z", 1, 1_003),
+        ];
+        let second = 1_002 * MILLISECOND + 500;
+        assert_eq!(Times::of(&execs, Vec::new()).at(1_001 * MILLISECOND).len(), 2);
+        execs[1].end.as_mut().unwrap().stats.began_at_ns = Some(second as i64);
+        let times = Times::of(&execs, Vec::new());
+        assert_eq!(times.at(1_001 * MILLISECOND), [ExecId::from_random([1; 10])]);
+        assert_eq!(times.at(second - 1), [ExecId::from_random([1; 10])], "its end was heard early");
+        assert_eq!(times.at(second), [ExecId::from_random([2; 10])]);
     }
 
     /// An end is noted some milliseconds early: what was written then is the last command's all the

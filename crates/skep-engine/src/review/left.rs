@@ -9,6 +9,11 @@ use serde_json::json;
 use skep_policy::{GitBooks, moves_reference};
 use skep_types::{Change, Code, HunkLine, Problem, Sandbox, SandboxState};
 
+/// `1 change`, `2 changes`.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// The label that says which references were pulled last.
 pub(crate) const PULLED: &str = "skep.pulled";
 
@@ -64,17 +69,21 @@ impl Left {
     /// How many nobody has decided on.
     pub(crate) fn unreviewed(&self) -> u64 {
         let ignored = if self.approved { 0 } else { self.ignored };
-        let git = match self.commits {
+        self.changes + ignored + self.unreviewed_git()
+    }
+
+    fn unreviewed_git(&self) -> u64 {
+        match self.commits {
             Commits::Pulled => 0,
             Commits::None if self.approved => 0,
             Commits::None | Commits::Waiting => self.git,
-        };
-        self.changes + ignored + git
+        }
     }
 
     /// What they are, for people.
     pub(crate) fn describe(&self) -> String {
-        let count = self.unreviewed();
+        let ignored = if self.approved { 0 } else { self.ignored };
+        let git = self.unreviewed_git();
         match self {
             Self { changes: 0, commits: Commits::Waiting, brought: false, .. } => {
                 "a stash or other references that a pull does not bring".to_owned()
@@ -82,13 +91,24 @@ impl Left {
             Self { changes: 0, commits: Commits::Waiting, .. } => {
                 "commits that were not pulled".to_owned()
             }
-            Self { changes: 0, git: 0, .. } => format!("{count} ignored path(s) left"),
-            Self { changes: 0, ignored: 0, .. } => format!("{count} change(s) of git's own left"),
             Self { changes: 0, .. } => {
-                format!("{count} ignored path(s) and changes of git's own left")
+                let git =
+                    (git > 0).then(|| counted(git, "change inside .git", "changes inside .git"));
+                let ignored = apart(0, ignored);
+                let only: Vec<String> = git.into_iter().chain(ignored).collect();
+                format!("only {} left", only.join(" and "))
             }
-            _ => format!("{count} unreviewed change(s)"),
+            Self { changes, .. } => {
+                let changes = counted(*changes, "unreviewed change", "unreviewed changes");
+                [vec![changes], apart(git, ignored)].concat().join(", ")
+            }
         }
+    }
+
+    /// Everything there is, decided on or not.
+    pub(crate) fn all(&self) -> String {
+        let changes = counted(self.changes, "change", "changes");
+        [vec![changes], apart(self.git, self.ignored)].concat().join(", ")
     }
 
     /// Why a sandbox is not removed.
@@ -112,10 +132,23 @@ impl Left {
             }
             _ => format!("see `skep diff {name}`, take over with `skep approve {name}`"),
         };
+        let drop = format!("drop them with `skep rm --discard {name}`");
+        // What was built is built again: most who meet this want it gone.
+        let hint = match self {
+            Self { changes: 0, git: 0, .. } => format!("{drop}, or {ways}"),
+            _ => format!("{ways}, or {drop}"),
+        };
         Problem::new(Code::UnreviewedChanges, message)
-            .hint(format!("{ways}, or drop them with `skep rm --discard {name}`"))
+            .hint(hint)
             .details(json!({ "changes": self.changes, "ignored": self.ignored, "git": self.git }))
     }
+}
+
+/// What is set apart, as `skep diff` counts it.
+fn apart(git: u64, ignored: u64) -> Vec<String> {
+    let git = (git > 0).then(|| format!("{git} inside .git"));
+    let ignored = (ignored > 0).then(|| counted(ignored, "ignored path", "ignored paths"));
+    git.into_iter().chain(ignored).collect()
 }
 
 /// Which references were moved and where they stand, as one text; `None` if none was.

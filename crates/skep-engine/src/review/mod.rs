@@ -12,7 +12,7 @@ mod settling;
 mod siblings;
 mod undo;
 
-pub(crate) use left::{Left, PULLED, all_pulled, references};
+pub(crate) use left::{Left, PULLED, all_pulled, counted, references};
 pub(crate) use reject::{Bytes, write_all};
 pub(crate) use settling::{Place, Shut};
 

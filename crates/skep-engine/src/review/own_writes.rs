@@ -3,7 +3,7 @@
 //! Which exec wrote a path is told by the time of its entry. Skep writes while everything inside stands
 //! still, so what has such a time was not written by whatever exec happened to be alive then.
 
-use super::judge::milliseconds;
+use super::judge::nanoseconds;
 use crate::Engine;
 use skep_types::{Problem, SandboxId};
 use std::io::Write as _;
@@ -24,12 +24,12 @@ impl Engine {
         result
     }
 
-    /// Those times, in milliseconds.
+    /// Those times, in nanoseconds.
     pub(super) fn own_writes(&self, id: &SandboxId) -> Vec<(i128, i128)> {
         let text = std::fs::read_to_string(self.layout().own_writes(id)).unwrap_or_default();
         let times = |line: &str| {
             let (start, end) = line.split_once(' ')?;
-            Some((milliseconds(start)?, milliseconds(end)?))
+            Some((nanoseconds(start)?, nanoseconds(end)?))
         };
         text.lines().filter_map(times).collect()
     }

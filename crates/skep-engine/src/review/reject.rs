@@ -66,7 +66,8 @@ impl Engine {
         let sandbox = self.load(id)?;
         let left = self.while_still(&sandbox, || self.derive(&sandbox))?;
         let remaining = left.changes.len() as u64;
-        if remaining == 0 {
+        // Who had nothing to drop has decided nothing.
+        if remaining == 0 && !rejected.is_empty() {
             self.all_reviewed(&sandbox, SandboxState::Rejected)?;
         }
         Ok(RejectReport { rejected, remaining, not_taken_in })

@@ -1,10 +1,12 @@
 //! What happens because time has passed.
 
 use super::guard::{Stand, cpu_exceeded, cpu_next};
+use super::operations::FIRST_CAPTURE;
 use super::polled::Look;
 use super::running::Running;
 use super::{Keeper, Noting};
 use crate::protocol::{ToInit, Whom, to_json};
+use crate::vessel::Vessel;
 use skep_types::{EndReason, ExecId, IdleStop};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ const OOM_INTERVAL: Duration = Duration::from_millis(250);
 /// How long whoever ran the last command may take to say stop.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Captures become rarer, up to this.
-const RAREST_CAPTURE: Duration = Duration::from_secs(30);
+const RAREST_CAPTURE: Duration = Duration::from_secs(5);
 
 /// Tasks that are ours, and not the sandbox's: init, and one that is just being started.
 const SPARE_TASKS: u64 = 16;
@@ -42,12 +44,21 @@ impl Keeper<'_> {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
             deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
         }
-        if any {
+        if self.may_change() {
             deadlines.push(self.state.capture.map(|capture| capture.at));
+        }
+        if any {
             deadlines.push(self.state.tracked.is_going().then_some(now));
             deadlines.push(self.state.starved_look.filter(|_| self.group.is_some()));
         }
         deadlines.into_iter().flatten().min()
+    }
+
+    /// Whether somebody is inside who can write. Of a guest it is not known who is left in it.
+    fn may_change(&self) -> bool {
+        let any = self.state.execs.values().any(|running| !running.has_ended());
+        let left = self.state.left && !matches!(self.vessel, Vessel::Machine(_));
+        (any || left) && !self.state.frozen
     }
 
     /// When names are noted: a while after the first exec began, whether or not it has ended.
@@ -123,20 +134,23 @@ impl Keeper<'_> {
         self.hold_for_a_look(now);
         if self.state.left {
             self.look_for_left();
-        }
-        if execs.is_empty() {
-            return;
+            if !self.state.left {
+                // What they wrote last.
+                self.capture();
+            }
         }
         if self.state.tracked.is_going() {
             self.note_tracked();
         }
-        if let Some(capture) = self.state.capture.filter(|capture| now >= capture.at) {
-            self.capture();
+        let due = self.state.capture.filter(|capture| now >= capture.at && self.may_change());
+        if let Some(capture) = due {
+            let active = self.capture() > 0;
             if self.state.tracked.is_to_begin() {
                 self.note_tracked();
             }
             let cost = now.elapsed();
-            let pause = (capture.pause * 2).min(RAREST_CAPTURE).max(cost * 20);
+            let pause = if active { FIRST_CAPTURE } else { capture.pause * 2 };
+            let pause = pause.min(RAREST_CAPTURE).max(cost * 20);
             self.state.capture = Some(super::Capture { at: Instant::now() + pause, pause });
         }
     }

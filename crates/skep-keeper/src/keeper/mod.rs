@@ -24,6 +24,7 @@ mod starting;
 mod strays;
 mod streams;
 mod under_way;
+mod witness;
 
 pub use accountant::{Usage, usage};
 pub use adoption::Adoption;
@@ -57,6 +58,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use witness::Witness;
 
 /// How long an init without a pid namespace may take to end everything.
 const END_PATIENCE: Duration = Duration::from_secs(12);
@@ -134,6 +136,11 @@ struct State {
     init_ended: bool,
     capture: Option<Capture>,
     captor: skep_workspace::Captor,
+    /// Something was approved, and nobody has looked since.
+    look_due: bool,
+    /// Something was put in through the view, which remembers names since.
+    put_in: bool,
+    witness: Witness,
     refusals: Refusals,
     tracked: Noting<TrackedPass>,
     names: Noting<NamesPass>,
@@ -430,9 +437,11 @@ impl<'a> Keeper<'a> {
 
     /// Captures the base bytes of what has changed. A capture that fails is not lost work: the
     /// path will have one side less in a merge, and then be a conflict instead of a guess.
-    fn capture(&mut self) {
+    ///
+    /// How many paths were captured.
+    fn capture(&mut self) -> u64 {
         let workspace = self.workspace();
-        let _ = self.state.captor.capture(&workspace);
+        self.state.captor.capture(&workspace).map_or(0, |summary| summary.captured)
     }
 
     /// Notes some more of the files that git had clean at create.

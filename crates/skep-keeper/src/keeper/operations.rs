@@ -25,8 +25,9 @@ const STUCK: &str = "it was killed and waits in the kernel, for a filesystem or 
 /// The same of one of which no more is known.
 const NOT_ENDED: &str = "it was killed and has not ended yet; `skep stop` ends the whole sandbox";
 
-/// The first capture comes this long after a start, later ones at doubling distances.
-const FIRST_CAPTURE: Duration = Duration::from_secs(1);
+/// The first capture comes this long after a start, and one after another that found something; else at doubling
+/// distances.
+pub(super) const FIRST_CAPTURE: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: &MainEnd) {
@@ -371,6 +372,7 @@ impl Keeper<'_> {
     }
 
     pub(super) fn operate_write(&mut self, client: u64, path: RelPath, state: EntryState) {
+        self.state.put_in = true;
         let content = self
             .state
             .connections
@@ -388,7 +390,13 @@ impl Keeper<'_> {
         }
     }
 
+    /// Something was approved, or taken in: what comes beside it later is told by this look to have come later.
     pub(super) fn operate_refresh(&mut self, client: u64) {
+        match self.nobody_is_left() {
+            // Before the next command: the clock of files has moved on by then.
+            true => self.state.look_due = true,
+            false => drop(self.capture()),
+        }
         match self.channel.send(&ToInit::Refresh, &[]).step(|| "pass it to init".into()) {
             Ok(()) => self.state.waiting.push_back(client),
             Err(failure) => self.reply(client, &Err(failure)),

@@ -56,6 +56,8 @@ pub struct Running {
     pub client: Option<u64>,
     /// When it was started.
     pub started: Instant,
+    /// The same by the clock that files are stamped with, where that is ours.
+    pub began_at_ns: Option<i64>,
     /// Where its input goes; `None` once closed.
     pub stdin: Option<OwnedFd>,
     /// Input that the process has not taken yet.
@@ -250,6 +252,7 @@ impl Running {
                 memory_peak_bytes: main.memory_peak.max(group_peak).max(self.memory_seen),
                 stdout_bytes,
                 stderr_bytes,
+                began_at_ns: self.began_at_ns,
                 ended_at_ms: wall_ms(),
             },
         }

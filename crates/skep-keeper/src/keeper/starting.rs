@@ -90,12 +90,21 @@ impl Keeper<'_> {
         if !self.nobody_is_left() {
             return;
         }
-        let now = skep_workspace::clock_ns();
-        if !self.state.so_far.any() {
-            return self.state.captor.nobody_before(now);
-        }
+        let first = !self.state.so_far.any();
         let idle = self.state.idle_since.is_some_and(|since| since.elapsed() >= SOME_TIME);
-        if idle && self.channel.send(&ToInit::LookAnew, &[]).is_ok() {
+        let anew = first || idle;
+        if !std::mem::take(&mut self.state.look_due) && !anew {
+            return;
+        }
+        let now = skep_workspace::clock_ns();
+        // What is there by now is not of those who come: an earlier keeper may have left it unnoted, or somebody who
+        // outlived a command.
+        if self.workspace().has_work() {
+            self.capture();
+        }
+        if first && !self.state.put_in {
+            self.state.captor.nobody_before(now);
+        } else if anew && self.channel.send(&ToInit::LookAnew, &[]).is_ok() {
             self.state.looks_anew = Some(now);
         }
     }
@@ -176,6 +185,12 @@ impl Keeper<'_> {
         let _ = self.state.shelf.make_room(&directory, own.0, next.0, runs);
     }
 
+    /// Of a machine's files its own kernel may keep the time.
+    fn stamp_now(&self) -> Option<i64> {
+        let ours = self.vessel.machine().is_none() && self.vessel.tasks() != Tasks::Foreign;
+        ours.then(|| self.state.witness.stamp()).flatten()
+    }
+
     /// The process's ends of its pipes, and the rest. With a terminal, init makes the ends.
     fn make_running(
         &self,
@@ -193,6 +208,7 @@ impl Keeper<'_> {
         let mut running = Running {
             client,
             started: now,
+            began_at_ns: self.stamp_now(),
             stdin: None,
             pending: Vec::new(),
             stdin_ending: client.is_none(),

@@ -19,7 +19,7 @@ use crate::union::{self, Again, Earlier, Seen, Union};
 use rustix::fs::FileType;
 use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files up to this size are captured with their bytes; larger ones by identity only.
 pub(super) const CAPTURE_BYTES: u64 = 1 << 20;
@@ -62,6 +62,25 @@ pub struct Captor {
     copied: Copied,
     /// Since when somebody is inside.
     came_in: Option<i128>,
+    last: Option<Look>,
+}
+
+/// A look at everything in the sandbox: what is not known from it came later.
+#[derive(Debug, Clone)]
+struct Look {
+    /// When it began ([`clock_ns`](super::clock_ns)).
+    began_ns: i128,
+    upper: PathBuf,
+    layers: Vec<PathBuf>,
+    /// What was there, and of which nothing could be noted.
+    open: HashSet<RelPath>,
+}
+
+impl Look {
+    /// Whether this is still the same sandbox in the same state, and not one that was gone back to.
+    fn is_of(&self, spec: &WorkspaceSpec) -> bool {
+        (&self.upper, &self.layers) == (&spec.upper, &spec.layers)
+    }
 }
 
 impl Captor {
@@ -78,12 +97,33 @@ impl Captor {
 
     /// As [`capture`].
     pub fn capture(&mut self, spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
+        let last = self.last.take().filter(|look| look.is_of(spec));
+        match self.look(spec, last.as_ref()) {
+            Ok((summary, look)) => {
+                self.last = look;
+                Ok(summary)
+            }
+            // What is known from the last one stays known.
+            Err(error) => {
+                self.last = last;
+                Err(error)
+            }
+        }
+    }
+
+    fn look(
+        &mut self,
+        spec: &WorkspaceSpec,
+        last: Option<&Look>,
+    ) -> Result<(CaptureSummary, Option<Look>), DeriveError> {
+        let began_ns = super::clock_ns();
         let trees = Trees::open(spec)?;
         self.known.follow(&spec.memory)?;
         let known = &self.known;
         if known.is_complete_copy() {
             let kept = Kept::default();
-            return self.copied.capture(spec, &trees.held(&kept), known, self.most);
+            let captured = self.copied.capture(spec, &trees.held(&kept), known, self.most);
+            return captured.map(|summary| (summary, None));
         }
         if self.losses != known.losses() {
             self.earlier.forget();
@@ -105,6 +145,7 @@ impl Captor {
             git: Repository::new(&spec.project, spec.base.commit.as_deref()),
             lists: Noted::of(&spec.memory),
             came_in: self.came_in,
+            last,
             era,
             memory: &spec.memory,
             known,
@@ -116,6 +157,7 @@ impl Captor {
             bare: HashSet::new(),
             summary: CaptureSummary::default(),
             unsettled: HashSet::new(),
+            open: HashSet::new(),
         };
         for (directory, count) in crowded(&union) {
             unless_mounted_over(run.listing(&directory, count))?;
@@ -130,7 +172,7 @@ impl Captor {
             if needs.bare {
                 run.note_bare(path, seen);
             }
-            let unproven = run.summary.unproven;
+            let (unproven, noted) = (run.summary.unproven, run.records.len());
             let mut settled = true;
             if needs.left && !spec.is_hidden(path) {
                 settled &= unless_mounted_over(run.came_again(path, seen))?;
@@ -140,6 +182,9 @@ impl Captor {
                     settled &= unless_mounted_over(run.newer(path, seen))?;
                 }
             }
+            if needs.path && run.records.len() == noted {
+                run.open.insert(path.clone());
+            }
             if needs.below && seen.cuts() {
                 settled &= unless_mounted_over(run.subtree(spec, path))?;
             }
@@ -147,14 +192,15 @@ impl Captor {
                 run.unsettled.extend(path.parent());
             }
         }
-        let Run { records, summary, mut room, unsettled, .. } = run;
+        let Run { records, summary, mut room, unsettled, open, .. } = run;
         if !records.is_empty() && !room.for_notes(records.len() as u64 * NOTE_BYTES) {
-            // Tried again the next time.
-            return Ok(CaptureSummary { captured: 0, ..summary });
+            // Tried again the next time; what was open stays so until then.
+            return Ok((CaptureSummary { captured: 0, ..summary }, last.cloned()));
         }
         memory::append(&spec.memory, &records, Durability::Process)?;
         self.earlier.learn(listed, |directory| unsettled.contains(directory));
-        Ok(summary)
+        let (upper, layers) = (spec.upper.clone(), spec.layers.clone());
+        Ok((summary, Some(Look { began_ns, upper, layers, open })))
     }
 }
 
@@ -195,6 +241,7 @@ struct Run<'a> {
     git: Repository,
     lists: Noted<'a>,
     came_in: Option<i128>,
+    last: Option<&'a Look>,
     /// Of what comes now.
     era: Era,
     memory: &'a Path,
@@ -211,6 +258,8 @@ struct Run<'a> {
     summary: CaptureSummary,
     /// Directories of the sandbox in which something is still to be captured.
     unsettled: HashSet<RelPath>,
+    /// What is in the sandbox, and nothing could be noted of.
+    open: HashSet<RelPath>,
 }
 
 /// Directories in which so much is new or changed that one note for all is less.
@@ -408,13 +457,7 @@ impl Run<'_> {
     }
 
     fn absent(&mut self, path: &RelPath, seen: Seen) -> Result<(), DeriveError> {
-        let made = match seen {
-            Seen::Gone | Seen::TooDeep => None,
-            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => self.trees.levels[level]
-                .meta(path)
-                .map_err(|source| DeriveError::read("sandbox", path, source))?
-                .and_then(|meta| self.trees.made_ns(level, &meta)),
-        };
+        let made = self.made_ns(path, seen)?;
         let proof = self.proofs.of(path);
         if !proof.absent(path)? {
             if !proof.absent_before(path, made)? {
@@ -423,17 +466,43 @@ impl Run<'_> {
             }
             // Nothing stood there when it was made, but something did before: whoever made it may have read
             // that, unless it was gone before anybody came in. Who does not know when that was leaves it open.
-            let unseen = proof.absent_before(path, self.came_in)?;
-            if !unseen && self.lists.tell_of(path, &self.git) {
+            let came_in = self.came_in.filter(|came_in| self.came_since(*came_in, path, made));
+            let unseen = proof.absent_before(path, came_in)?;
+            let open = self.was_open(path);
+            if !unseen && (open || self.lists.tell_of(path, &self.git)) {
                 let capture = Capture::of_unknown();
                 let unknown = Record::Capture { path: path.clone(), capture };
-                self.records.extend(self.came_in.map(|_| unknown));
+                self.records.extend(Some(unknown).filter(|_| open || self.came_in.is_some()));
                 self.summary.unproven += 1;
                 return Ok(());
             }
         }
         self.note_bare(path, seen);
         self.record(path, None, Some(EntryState::Absent))
+    }
+
+    /// When something was made in the sandbox, or later than which: it may have been renamed since, and then it
+    /// was not there at the last look.
+    fn made_ns(&self, path: &RelPath, seen: Seen) -> Result<Option<i128>, DeriveError> {
+        let born = match seen {
+            Seen::Gone | Seen::TooDeep => return Ok(None),
+            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => self.trees.levels[level]
+                .meta(path)
+                .map_err(|source| DeriveError::read("sandbox", path, source))?
+                .and_then(|meta| self.trees.made_ns(level, &meta)),
+        };
+        let last = self.last.filter(|_| !self.was_open(path) && !self.known.needs(path).left);
+        Ok(born.max(last.map(|last| last.began_ns)))
+    }
+
+    /// Whether what was `made` at a path is of somebody who came in then: what was there already may only have been
+    /// replaced.
+    fn came_since(&self, came_in: i128, path: &RelPath, made: Option<i128>) -> bool {
+        made.is_some_and(|made| made >= came_in) && !self.was_open(path)
+    }
+
+    fn was_open(&self, path: &RelPath) -> bool {
+        self.last.is_some_and(|last| last.open.contains(path))
     }
 
     fn record(

@@ -227,20 +227,30 @@ impl<'a> Proof<'a> {
     }
 
     /// Whether nothing stood here (nothing stands here now) since before the sandbox's entry was
-    /// made: the nearest directory was last touched before that.
+    /// made: the nearest directory was last touched before that, and so were those above it, up to one that is
+    /// the same as at create. One that was moved to its place is touched by that, and what is in it is not.
     pub(crate) fn absent_before(
         &self,
         path: &RelPath,
         made_ns: Option<i128>,
     ) -> Result<bool, DeriveError> {
         let Some(made_ns) = made_ns.filter(|_| self.sound) else { return Ok(false) };
+        let mut nearest = true;
         for parent in path.ancestors() {
-            let touched_ns = match self.directory(&parent)?.stands {
+            let directory = self.directory(&parent)?;
+            let touched_ns = match directory.stands {
                 Stands::Nothing => continue,
+                Stands::Directory { .. } if directory.same && !nearest => return Ok(true),
                 Stands::Directory { ctime_ns } => ctime_ns,
                 Stands::Other(stat) => ctime_ns(&stat),
             };
-            return Ok(touched_ns + tick_ns() <= made_ns);
+            if touched_ns + tick_ns() > made_ns {
+                return Ok(false);
+            }
+            if directory.same {
+                return Ok(true);
+            }
+            nearest = false;
         }
         Ok(false)
     }

@@ -1,4 +1,4 @@
-//! What stood in the project's directories at create, by name, noted while the project still proved it.
+//! What stood in the project's directories soon after create, by name.
 //!
 //! Where the user has removed something from a directory, nothing in it tells any more what was there. A file
 //! that the sandbox has at such a place may be a new one, or one that somebody inside had read before, and
@@ -6,23 +6,22 @@
 //! new would bring back what the user removed.
 //!
 //! So the keeper of a sandbox in which something was done goes through the directories some time after, a few
-//! at a time and the upper ones first, and notes their names: all of those that are as they were at create, and
-//! of others those whose entries are. It is an aid: of what is not noted, the times of directories have to
-//! tell, as far as they can. What is *not* in the list tells nothing: the user may have made it since.
+//! at a time and the upper ones first, and notes their names. Whether each was there at create is not asked: who was
+//! inside when it was removed may have read it in any case. It is an aid: of what is not noted, the times of
+//! directories have to tell, as far as they can. What is *not* in the list tells nothing: the user may have made
+//! it since.
 //!
 //! The list is a file of its own, `names`, put in place whole. It is read only where something new stands where
 //! the user did something, too.
 
-use super::Proof;
 use super::memory::{make_private, memory_error};
 use super::tracked::Pass;
 use crate::error::DeriveError;
-use crate::held::Held;
 use crate::spec::WorkspaceSpec;
-use crate::tree::{Meta, TreeRoot};
+use crate::tree::TreeRoot;
 use rustix::fs::FileType;
 use skep_types::{RelPath, WorkspaceDriver};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -30,8 +29,6 @@ use std::path::{Path, PathBuf};
 const LIST: &str = "names";
 /// More are not noted: the note is an aid, and must not cost as much as the project is large.
 const MOST_NAMES: usize = 200_000;
-/// Of a directory with more, in which something came or went, no name is noted: each would have to be looked at.
-const MOST_LOOKED_AT: usize = 5_000;
 /// Digits of the checksum at the end.
 const SUM_DIGITS: usize = 2 * blake3::OUT_LEN;
 
@@ -61,8 +58,6 @@ impl NamesPass {
     pub fn step(&mut self, spec: &WorkspaceSpec, count: usize) -> Result<Pass, DeriveError> {
         let project = TreeRoot::open(&spec.project)
             .map_err(|error| DeriveError::read("project", &RelPath::root(), error))?;
-        let held = Held::new(&project);
-        let proof = Proof::new(&held, &spec.base.instant, HashMap::new());
         let target = self.target.clone();
         let written = |source| memory_error("write", &target, source);
         for _ in 0..count {
@@ -71,22 +66,17 @@ impl NamesPass {
             };
             // What cannot be listed, or is too large, is not noted.
             let Ok(Some(names)) = project.list_some(&directory, self.left) else { continue };
-            let mut paths = Vec::new();
+            let mut found = Vec::new();
             for (name, kind) in names {
                 let Ok(path) = directory.join(&name) else { continue };
                 let enters = kind == FileType::Directory && name != b".git";
                 self.waiting
                     .extend(Some(path.clone()).filter(|_| enters && !spec.is_hidden(&path)));
-                paths.push((name, path));
+                found.push(name);
             }
-            // Listed first and proven afterwards, so that what came or went meanwhile is noticed.
-            proof.look_again();
-            let whole = proof.untouched_directory(&directory).unwrap_or(false);
-            let few = paths.len() <= MOST_LOOKED_AT;
-            paths.retain(|(_, path)| whole || few && stood(&project, &proof, path));
-            self.left -= paths.len();
-            let names = paths.iter().map(|(name, _)| &name[..]);
-            let parts = [directory.as_bytes()].into_iter().chain(names);
+            self.left -= found.len();
+            let parts =
+                [directory.as_bytes()].into_iter().chain(found.iter().map(|name| &name[..]));
             let lines: Vec<u8> = parts.flat_map(|part| [part, b"\0"].concat()).chain([0]).collect();
             self.sum.update(&lines);
             self.list.write_all(&lines).map_err(written)?;
@@ -104,12 +94,6 @@ impl NamesPass {
 
 fn unfinished(target: &Path) -> PathBuf {
     target.with_extension("new")
-}
-
-/// Whether what stands there is from before create.
-fn stood(project: &TreeRoot, proof: &Proof<'_>, path: &RelPath) -> bool {
-    let Ok(Some(stat)) = project.stat(path) else { return false };
-    proof.present(path, &Meta::of(&stat)).unwrap_or(false)
 }
 
 /// Everything that is noted; nothing, if there is no list or it is not whole.
@@ -185,8 +169,9 @@ mod tests {
             fs::write(project.join("touched/new"), "x").unwrap();
             fs::remove_file(project.join("touched/gone")).unwrap();
         });
-        let stood = ["calm", "calm/sub/f", "touched", "touched/f", "touched/sub/f", ".git"];
-        check(&spec, &stood, &["calm/new", "touched/new", "touched/gone", ".git/f"]);
+        let stood =
+            ["calm", "calm/sub/f", "touched", "touched/f", "touched/sub/f", "touched/new", ".git"];
+        check(&spec, &stood, &["calm/new", "touched/gone", ".git/f"]);
         let mut bytes = fs::read(spec.memory.join(LIST)).unwrap();
         bytes[3] ^= 1;
         fs::write(spec.memory.join(LIST), bytes).unwrap();
@@ -196,6 +181,6 @@ mod tests {
     #[test]
     fn something_new_at_the_top_hides_nothing_below_it() {
         let (_base, spec) = noted(|project| fs::write(project.join("new"), "x").unwrap());
-        check(&spec, &["calm", "calm/f", "calm/sub/f", "touched/sub/f"], &["new"]);
+        check(&spec, &["calm", "calm/f", "calm/sub/f", "touched/sub/f", "new"], &["newer"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The lists that were noted of the project as it was at create, read when first asked.
+//! The lists that were noted of the project, at create and soon after, read when first asked.
 
 use super::names;
 use super::tracked::{self, Tracked};

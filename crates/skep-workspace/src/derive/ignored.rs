@@ -53,7 +53,7 @@ pub(super) fn mark(
     Ok(())
 }
 
-struct Rules<'a> {
+pub(crate) struct Rules<'a> {
     spec: &'a WorkspaceSpec,
     project: &'a Held<'a>,
     /// Those of the repository, which count last.
@@ -75,7 +75,7 @@ struct Directory {
 }
 
 impl<'a> Rules<'a> {
-    fn new(spec: &'a WorkspaceSpec, project: &'a Held<'a>) -> Result<Self, DeriveError> {
+    pub(crate) fn new(spec: &'a WorkspaceSpec, project: &'a Held<'a>) -> Result<Self, DeriveError> {
         let info = RelPath::parse(b".git/info").unwrap_or_default();
         let exclude = load(spec, project, &info, b"exclude")?;
         let own = load(spec, project, &RelPath::root(), b".gitignore")?;
@@ -86,7 +86,7 @@ impl<'a> Rules<'a> {
     }
 
     /// The topmost of the path and its parents that is ignored.
-    fn top_match(
+    pub(crate) fn top_match(
         &mut self,
         path: &RelPath,
         directory: bool,

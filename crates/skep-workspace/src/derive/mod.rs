@@ -1,7 +1,7 @@
 //! Derives a change set: what the view shows against the base, path by path.
 
 mod content;
-mod ignored;
+pub(crate) mod ignored;
 mod judge;
 mod renames;
 mod spelling;
