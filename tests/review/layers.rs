@@ -61,6 +61,42 @@ fn a_snapshot_while_a_process_writes_is_a_cut() {
 }
 
 #[test]
+fn what_the_agent_has_shut_by_its_mode_is_in_snapshots_forks_and_templates() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.write("d/x", "x\n");
+        lab.up("s");
+        lab.inside("s", "chmod 000 f; chmod 644 d; mkdir -p n/m; echo q > n/m/q; chmod 000 n/m");
+        let whole = digest(lab, "s");
+        lab.skep(["snapshot", "s", "live"]).run().ok();
+        lab.skep(["fork", "s", "--name", "t"]).run().ok();
+        lab.skep(["template", "save", "s", "kept"]).run().ok();
+        lab.skep(["create", "--from", "kept", "u"]).run().ok();
+        for other in ["t", "u"] {
+            assert_eq!(digest(lab, other), whole, "{other}");
+            // Somebody goes on with it, after the modes were looked past.
+            lab.inside(other, "chmod 755 n/m d; cat n/m/q d/x");
+        }
+        // The root itself, of one that runs and of one that does not.
+        lab.inside("s", "echo more > more; chmod 000 .");
+        let shut = digest(lab, "s");
+        assert_ne!(shut, whole);
+        lab.skep(["snapshot", "s", "root"]).run().ok();
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(digest(lab, "s"), shut);
+        lab.skep(["snapshot", "s", "idle"]).run().ok();
+        assert_eq!(digest(lab, "s"), shut);
+        // Back, with the root as open as it was.
+        lab.skep(["restore", "s", "live"]).run().ok();
+        assert_eq!(digest(lab, "s"), whole);
+        lab.inside("s", "ls n && echo again > again");
+        lab.skep(["restore", "s", "root"]).run().ok();
+        assert_eq!(digest(lab, "s"), shut);
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+    });
+}
+
+#[test]
 fn forks_share_and_do_not_hurt_each_other() {
     for_both(|lab| {
         lab.write("f", "old\n");

@@ -10,7 +10,7 @@ use crate::problems::{OrProblem, io_problem};
 use crate::quota::Wanted;
 use crate::shut::note_shut;
 use crate::undone::comes_back;
-use crate::{Desk, Engine, hidden, layout, naming, spare, waste};
+use crate::{Desk, Engine, closed, hidden, layout, naming, spare, waste};
 use serde_json::json;
 use skep_provider::{Beside, Provider, ProviderError, RunSpec, Started, Withdrawn};
 use skep_store::{ExecMoves, Expect, ScopeMode, StoreError};
@@ -133,7 +133,8 @@ impl Engine {
             let base = self.layout().sandbox(&sandbox.id).join("base");
             self.carry_memory(&memory.directory, &base)?;
             if let Some(reach) = memory.reach {
-                skep_workspace::rewind(&self.workspace(sandbox), reach).or_problem()?;
+                let workspace = self.workspace(sandbox);
+                closed::noted(|| skep_workspace::rewind(&workspace, reach))?;
             }
         }
         match sandbox.driver {

@@ -30,6 +30,7 @@ pub mod api;
 mod archive;
 mod bring_up;
 mod chores;
+mod closed;
 mod commit;
 mod compare;
 mod copy;

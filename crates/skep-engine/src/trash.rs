@@ -3,6 +3,7 @@
 //! What lies in a sandbox's directory was made by untrusted code. Nothing is followed, no other
 //! filesystem is entered, and directories that were locked by their mode are opened up first.
 
+use crate::closed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, chmodat, fstat, openat2, unlinkat,
@@ -16,13 +17,13 @@ use std::path::Path;
 pub fn discard(path: &Path, trash: &Path) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Ok(()) };
     let target = trash.join(name);
-    match std::fs::rename(path, &target) {
+    match closed::rename(path, &target) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // The same name is still being removed from an earlier try.
         Err(error) if error.raw_os_error() == Some(libc_enotempty()) => {
             remove(&target)?;
-            std::fs::rename(path, &target)?;
+            closed::rename(path, &target)?;
         }
         Err(error) => return Err(error),
     }

@@ -407,6 +407,48 @@ pub fn enter_own_user_namespace() -> io::Result<()> {
     Ok(())
 }
 
+/// Does some work in a child that has entered a user namespace of its own (see
+/// [`enter_own_user_namespace`]), and waits for it. This process stays where it is, and may go on to start
+/// others; what `work` changes in memory is lost.
+pub fn in_child_with_own_files_open(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    use io::{Read as _, Write as _};
+    let (reader, writer) = io::pipe()?;
+    let mut kept = Some(writer);
+    let child = clone_with(Namespaces::NONE, || {
+        let done = enter_own_user_namespace().and_then(|()| work());
+        let (Err(error), Some(mut writer)) = (done, kept.take()) else { return 0 };
+        let _ = writer.write_all(&errno_of(&error).to_ne_bytes());
+        let _ = writer.write_all(error.to_string().as_bytes());
+        1
+    })?;
+    drop(kept);
+    let mut said = Vec::new();
+    let heard = (&reader).take(LONGEST_REASON).read_to_end(&mut said);
+    let code = wait_for(&child)?;
+    heard?;
+    match said.split_first_chunk() {
+        Some((errno, text)) => {
+            let kind = io::Error::from_raw_os_error(i32::from_ne_bytes(*errno)).kind();
+            Err(io::Error::new(kind, String::from_utf8_lossy(text).into_owned()))
+        }
+        None if code == 0 => Ok(()),
+        None => Err(io::Error::other(format!("a process of our own ended with {code}"))),
+    }
+}
+
+const LONGEST_REASON: u64 = 64 << 10;
+
+/// The number that callers tell errors apart by, also of one that was given more words.
+fn errno_of(error: &io::Error) -> i32 {
+    let by_kind = match error.kind() {
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::QuotaExceeded => libc::EDQUOT,
+        _ => libc::EIO,
+    };
+    error.raw_os_error().unwrap_or(by_kind)
+}
+
 /// Whether this process has power over its own files whatever their modes say, which their owner
 /// has not given it: it entered a user namespace of its own.
 pub fn in_own_user_namespace() -> bool {

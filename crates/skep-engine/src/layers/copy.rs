@@ -3,6 +3,7 @@
 //! A layer must mean to the overlay what the upper meant. Nothing is followed and nothing special
 //! is opened; every path is reached below a pinned directory.
 
+use crate::closed;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -33,8 +34,12 @@ pub(crate) enum Bytes {
     Linked,
 }
 
-/// Copies the tree at `from` to `to`, which must not exist.
+/// Copies the tree at `from` to `to`, which must not exist; also what the agent has shut.
 pub(crate) fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    closed::opened(|| copy_what_is_open(from, to), || crate::trash::remove(to))
+}
+
+fn copy_what_is_open(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::create_dir(to)?;
     let (source, target) = (TreeRoot::open(from)?, TreeRoot::open(to)?);
     let mut directories = vec![RelPath::root()];

@@ -34,7 +34,7 @@ pub(crate) use copy::{Bytes, copy_tree, entry as copy_entry, finish_directory};
 
 use crate::problems::{OrProblem, io_problem};
 use crate::review::Shut;
-use crate::{Engine, layout};
+use crate::{Engine, closed, layout};
 use serde_json::json;
 use skep_store::StoreError;
 use skep_sys::failpoint;
@@ -139,7 +139,7 @@ impl Engine {
         self.note_ground(&layer, sandbox.layers.first()).map_err(failed)?;
         std::fs::write(&intent, b"").map_err(failed)?;
         failpoint::hit("freeze.intent").map_err(failed)?;
-        let moved = std::fs::rename(&upper, self.layout().layer(&layer))
+        let moved = closed::rename(&upper, &self.layout().layer(&layer))
             .and_then(|()| failpoint::hit("freeze.moved"))
             .and_then(|()| new_upper(&upper, &self.layout().layer(&layer)))
             .and_then(|()| failpoint::hit("freeze.upper"))
@@ -180,7 +180,7 @@ impl Engine {
         // taken from the original, now.
         if sandbox.driver != WorkspaceDriver::Copy {
             let most = sandbox.policy.limits.disk.map(|size| size.0);
-            skep_workspace::capture(&workspace, most).or_problem()?;
+            closed::noted(|| skep_workspace::capture(&workspace, most).map(drop))?;
         }
         let layer = self.build_layer(|to| {
             copy_tree(&workspace.upper, to)?;
@@ -205,6 +205,7 @@ impl Engine {
         let layer = LayerId::from_random((self.config.random)());
         let path = self.layout().layer(&layer);
         let building = path.with_extension("building");
+        // In the same directory: nothing of it is written to.
         let made = build(&building).and_then(|()| std::fs::rename(&building, &path));
         made.map_err(|error| {
             let _ = crate::trash::discard(&building, &self.layout().trash());
@@ -223,7 +224,8 @@ impl Engine {
         let (kept, merged) = sandbox.layers.split_at(chain.kept_apart);
         let paths: Vec<PathBuf> = merged.iter().map(|layer| self.layout().layer(layer)).collect();
         let one = self.build_layer(|to| {
-            flatten::merge(&paths, to, sandbox.driver)?;
+            let merge = || flatten::merge(&paths, to, sandbox.driver);
+            closed::opened(merge, || crate::trash::remove(to))?;
             let marks = paths.iter().map(|path| copied_mark(path).try_exists());
             if marks.collect::<io::Result<Vec<_>>>()?.contains(&true) {
                 std::fs::write(copied_mark(&to.with_extension("")), b"")?;
@@ -327,7 +329,7 @@ impl Engine {
                         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                         _ => {}
                     }
-                    std::fs::rename(&path, &upper)?;
+                    closed::rename(&path, &upper)?;
                 }
                 // Whose row is lost may still have its directory: then it is work, and nobody's to remove.
                 None if frozen => return self.mark(id, layer, intent),
@@ -372,8 +374,12 @@ pub(crate) fn copied_mark(layer: &Path) -> PathBuf {
     layer.with_extension("copied")
 }
 
+/// One that is shut counts as if something were in it.
 fn is_empty(directory: &Path) -> io::Result<bool> {
-    Ok(std::fs::read_dir(directory)?.next().is_none())
+    match std::fs::read_dir(directory) {
+        Err(error) if closed::is_closed(&error) => Ok(false),
+        other => Ok(other?.next().is_none()),
+    }
 }
 
 /// An empty upper that looks like the one that was frozen.

@@ -9,7 +9,7 @@ use serde_json::json;
 use skep_store::{Snapshot, StoreError};
 use skep_sys::failpoint;
 use skep_types::{Code, Problem, Sandbox, SandboxId, WorkspaceDriver};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 
 impl Engine {
     /// The present state is kept under a label of its own first, unless it is that of a snapshot
@@ -33,6 +33,7 @@ impl Engine {
     fn restore_layers(&self, sandbox: Sandbox, snapshot: &Snapshot) -> Result<Sandbox, Problem> {
         let sandbox = self.freeze_upper(sandbox)?;
         if sandbox.layers == snapshot.layers {
+            self.lend_mode(&sandbox, snapshot)?;
             return Ok(sandbox);
         }
         let known = self.store.list_snapshots(Some(&sandbox.id)).or_problem()?;
@@ -43,7 +44,20 @@ impl Engine {
         failpoint::hit("restore.kept")
             .map_err(|error| io_problem("restore", self.layout().root(), &error))?;
         self.begin_restoring(&sandbox, snapshot, Place::Layers(snapshot.layers.clone()))?;
+        self.lend_mode(&sandbox, snapshot)?;
         self.now_at(&sandbox, snapshot)
+    }
+
+    /// The upper, empty now, lends its mode to the root inside: that of the state it goes back to.
+    fn lend_mode(&self, sandbox: &Sandbox, snapshot: &Snapshot) -> Result<(), Problem> {
+        let upper = self.layout().sandbox(&sandbox.id).join("upper");
+        let like = match snapshot.layers.first() {
+            Some(layer) => self.layout().layer(layer),
+            None => sandbox.project.as_path().to_owned(),
+        };
+        let mode = std::fs::metadata(&like).map(|found| found.mode() & 0o7777);
+        mode.and_then(|mode| std::fs::set_permissions(&upper, PermissionsExt::from_mode(mode)))
+            .map_err(|error| io_problem("set the mode of", &upper, &error))
     }
 
     /// 1. The present copy is kept as a layer, under a label.

@@ -3,7 +3,7 @@
 use super::copied_mark;
 use crate::problems::{OrProblem, io_problem};
 use crate::reconcile::directory_names;
-use crate::{Engine, trash};
+use crate::{Engine, closed, trash};
 use skep_store::StoreError;
 use skep_types::{LayerId, Problem};
 use std::io;
@@ -26,7 +26,7 @@ impl Engine {
         let mut aside = Vec::new();
         for layer in candidates.iter().filter(|layer| !used.contains_key(*layer)) {
             let (path, target) = (self.layout().layer(layer), trash.join(layer.as_str()));
-            match std::fs::rename(&path, &target) {
+            match closed::rename(&path, &target) {
                 Ok(()) => aside.push((layer, path, target)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(io_problem("remove layer", &path, &error)),
@@ -39,7 +39,7 @@ impl Engine {
         let mut gone = Vec::new();
         for (layer, path, target) in aside {
             if used.contains_key(layer) {
-                std::fs::rename(&target, &path)
+                closed::rename(&target, &path)
                     .map_err(|error| io_problem("put back layer", &path, &error))?;
                 continue;
             }

@@ -6,9 +6,9 @@
 //! again, settles what was written. The same for a restore, which brings back a state without those lines.
 
 use super::journal::write_durably;
-use crate::Engine;
 use crate::layout::may_be_there;
 use crate::problems::{OrProblem, io_problem};
+use crate::{Engine, closed};
 use serde::{Deserialize, Serialize};
 use skep_provider::ProviderError;
 use skep_store::Snapshot;
@@ -181,7 +181,8 @@ impl Engine {
         if !is_there {
             return Ok(());
         }
-        skep_workspace::rewind(&self.workspace(sandbox), noted.reach).or_problem()
+        let workspace = self.workspace(sandbox);
+        closed::noted(|| skep_workspace::rewind(&workspace, noted.reach))
     }
 
     /// Whoever died may have sent a write that is not made yet. Those inside make one after the other:
