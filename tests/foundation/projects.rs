@@ -297,3 +297,14 @@ fn a_planted_marker_does_not_capture_the_project() {
         fs::remove_dir_all(lab.home.join("work")).unwrap();
     });
 }
+
+/// Whether the system can be written is tried in places that are nobody's project.
+#[test]
+fn a_directory_of_the_system_as_project_has_nothing_of_ours_in_it() {
+    for_both(|lab| {
+        lab.skep(["run", "--project", "/etc", "--", "true"]).run().ok().says("no changes");
+        let script = "test ! -e /etc/.skep-probe && touch /etc/new && ! touch /usr/new";
+        let ran = lab.skep(["run", "--project", "/etc", "--json", "--", "sh", "-c", script]).run();
+        assert_eq!(ran.ok().json()["enforcement"]["filesystem"]["enforced"], true);
+    });
+}

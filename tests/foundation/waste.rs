@@ -9,13 +9,25 @@ fn waiting(lab: &Lab) -> Vec<PathBuf> {
     entries(&lab.state.join("waste"))
 }
 
+/// What a run has left for the next one. On a slow day a run finds the time to clear away after itself.
+#[track_caller]
+fn left_waiting(lab: &Lab) -> Vec<PathBuf> {
+    for _ in 0..10 {
+        lab.run_script("true").run().ok();
+        let left = waiting(lab);
+        if !left.is_empty() {
+            assert_eq!(left.len(), 1);
+            return left;
+        }
+    }
+    panic!("nothing waits");
+}
+
 #[test]
 fn the_directory_of_a_run_without_changes_goes_with_the_next_one_and_serves_nobody() {
     for_both(|lab| {
         lab.write("a", "a\n");
-        lab.run_script("true").run().ok();
-        let first = waiting(lab);
-        assert_eq!(first.len(), 1, "nothing waits");
+        let first = left_waiting(lab);
         let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino();
         let upper = inode(&first[0].join("upper"));
         // Held, so that no new directory can have its number.
@@ -28,8 +40,7 @@ fn the_directory_of_a_run_without_changes_goes_with_the_next_one_and_serves_nobo
         // With changes in it, it goes at once.
         lab.skep(["rm", "--discard", "s"]).run().ok();
         assert_eq!(waiting(lab), Vec::<PathBuf>::new());
-        lab.run_script("true").run().ok();
-        assert_eq!(waiting(lab).len(), 1);
+        left_waiting(lab);
         lab.audit_leftovers();
     });
 }

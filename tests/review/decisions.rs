@@ -1,6 +1,6 @@
 //! What stands around an approval: the check, the commit, the receipt.
 
-use crate::harness::{Lab, for_both};
+use crate::harness::{Lab, for_both, wait_for};
 use serde_json::Value;
 use std::fs;
 
@@ -346,5 +346,33 @@ fn a_reject_that_drops_nothing_decides_nothing() {
         lab.inside("s", "echo y > y");
         lab.skep(["reject", "s"]).run().ok();
         assert_eq!(lab.sandbox("s")["state"], "rejected");
+    });
+}
+
+/// A command that runs through a decision may write afterwards.
+#[test]
+fn what_was_written_after_an_approval_is_not_called_approved_when_it_stops() {
+    for_both(|lab| {
+        let begin = |script: &str| {
+            lab.up("s");
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok();
+            let changed = || !lab.diff("s")["changes"].as_array().unwrap().is_empty();
+            wait_for("the first change", 20, || changed().then_some(()));
+            for words in [&["freeze", "s"][..], &["approve", "s", "f"], &["thaw", "s"]] {
+                lab.skep(words).run().ok();
+            }
+            changed
+        };
+        let _ = begin("echo 1 > f; sleep 600");
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "approved");
+        lab.skep(["rm", "s"]).run().ok();
+        let changed =
+            begin("n=1; while :; do n=$((n+1)); echo $n > new; mv new f; sleep 0.05; done");
+        wait_for("another change", 20, || changed().then_some(()));
+        lab.skep(["stop", "s"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "stopped");
+        lab.skep(["rm", "s"]).run().exits(4).says("unreviewed");
+        lab.skep(["rm", "--discard", "s"]).run().ok();
     });
 }

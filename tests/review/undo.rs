@@ -309,3 +309,29 @@ fn what_is_undone_is_not_the_work_of_who_took_it_in() {
         assert_eq!(lab.bytes("f"), text(&[(30, "thirty")]).as_bytes());
     });
 }
+
+/// Whoever is in the way is named, and what is told to do works.
+#[test]
+fn an_undo_that_is_refused_says_what_to_undo_first() {
+    for_both(|lab| {
+        lab.write("f", (0..40).map(|n| format!("{n}\n")).collect::<String>());
+        let before = lab.tree();
+        lab.worked("s", "sed -i 's/^5$/five/; s/^35$/x/' f");
+        let hunks = lab.diff("s")["changes"][0]["hunks"].clone();
+        let approve = |hunk: usize| {
+            let id = hunks[hunk]["id"].as_str().unwrap();
+            let report = lab.skep(["approve", "s", "--hunk", id, "--json"]).run().ok().json();
+            report["approval"].as_str().unwrap().to_owned()
+        };
+        let (first, second) = (approve(0), approve(1));
+        let refused = lab.skep(["undo", &first]).run().exits(4);
+        refused.says(&format!("`skep undo {second}` first"));
+        let approved = lab.bytes("f");
+        lab.write("f", "mine\n");
+        lab.skep(["undo", &second]).run().exits(4).says("take your own edits out");
+        lab.write("f", approved);
+        lab.skep(["undo", &second]).run().ok();
+        lab.skep(["undo", &first]).run().ok();
+        lab.tree().assert_equals(&before, "both undone");
+    });
+}

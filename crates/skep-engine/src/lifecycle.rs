@@ -202,10 +202,20 @@ impl Engine {
         Ok(SettledRun { changes: looked?, removal })
     }
 
-    /// Ends everything inside. What was approved or rejected stays so.
+    /// Ends everything inside. What was approved or rejected stays so, unless something was written since.
     pub(crate) fn stop_locked(&self, sandbox: Sandbox) -> Result<Sandbox, Problem> {
         self.end_processes(&sandbox)?;
-        self.spending(|| self.note_stopped(&sandbox, &self.last_ends(&sandbox)?))
+        let stopped = self.spending(|| self.note_stopped(&sandbox, &self.last_ends(&sandbox)?))?;
+        if decided(&stopped).is_none() || sandbox.keeper.is_none() {
+            return Ok(stopped);
+        }
+        // By a command that ran through the decision. What cannot be looked at is looked at before it goes.
+        match self.left(&stopped) {
+            Ok(left) if left.unreviewed() > 0 => {
+                self.update(&stopped.id, "sandbox.stopped", Value::Null, &mut pend)
+            }
+            _ => Ok(stopped),
+        }
     }
 
     /// Ends everything inside, and says what is left of it besides its changes. What is left of its

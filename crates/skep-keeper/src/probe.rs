@@ -171,8 +171,7 @@ fn look(run: &RunSpec, confinement: &Confinement) -> Findings {
         failed: None,
         kernel,
         unfenced: is_unfenced(run),
-        system_writable: run.policy.system == SystemView::Ro
-            && (can_make("/usr/.skep-probe") || can_make("/etc/.skep-probe")),
+        system_writable: run.policy.system == SystemView::Ro && is_system_writable(run),
         system_filesystems: system::directories()
             .into_iter()
             .map(|path| (path.display().to_string(), filesystem_type(path)))
@@ -225,20 +224,33 @@ fn masks() -> (usize, Vec<String>) {
     (covered.len(), open.into_iter().map(|(path, _)| (*path).to_owned()).collect())
 }
 
+/// What could be made is removed again.
 fn can_make(path: &str) -> bool {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).is_ok()
+    let made = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).is_ok();
+    if made {
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+/// Where the project or a mount stands nothing is tried: there it is right that a file can be made, and it would
+/// be somebody's.
+fn is_system_writable(run: &RunSpec) -> bool {
+    let free = |probe: &&str| {
+        let probe = Path::new(*probe);
+        !probe.starts_with(&run.project) && !is_mounted(run, probe)
+    };
+    ["/usr/.skep-probe", "/etc/.skep-probe"].into_iter().filter(free).any(can_make)
+}
+
+fn is_mounted(run: &RunSpec, path: &Path) -> bool {
+    run.policy.mounts.iter().any(|mount| path.starts_with(mount.target.as_path()))
 }
 
 /// Whether Landlock is not there: `/run` can be written in the view, and only the fence forbids it.
 fn is_unfenced(run: &RunSpec) -> bool {
-    let mut mounts = run.policy.mounts.iter();
-    if mounts.any(|mount| std::path::Path::new(FENCED).starts_with(mount.target.as_path())) {
-        return false;
-    }
-    let made = can_make(FENCED);
-    let _ = std::fs::remove_file(FENCED);
-    made
+    !is_mounted(run, Path::new(FENCED)) && can_make(FENCED)
 }
 
 fn other_interfaces() -> Vec<String> {

@@ -40,6 +40,7 @@ enum Seen {
     Nobody(String),
 }
 
+const RESET: &str = "the connection was reset";
 const DEAD: &str = "it is allowed, and nobody answers there";
 const NAMELESS: &str = "DNS failed: the name could not be resolved";
 
@@ -90,7 +91,11 @@ fn try_host(host: &str, port: u16) -> io::Result<Seen> {
         },
     };
     let mut tls = if port == 443 { Some(begin_tls(host)?) } else { None };
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), PATIENCE)?;
+    let mut stream = match TcpStream::connect_timeout(&SocketAddr::new(address, port), PATIENCE) {
+        // It was connected, and ended before we had heard of that.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(Seen::Ended(RESET)),
+        other => other?,
+    };
     let mut said = Vec::new();
     match &mut tls {
         Some(tls) => drop(tls.write_tls(&mut said)?),
@@ -116,7 +121,7 @@ fn try_host(host: &str, port: u16) -> io::Result<Seen> {
         Err(error)
             if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
         {
-            Seen::Ended("the connection was reset")
+            Seen::Ended(RESET)
         }
         Err(error) => return Err(error),
     })

@@ -479,8 +479,8 @@ pub(super) fn apply_problem(error: &ApplyError) -> Problem {
                 .map(|conflict| json!({ "path": conflict.path, "reason": conflict.reason }))
                 .collect();
             problem.details(json!({ "conflicts": list })).hint(
-                "nothing was changed; put your own edits of those paths aside (`git stash push \
-                     PATH…`, or copies), try again, then bring them back",
+                "nothing was changed; look again (`skep diff`), which merges what you have edited \
+                 meanwhile or says where it cannot",
             )
         }
         ApplyError::HalfWay { .. } => problem.hint("the next skep command goes on with it"),

@@ -4,6 +4,8 @@ use super::journal::{Note, apply_problem};
 use crate::Engine;
 use crate::api::ApproveReport;
 use crate::problems::OrProblem;
+use serde_json::Value;
+use skep_store::ApprovalFilter;
 use skep_types::{
     AppliedPath, Approval, ApprovalId, ApprovalKind, ApprovalState, ByteString, Code, Problem,
     RelPath, Selection,
@@ -64,7 +66,9 @@ impl Engine {
             at: self.now(),
             ..approval.clone()
         };
-        let (undo, applied) = self.apply(undo, identity, targets, &note)?;
+        let (undo, applied) = self
+            .apply(undo, identity, targets, &note)
+            .map_err(|problem| self.in_the_way(&approval, problem))?;
         // The undo stands, whether or not the rest can be counted.
         let remaining = locked.and_then(|(sandbox, _lock)| self.left(&sandbox).ok());
         let remaining = remaining.map_or(0, |left| left.changes + left.ignored + left.git);
@@ -82,6 +86,47 @@ impl Engine {
             remaining_ignored: 0,
             commit: None,
             notes: commit_stays.collect(),
+        })
+    }
+
+    /// What was approved cannot be taken back because it is not there any more: by whose doing, and what to do.
+    fn in_the_way(&self, approval: &Approval, problem: Problem) -> Problem {
+        let conflicts = problem.details.get("conflicts").and_then(Value::as_array);
+        let Some(conflicts) = conflicts.filter(|_| problem.code == Code::Conflict) else {
+            return problem;
+        };
+        let paths: BTreeSet<RelPath> = conflicts
+            .iter()
+            .filter_map(|conflict| serde_json::from_value(conflict["path"].clone()).ok())
+            .collect();
+        let hint = match self.later(approval, &paths) {
+            Some((later, path)) => format!(
+                "nothing was changed; approval `{later}` changed `{path}` after it: `skep undo {later}` \
+                 first"
+            ),
+            None => "nothing was changed; what is to be taken back must be there as it was approved: keep \
+                     a copy of your files, take your own edits out of them, try again, then bring \
+                     them back"
+                .to_owned(),
+        };
+        problem.hint(hint)
+    }
+
+    /// The newest approval after this one that stands and has to do with one of the paths, and which.
+    fn later(
+        &self,
+        approval: &Approval,
+        paths: &BTreeSet<RelPath>,
+    ) -> Option<(ApprovalId, RelPath)> {
+        let filter = ApprovalFilter {
+            project: Some(approval.project.clone()),
+            states: vec![ApprovalState::Applied],
+            ..ApprovalFilter::default()
+        };
+        let all = self.store.list_approvals(&filter).ok()?;
+        all.into_iter().take_while(|one| one.id != approval.id).find_map(|one| {
+            let touched = one.paths.into_iter().find(|applied| paths.contains(&applied.path))?;
+            Some((one.id, touched.path))
         })
     }
 
