@@ -105,6 +105,28 @@ fn a_conflict_has_a_way_out_and_it_works() {
 }
 
 #[test]
+fn what_git_wrote_on_both_sides_is_no_conflict_to_be_solved() {
+    for_both(|lab| {
+        lab.write("f", "one\n");
+        repository(lab);
+        lab.worked(
+            "s",
+            "git config user.name A; git config user.email a@b; git commit -q --allow-empty -m in",
+        );
+        let identity = ["-c", "user.name=U", "-c", "user.email=u@v"];
+        let commit =
+            lab.program("git").args(identity).args(["commit", "-q", "--allow-empty", "-m", "out"]);
+        commit.run().ok();
+        let ran = lab.skep(["conflicts", "s"]).run().ok();
+        assert!(!ran.text().contains(".git/logs"), "{}", ran.describe());
+        said(&ran, "nobody has to solve");
+        said(&ran, "skep pull s");
+        let all = lab.skep(["conflicts", "s", "--json"]).run().ok().json().to_string();
+        assert!(all.contains(".git/logs"), "{all}");
+    });
+}
+
+#[test]
 fn rejecting_everything_is_asked_about_at_a_terminal_only() {
     for_both(|lab| {
         lab.worked("s", "echo new > a");

@@ -133,9 +133,10 @@ fn plan_problem(error: &PlanError) -> Problem {
             let message = format!("{} conflicting {noun}{first}", conflicts.len());
             Problem::new(Code::Conflict, message)
                 .hint(
-                    "`skep reject NAME PATH` drops all that was changed there and takes the project's \
-                     version in, to redo the change inside; or edit the project's file; `skep conflicts NAME PATH --side \
-                     base|project|sandbox` prints a side",
+                    "other paths can be approved by name, and of a file the hunks that do not meet (`--hunk ID`); `skep reject \
+                     NAME --hunk ID` drops one that does; `skep reject NAME PATH` drops all that was changed there and takes the \
+                     project's version in, to redo the change inside; `skep cp NAME:PATH FILE` copies the sandbox's out; `skep \
+                     conflicts NAME PATH --side base|project|sandbox` prints a side",
                 )
                 .details(serde_json::json!({ "conflicts": conflicts }))
         }

@@ -7,10 +7,12 @@ use crate::exit::{Failure, Outcome};
 use crate::json::change_set::DriftView;
 use crate::naming;
 use crate::paths;
+use crate::render::diff::counted;
 use crate::render::table::table;
 use crate::selection;
 use crate::tree::Run;
 use clap::{Args, ValueEnum};
+use skep_policy::GitBooks;
 use skep_types::{Code, Drift, Problem, RelPath, Sandbox, escape};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -52,11 +54,31 @@ impl Run for Conflicts {
         if self.json.json {
             let views: Vec<_> = drift.iter().map(DriftView::new).collect();
             context.output.document(&views)?;
-        } else {
-            print_list(context, sandbox, &drift)?;
+            return Ok(0);
+        }
+        let apart = if typed.is_empty() { set_apart(context, sandbox, &mut drift)? } else { 0 };
+        print_list(context, sandbox, &drift)?;
+        if apart > 0 {
+            let (paths, name) = (counted(apart, "path", "paths"), &sandbox.name);
+            context.output.say(&format!(
+                "{paths} inside .git, which git itself wrote on both sides, nobody has to solve: commits made \
+                 inside come with `skep pull {name}`"
+            ));
         }
         Ok(0)
     }
+}
+
+/// Takes out what git itself writes when somebody commits or looks around inside, as every review does, and counts it.
+fn set_apart(context: &Context, sandbox: &Sandbox, drift: &mut Vec<Drift>) -> Result<u64, Problem> {
+    let git = RelPath::parse(b".git").ok();
+    if !drift.iter().any(|drift| git.as_ref().is_some_and(|git| drift.path.starts_with(git))) {
+        return Ok(0);
+    }
+    let books = GitBooks::of(&context.api()?.diff(&sandbox.id)?.changes);
+    let all = drift.len();
+    drift.retain(|drift| !books.have(&drift.path));
+    Ok((all - drift.len()) as u64)
 }
 
 /// What the words name of it. A word that names nothing the sandbox changed is refused: that the project did
@@ -118,8 +140,10 @@ fn print_list(context: &Context, sandbox: &Sandbox, drift: &[Drift]) -> Result<(
 pub(crate) fn way_out(sandbox: &Sandbox) -> String {
     let name = &sandbox.name;
     format!(
-        "hint: `skep reject {name} PATH` takes the project's version in (while nothing runs in it), to redo the change inside; or \
-         edit the project's file; `skep conflicts {name} PATH --side base|project|sandbox` prints a side"
+        "hint: other paths can be approved by name, and of a file the hunks that do not meet (`skep approve {name} --hunk ID`); \
+         `skep reject {name} --hunk ID` drops one that does; `skep reject {name} PATH` takes the project's version in (while \
+         nothing runs in it), to redo the change inside; `skep cp {name}:PATH FILE` copies the sandbox's out; \
+         `skep conflicts {name} PATH --side base|project|sandbox` prints a side"
     )
 }
 

@@ -41,7 +41,13 @@ pub(super) fn publish(
             Problem::new(Code::NotFound, format!("there is no branch `{shown}` inside"))
                 .hint(format!("there are: {}", names.join(", ")))
         })?;
-        forward(project, receiver, branch, tip.id)?;
+        forward(project, receiver, branch, tip.id).map_err(|problem| match problem.code {
+            Code::Refused | Code::Conflict => problem.hint(format!(
+                "nothing was changed; pull without `--branch`, look at what it says, then merge it yourself: \
+                 `git merge refs/skep/{sandbox}/{branch}`"
+            )),
+            _ => problem,
+        })?;
         super::hidden::refuse(branch, lost)?;
         wanted.push((format!("refs/heads/{branch}"), tip.id, lost));
     }
@@ -115,9 +121,7 @@ fn forward(
     if checked_out(project.common_dir()).contains(&name) {
         let message =
             format!("branch `{branch}` is checked out, and the project's files stay as they are");
-        return Err(refused(message).hint(
-            "pull without `--branch`, then take it over with `git merge --ff-only refs/skep/NAME/BRANCH`",
-        ));
+        return Err(refused(message));
     }
     let Some(from) = read(project, &name)? else { return Ok(()) };
     // The receiver sees both the project's commits and the new ones.
@@ -132,9 +136,7 @@ fn forward(
     }
     let message =
         format!("branch `{branch}` of the project has commits that the one inside has not");
-    Err(Problem::new(Code::Conflict, message).hint(
-        "nothing was changed; pull without `--branch` and merge `refs/skep/NAME/BRANCH` with git",
-    ))
+    Err(Problem::new(Code::Conflict, message))
 }
 
 /// The branches that the project or one of its other work trees stands on.
