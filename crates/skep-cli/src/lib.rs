@@ -43,6 +43,7 @@ mod missing_program;
 mod naming;
 mod output;
 mod paths;
+mod progress;
 mod project;
 mod render;
 mod resolve;

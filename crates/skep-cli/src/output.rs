@@ -136,6 +136,11 @@ impl Output {
         }
     }
 
+    /// Whether `--quiet` was given.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Whether `--verbose` was given.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose

@@ -126,6 +126,7 @@ fn parts(global: &Global) -> Result<(EngineConfig, Vec<Box<dyn Provider>>), Prob
         now,
         random,
         secret: crate::secrets::read,
+        progress: crate::progress::note,
     };
     Ok((config, providers))
 }

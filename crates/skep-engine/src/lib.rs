@@ -105,6 +105,7 @@ use skep_types::{
     SecretValue,
 };
 use skep_workspace::WorkspaceSpec;
+pub use skep_workspace::apply::{Phase, Progress};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -135,6 +136,8 @@ pub struct EngineConfig {
     pub random: fn() -> [u8; 10],
     /// Reads the value of a secret; an error says why not, and nothing of the value.
     pub secret: fn(&SecretSource) -> Result<SecretValue, String>,
+    /// Told how far an approval or an undo is, path by path.
+    pub progress: fn(Progress),
 }
 
 /// The engine.

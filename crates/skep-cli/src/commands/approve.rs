@@ -8,6 +8,7 @@ use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
 use crate::naming::{self, Meant};
 use crate::paths;
+use crate::progress::Shown;
 use crate::render::diff::{self, Folded, counted};
 use crate::render::summary::{self, About};
 use crate::selection::{self, Ignored};
@@ -62,7 +63,9 @@ impl Run for Approve {
         let meant = naming::whole_and_paths(context, &self.target, after)?;
         let (request, set) = self.request(context, &meant)?;
         let sandbox = meant.sandbox;
+        let shown = Shown::to(context, self.json.json);
         let report = context.api()?.approve(&sandbox.id, &request)?;
+        drop(shown);
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
         } else {

@@ -4,6 +4,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::approval::ApprovalDocument;
+use crate::progress::Shown;
 use crate::render::diff::counted;
 use crate::tree::Run;
 use clap::Args;
@@ -66,11 +67,13 @@ impl Run for Undo {
             None => context.project_here()?,
         };
         let id = approval.as_ref().map(|approval| &approval.id);
+        let shown = Shown::to(context, self.json.json);
         let report = match id {
             Some(id) if self.finish => api.finish(id)?,
             Some(id) if self.abandon => api.abandon(id)?,
             id => api.undo(id, &project)?,
         };
+        drop(shown);
         if self.json.json {
             context.output.document(&ApprovalDocument::new(&report))?;
             return Ok(0);

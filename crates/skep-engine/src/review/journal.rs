@@ -92,7 +92,7 @@ impl Engine {
         }
         failpoint::hit("approve.committed")
             .map_err(|error| io_problem("apply", &directory, &error))?;
-        match staged.publish() {
+        match staged.publish_with(&mut |progress| (self.config.progress)(progress)) {
             Ok(applied) => {
                 let touched = skep_workspace::beginning();
                 let approval = self
@@ -133,7 +133,7 @@ impl Engine {
             journal_dir: directory,
             targets,
             note,
-            progress: &mut |_| {},
+            progress: &mut |progress| (self.config.progress)(progress),
         };
         apply::stage(request).map_err(|error| apply_problem(&error))
     }
