@@ -127,6 +127,28 @@ fn what_git_wrote_on_both_sides_is_no_conflict_to_be_solved() {
 }
 
 #[test]
+fn a_diff_goes_through_the_pager_of_whoever_sits_at_a_terminal() {
+    for_both(|lab| {
+        lab.worked("s", "printf 'new\\033[2J\\n' > a");
+        let paged = |pager: &str| {
+            let call = lab.skep(["diff", "s"]).env("PAGER", pager);
+            let mut terminal = Terminal::start(call, 24, 80);
+            terminal.wait_to_show("1 file changed");
+            assert_eq!(terminal.end().code(), Some(0));
+            terminal.screen()
+        };
+        let seen = paged("sed 's/^/paged: /'");
+        assert!(seen.contains("paged: ") && seen.contains("+new\\x1b[2J"), "{seen}");
+        assert!(!paged("cat").contains("paged"));
+        // One that reads nothing, and one that is not there, are no reason to fail.
+        paged("true");
+        paged("no-such-pager");
+        let ran = lab.skep(["diff", "s"]).env("PAGER", "sed s/^/paged/").run().ok();
+        assert!(!ran.text().contains("paged"), "{}", ran.describe());
+    });
+}
+
+#[test]
 fn rejecting_everything_is_asked_about_at_a_terminal_only() {
     for_both(|lab| {
         lab.worked("s", "echo new > a");

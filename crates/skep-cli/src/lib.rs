@@ -42,6 +42,7 @@ mod json;
 mod missing_program;
 mod naming;
 mod output;
+mod pager;
 mod paths;
 mod progress;
 mod project;

@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::exit::{Failure, Outcome};
 use crate::json::change_set::ChangeSetDocument;
 use crate::naming;
+use crate::pager;
 use crate::paths;
 use crate::render::diff::{self, Folded};
 use crate::selection::{self, Ignored};
@@ -94,7 +95,7 @@ impl Diff {
             let style = output.style;
             let folded = if whole { diff::fold(set, shown) } else { Folded::nothing(shown) };
             let rest = &folded.rest;
-            output.pieces(|out| {
+            pager::pages(context, |out| {
                 out.write_all(diff::heading(style, set, &folded).as_bytes())?;
                 match self.stat {
                     true => diff::stat(style, rest, out),
