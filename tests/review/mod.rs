@@ -20,6 +20,7 @@ mod gone;
 mod heaps;
 mod history;
 mod hunks;
+mod insiders;
 mod kinds;
 mod layers;
 mod model;

@@ -67,7 +67,7 @@ mod union;
 mod view;
 mod watch;
 
-pub use base::capture::{Captor, CaptureSummary, capture, remember_copy};
+pub use base::capture::{Captor, CaptureSummary, Insiders, capture, remember_copy};
 pub use base::memory::{Partial, Settled, Step, Stretch};
 pub use base::moment::{NewMoment, moment};
 pub use base::names::NamesPass;

@@ -56,6 +56,12 @@ impl Union {
         self.0.get(at).map(|(_, seen)| *seen)
     }
 
+    /// Whether the project does not show at a path: something of the sandbox's is there, or above it and in the way.
+    pub(crate) fn covers(&self, path: &RelPath) -> bool {
+        let cut = |above: RelPath| self.get(&above).is_some_and(Seen::cuts);
+        self.get(path).is_some() || path.ancestors().any(cut)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RelPath, Seen)> {
         self.0.iter().map(|(path, seen)| (path, *seen))
     }
@@ -128,6 +134,9 @@ fn read_with(
             continue;
         }
         let parts = open_parts(levels, markers, &mut directory)?;
+        if let Some(again) = &mut again {
+            again.has_read(&directory.path);
+        }
         set_through(&mut list, directory.at, directory.through);
         let below = pending.len();
         each_name(&parts, markers, &directory.path, &mut |name, says| {

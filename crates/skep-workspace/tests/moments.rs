@@ -8,7 +8,7 @@ mod model;
 use model::apply::derived;
 use model::{Node, Tree, World, path};
 use skep_types::{Change, EntryState, WorkspaceDriver};
-use skep_workspace::{Derived, capture, moment, reach, rewind};
+use skep_workspace::{Derived, Insiders, capture, moment, reach, rewind};
 use std::fs;
 
 /// Lines of which some are edited.
@@ -64,7 +64,7 @@ fn what_comes_after_a_moment_comes_from_the_project_of_then() {
     assert_eq!(found.changes.len(), 2);
     assert!(found.changes.iter().all(|change| (change.added, change.removed) == (1, 1)));
     // Captured while that is so, it merges with what the user does next.
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     user(&world, "f", lines(&[(50, "later")]));
     let found = derived(&world);
     assert_eq!(conflicts(&found), [""; 0]);
@@ -89,7 +89,7 @@ fn what_was_in_the_sandbox_before_a_moment_is_not_of_it() {
     assert_eq!(conflicts(&derived(&world)), expected);
     // Also where it is written anew.
     world.put(&path("f"), file(lines(&[(30, "agent"), (50, "more")])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     take_moment(&mut world);
     assert_eq!(conflicts(&derived(&world)), expected);
 }
@@ -99,7 +99,7 @@ fn going_back_to_before_a_moment_takes_it_back() {
     let mut world = world(&["f"]);
     user(&world, "f", lines(&[(10, "user")]));
     world.put(&path("f"), file(lines(&[(30, "agent")])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     world.freeze();
     let (with, then) = (world.spec.layers.clone(), reach(&world.spec.memory).unwrap());
     // Back to where nothing was changed; there nobody has seen anything.
@@ -123,7 +123,7 @@ fn a_list_of_a_directory_is_of_its_moment() {
     for number in 0..1100 {
         world.put(&path(&format!("d/new{number}")), file(b"new\n".to_vec()));
     }
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     assert_eq!(conflicts(&derived(&world)), ["d/a"], "the user removed it");
     // What that list tells is not lost with the next moment.
     (0..2).for_each(|_| drop(skep_workspace::now().unwrap()));
@@ -146,7 +146,7 @@ fn a_directory_that_is_known_from_a_moment_proves_nothing_of_before() {
     take_moment(&mut world);
     assert_eq!(conflicts(&derived(&world)), ["d/x"]);
     world.put(&path("d/y"), file(lines(&[(30, "agent")])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     assert_eq!(conflicts(&derived(&world)), ["d/x"]);
 }
 
@@ -155,12 +155,12 @@ fn a_directory_that_is_known_from_a_moment_proves_nothing_of_before() {
 fn what_left_before_a_moment_comes_anew() {
     let mut world = world(&["f"]);
     world.put(&path("new"), file(lines(&[(5, "agent")])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     world.remove(&path("new"));
     user(&world, "new", lines(&[(10, "user")]));
     take_moment(&mut world);
     world.put(&path("new"), file(lines(&[(10, "user"), (30, "agent")])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     let found = derived(&world);
     assert!(found.drift.is_empty(), "{:?}", found.drift);
     assert_eq!((found.changes[0].added, found.changes[0].removed), (1, 1));

@@ -9,7 +9,7 @@ use model::apply::{apply_plan, derived};
 use model::{Node, Tree, World, path};
 use proptest::prelude::*;
 use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
-use skep_workspace::{Captor, capture, plan};
+use skep_workspace::{Captor, Insiders, capture, plan};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone)]
@@ -210,7 +210,7 @@ proptest! {
         for (index, op) in ops.iter().enumerate() {
             run(&mut world, op, &names);
             if index == capture_at {
-                capture(&world.spec, None).unwrap();
+                capture(&world.spec, None, Insiders::None).unwrap();
             }
         }
         let found = derived(&world);
@@ -264,10 +264,10 @@ proptest! {
             if *waits {
                 skep_workspace::now().unwrap();
             }
-            captor.capture(&world.spec).unwrap();
+            captor.capture(&world.spec, Insiders::None).unwrap();
             // Most of the time there is something unchanged to be left out only now.
-            captor.capture(&world.spec).unwrap();
-            prop_assert_eq!(capture(&world.spec, None).unwrap().captured, 0);
+            captor.capture(&world.spec, Insiders::None).unwrap();
+            prop_assert_eq!(capture(&world.spec, None, Insiders::None).unwrap().captured, 0);
         }
     }
 }

@@ -11,8 +11,8 @@ use skep_types::{
 };
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    Company, DeriveError, DeriveOptions, PlanError, ViewWrite, capture, derive, plan, rebase,
-    reject, settle, three_sides, unsettle,
+    Company, DeriveError, DeriveOptions, Insiders, PlanError, ViewWrite, capture, derive, plan,
+    rebase, reject, settle, three_sides, unsettle,
 };
 use std::os::unix::fs::PermissionsExt;
 
@@ -104,7 +104,7 @@ fn write_view(world: &mut World, writes: &[ViewWrite]) {
 fn edits_on_far_lines_merge_and_keep_both() {
     let mut world = world(&[("a", file(&numbered(&[])))]);
     world.put(&path("a"), file(&numbered(&[30])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     host_write(&world, "a", &numbered(&[3]));
     let found = derived(&world);
     assert!(found.conflicts.is_empty(), "{:?}", found.conflicts);
@@ -123,7 +123,7 @@ fn an_edit_the_base_cannot_be_told_of_is_a_conflict_and_never_a_revert() {
     let mut world = world(&[("a", file("base\n"))]);
     host_write(&world, "a", "the user's\n");
     world.put(&path("a"), file("base\nagent\n"));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     assert_eq!(conflicts(&world), ["a"]);
     let refused = plan(&world.spec, &derived(&world), &Selection::default());
     assert!(matches!(refused, Err(PlanError::Conflicts(_))));
@@ -152,7 +152,7 @@ fn a_file_saved_beside_does_not_disturb() {
     let mut world = world(&[("src", Node::Dir(0o755)), ("src/a", file("base\n"))]);
     world.put(&path("src/a"), file("agent\n"));
     world.put(&path("src/new"), file("new\n"));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     host_write(&world, "src/host", "host\n");
     later();
     world.put(&path("src/later"), file("later\n"));
@@ -173,7 +173,7 @@ fn what_is_new_in_a_crowd_stays_new_when_the_user_works_beside_it() {
         world.put(&path(&format!("src/{number}")), file("new\n"));
         world.put(&path(&format!("new/deep/{number}")), file("new\n"));
     }
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     let index = std::fs::read_to_string(world.spec.memory.join("index")).unwrap();
     assert!(index.lines().count() < 20, "{index}");
     later();
@@ -196,22 +196,22 @@ fn what_is_settled_is_looked_at_anew_though_nothing_came_or_went() {
     world.put(&path("d"), file("agent\n"));
     let mut captor = skep_workspace::Captor::default();
     later();
-    assert_eq!(captor.capture(&world.spec).unwrap().captured, 2);
+    assert_eq!(captor.capture(&world.spec, Insiders::None).unwrap().captured, 2);
     let plan = approve(&world, &Selection::default(), 1);
     for _ in 0..2 {
         later();
-        assert_eq!(captor.capture(&world.spec).unwrap().captured, 0);
+        assert_eq!(captor.capture(&world.spec, Insiders::None).unwrap().captured, 0);
     }
     unsettle(&world.spec, &plan.settlement).unwrap();
-    let again = captor.capture(&world.spec).unwrap();
-    assert_eq!(again, capture(&world.spec, None).unwrap());
+    let again = captor.capture(&world.spec, Insiders::None).unwrap();
+    assert_eq!(again, capture(&world.spec, None, Insiders::None).unwrap());
 }
 
 #[test]
 fn what_the_user_removed_does_not_come_back() {
     let mut world = world(&[("a", file("base\n"))]);
     world.put(&path("a"), file("agent\n"));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     remove(&world.spec.project.join("a"));
     assert_eq!(conflicts(&world), ["a"]);
 }
@@ -237,7 +237,7 @@ fn a_removed_directory_is_not_removed_over_the_users_new_file() {
     let deleted =
         [("d/a".to_owned(), ChangeKind::Deleted), ("d/deep/b".to_owned(), ChangeKind::Deleted)];
     assert_eq!(summary(&world), deleted);
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     host_write(&world, "d/deep/mine", "mine\n");
     assert_eq!(conflicts(&world), ["d/deep/mine"]);
     assert_eq!(summary(&world), deleted);
@@ -384,7 +384,7 @@ fn rebase_takes_the_projects_state_in() {
     world.put(&path("a"), file(&numbered(&[30])));
     world.put(&path("b"), file("b\n"));
     world.put(&path("c"), file("agent\n"));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     host_write(&world, "a", &numbered(&[3]));
     host_write(&world, "b", "b of the user\n");
     host_write(&world, "c", "c of the user\n");
@@ -423,7 +423,7 @@ fn a_directory_in_the_place_of_a_file_is_taken_in_by_one_rebase() {
     let mut world = world(&[("f", file("f\n")), ("g", file("g\n"))]);
     world.put(&path("f"), file("f\n"));
     world.put(&path("g"), file("agent\n"));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     host_directory(&world, "f");
     let found = derived(&world);
     assert_eq!(conflicts(&world), [""; 0], "the sandbox changed nothing there");
@@ -449,7 +449,7 @@ fn a_directory_in_the_place_of_a_changed_file_is_one_conflict() {
                 true => world.remove(&path("f")),
                 false => world.put(&path("f"), file("agent\n")),
             }
-            capture(&world.spec, None).unwrap();
+            capture(&world.spec, None, Insiders::None).unwrap();
             host_directory(&world, "f");
             assert_eq!(conflicts(&world), ["f"]);
             let rebased = rebase(&world.spec, &derived(&world), company).unwrap();
@@ -487,7 +487,7 @@ fn what_the_user_added_in_a_removed_directory_can_be_rejected() {
                 ("d/deep/b", file("b\n")),
             ]);
             world.remove(&path("d"));
-            capture(&world.spec, None).unwrap();
+            capture(&world.spec, None, Insiders::None).unwrap();
             std::fs::remove_file(world.spec.project.join("d/deep/b")).unwrap();
             host_write(&world, "d/deep/mine", "mine\n");
             let own = world.spec.project.join("d/own");
@@ -514,7 +514,7 @@ fn hunks_of_a_file_whose_base_is_not_known_are_refused_for_that() {
     let mut world = world(&[("a", file(&numbered(&[])))]);
     host_write(&world, "a", &numbered(&[20]));
     world.put(&path("a"), file(&numbered(&[3, 33])));
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     let found = derived(&world);
     let first = found.changes[0].hunks[0].id.clone();
     let refused = reject(&world.spec, &found, &of_hunks(&[first]), Company::None);
@@ -590,10 +590,10 @@ fn a_second_capture_finds_nothing_new() {
     world.remove(&path("d"));
     world.put(&path("e"), file("e2\n"));
     world.put(&path("new"), file("new\n"));
-    assert!(capture(&world.spec, None).unwrap().captured >= 3);
+    assert!(capture(&world.spec, None, Insiders::None).unwrap().captured >= 3);
     let index = world.spec.memory.join("index");
     let before = std::fs::read(&index).unwrap();
-    assert_eq!(capture(&world.spec, None).unwrap().captured, 0);
+    assert_eq!(capture(&world.spec, None, Insiders::None).unwrap().captured, 0);
     assert_eq!(std::fs::read(&index).unwrap(), before);
 }
 
@@ -652,7 +652,7 @@ fn what_the_commit_has_is_not_ignored() {
     let ignored: Vec<bool> = derived(&world).changes.iter().map(|change| change.ignored).collect();
     assert_eq!(ignored, [false, true]);
     // The user removes a file before anything was captured; the sandbox wrote it.
-    capture(&world.spec, None).unwrap();
+    capture(&world.spec, None, Insiders::None).unwrap();
     world.put(&path("src/gone"), file("agent\n"));
     remove(&world.spec.project.join("src/gone"));
     assert_eq!(conflicts(&world), ["src/gone"]);

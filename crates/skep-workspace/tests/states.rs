@@ -13,8 +13,8 @@
 use skep_types::{Base, RelPath, Selection, WorkspaceDriver};
 use skep_workspace::apply::Source;
 use skep_workspace::{
-    Company, DeriveOptions, Derived, PlanError, Settlement, ViewWrite, WorkspaceSpec, capture,
-    derive, moment, now, plan, reach, rebase, reject, rewind, settle, settle_again,
+    Company, DeriveOptions, Derived, Insiders, PlanError, Settlement, ViewWrite, WorkspaceSpec,
+    capture, derive, moment, now, plan, reach, rebase, reject, rewind, settle, settle_again,
     settle_taken_in, settled_here, unsettle,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -246,7 +246,7 @@ impl Case {
         self.log.push(format!("agent in {at}: {file} {inside:?}"));
         let spec = &self.sandboxes[at].spec;
         fs::write(spec.upper.join(file), text(&inside)).unwrap();
-        capture(spec, None).unwrap();
+        capture(spec, None, Insiders::None).unwrap();
     }
 
     fn write(&self, at: usize, writes: &[ViewWrite]) {

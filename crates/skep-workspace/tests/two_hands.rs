@@ -9,7 +9,7 @@ use model::apply::{apply_plan, derived};
 use model::{Node, Tree, World, create, path, remove};
 use proptest::prelude::*;
 use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
-use skep_workspace::{PlanError, capture, moment, plan};
+use skep_workspace::{Insiders, PlanError, capture, moment, plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ fn run(world: &mut World, step: &Step) {
             // A name that cannot be moved there stays; that is the user's affair.
             let _ = std::fs::rename(from, to);
         }
-        Step::Capture => drop(capture(&world.spec, None).unwrap()),
+        Step::Capture => drop(capture(&world.spec, None, Insiders::Some).unwrap()),
     }
 }
 
@@ -165,7 +165,11 @@ proptest! {
                 moment(&world.spec, None).unwrap().unwrap().note(&world.spec).unwrap();
                 let covered = world.see_anew();
                 base.retain(|path, _| covered(path));
-                base.extend(project.into_iter().filter(|(path, _)| !covered(path)));
+                // What both had then, nobody who came later has seen otherwise.
+                let inside = states(&world.view);
+                let alike = |path: &RelPath, state: &EntryState| inside.get(path) == Some(state);
+                let taken = project.into_iter().filter(|(path, state)| !covered(path) || alike(path, state));
+                base.extend(taken);
             }
             run_all(&mut world, steps, &mut made_anew);
         }

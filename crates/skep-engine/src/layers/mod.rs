@@ -39,6 +39,7 @@ use serde_json::json;
 use skep_store::StoreError;
 use skep_sys::failpoint;
 use skep_types::{Code, LayerId, Problem, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
+use skep_workspace::Insiders;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -180,7 +181,8 @@ impl Engine {
         // taken from the original, now.
         if sandbox.driver != WorkspaceDriver::Copy {
             let most = sandbox.policy.limits.disk.map(|size| size.0);
-            closed::noted(|| skep_workspace::capture(&workspace, most).map(drop))?;
+            let insiders = Insiders::Some;
+            closed::noted(|| skep_workspace::capture(&workspace, most, insiders).map(drop))?;
         }
         let layer = self.build_layer(|to| {
             copy_tree(&workspace.upper, to)?;

@@ -67,7 +67,7 @@ impl Engine {
         writes: &[ViewWrite],
         settlement: &Settlement,
     ) -> Result<(), Problem> {
-        if settlement.paths.is_empty() {
+        if settlement.is_empty() {
             return Ok(());
         }
         let written = writes.iter().map(|write| (write.path.clone(), write.state.clone()));
@@ -208,13 +208,19 @@ impl Engine {
 /// What was written of what was to be, with its bases.
 fn written(workspace: &WorkspaceSpec, noted: &Settling) -> Result<Settlement, DeriveError> {
     let view = View::open(workspace)?;
+    let is_written = |path: &RelPath| match noted.written.iter().find(|(at, _)| at == path) {
+        Some((_, state)) => Ok(view.state(path)? == *state),
+        None => Ok(false),
+    };
     let mut done = Settlement::default();
     for path in &noted.settlement.paths {
-        let state = noted.written.iter().find(|(at, _)| *at == path.path);
-        if let Some((_, state)) = state
-            && view.state(&path.path)? == *state
-        {
+        if is_written(&path.path)? {
             done.paths.push(path.clone());
+        }
+    }
+    for given in &noted.settlement.given {
+        if is_written(&given.path)? {
+            done.given.push(given.clone());
         }
     }
     Ok(done)

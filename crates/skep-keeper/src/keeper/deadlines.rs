@@ -55,7 +55,7 @@ impl Keeper<'_> {
     }
 
     /// Whether somebody is inside who can write. Of a guest it is not known who is left in it.
-    fn may_change(&self) -> bool {
+    pub(super) fn may_change(&self) -> bool {
         let any = self.state.execs.values().any(|running| !running.has_ended());
         let left = self.state.left && !matches!(self.vessel, Vessel::Machine(_));
         (any || left) && !self.state.frozen

@@ -53,7 +53,7 @@ use skep_confine::seccomp::NotingFilter;
 use skep_provider::RunSpec;
 use skep_sys::signal::SignalFd;
 use skep_types::{ExecId, SystemView};
-use skep_workspace::{DeriveError, NamesPass, Pass, TrackedPass};
+use skep_workspace::{DeriveError, Insiders, NamesPass, Pass, TrackedPass};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -138,6 +138,8 @@ struct State {
     captor: skep_workspace::Captor,
     /// Something was approved, and nobody has looked since.
     look_due: bool,
+    /// It is being frozen, and is looked at when it stands.
+    still_due: bool,
     /// Something was put in through the view, which remembers names since.
     put_in: bool,
     witness: Witness,
@@ -421,6 +423,7 @@ impl<'a> Keeper<'a> {
             }
             FromInit::Looked(freshness) => self.looked_anew(freshness),
             FromInit::Done(result) => {
+                self.look_at_still();
                 if let Some(client) = self.state.waiting.pop_front() {
                     self.reply(client, &result.map(|()| Reply::Done));
                 }
@@ -440,8 +443,21 @@ impl<'a> Keeper<'a> {
     ///
     /// How many paths were captured.
     fn capture(&mut self) -> u64 {
+        self.capture_with(Insiders::Some)
+    }
+
+    /// Everybody stands, and stood when the last look was taken or wrote since.
+    fn look_at_still(&mut self) {
+        if std::mem::take(&mut self.state.still_due) && self.state.frozen {
+            self.capture();
+        }
+    }
+
+    /// The same, with who is inside.
+    fn capture_with(&mut self, insiders: Insiders) -> u64 {
         let workspace = self.workspace();
-        self.state.captor.capture(&workspace).map_or(0, |summary| summary.captured)
+        let captured = self.state.captor.capture(&workspace, insiders);
+        captured.map_or(0, |summary| summary.captured)
     }
 
     /// Notes some more of the files that git had clean at create.

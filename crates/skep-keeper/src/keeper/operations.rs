@@ -289,6 +289,8 @@ impl Keeper<'_> {
     }
 
     pub(super) fn operate_freeze(&mut self, client: u64, freeze: bool) {
+        // Nobody looks while it stands, and the user may edit meanwhile.
+        self.state.still_due = freeze && self.may_change();
         if freeze && self.pauses_by_init() {
             return self.ask_pause(client);
         }

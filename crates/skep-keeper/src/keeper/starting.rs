@@ -16,6 +16,7 @@ use skep_provider::record::Recording;
 use skep_provider::{Freshness, ProviderError};
 use skep_sys::failpoint;
 use skep_types::{ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
+use skep_workspace::Insiders;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,7 @@ impl Keeper<'_> {
         // What is there by now is not of those who come: an earlier keeper may have left it unnoted, or somebody who
         // outlived a command.
         if self.workspace().has_work() {
-            self.capture();
+            self.capture_with(Insiders::None);
         }
         if first && !self.state.put_in {
             self.state.captor.nobody_before(now);

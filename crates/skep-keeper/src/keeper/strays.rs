@@ -123,6 +123,7 @@ impl Keeper<'_> {
             (Purpose::Look, _) => return self.look_at_held(&result),
             (Purpose::Freeze(client), Ok(stopped)) => {
                 self.state.strays.stopped |= *stopped;
+                self.look_at_still();
                 return self.reply(client, &Ok(Reply::Done));
             }
             (Purpose::Freeze(client), Err(_)) => {

@@ -1,14 +1,14 @@
 //! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
 //! still proves it. A later edit by the user then has a base to be merged against.
 
-use super::Identity;
 use super::copied::Copied;
-use super::known::Known;
+use super::known::{Known, Needs};
 use super::memory::{self, Capture, Durability, Memory, Record};
 use super::moment::{Era, Proofs, era_of};
 use super::noted::Noted;
 use super::room::Room;
 use super::stay::{Sight, Stay};
+use super::{Identity, Proof};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::held::Kept;
@@ -17,7 +17,7 @@ use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
 use crate::tree::{Meta, TreeRoot};
 use crate::union::{self, Again, Earlier, Seen, Union};
 use rustix::fs::FileType;
-use skep_types::{ByteString, EntryState, RelPath, WorkspaceDriver};
+use skep_types::{ByteString, EntryState, Instant, RelPath, WorkspaceDriver};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -47,8 +47,12 @@ pub struct CaptureSummary {
 ///
 /// At most `most` bytes of files are kept, those of earlier times counted; the rest is noted without
 /// its bytes, as what is too large for it is.
-pub fn capture(spec: &WorkspaceSpec, most: Option<u64>) -> Result<CaptureSummary, DeriveError> {
-    Captor::limited(most).capture(spec)
+pub fn capture(
+    spec: &WorkspaceSpec,
+    most: Option<u64>,
+    insiders: Insiders,
+) -> Result<CaptureSummary, DeriveError> {
+    Captor::limited(most).capture(spec, insiders)
 }
 
 /// Captures again and again for one sandbox, and remembers between two times what was captured.
@@ -63,6 +67,17 @@ pub struct Captor {
     /// Since when somebody is inside.
     came_in: Option<i128>,
     last: Option<Look>,
+    /// What was noted once and is not in the sandbox now: made and removed again, for instance.
+    away: HashSet<RelPath>,
+}
+
+/// Who may write something older into the sandbox than what is seen there now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Insiders {
+    /// Nobody: who comes later sees the project as it is now.
+    None,
+    /// Somebody, or it is not known.
+    Some,
 }
 
 /// A look at everything in the sandbox: what is not known from it came later.
@@ -96,9 +111,18 @@ impl Captor {
     }
 
     /// As [`capture`].
-    pub fn capture(&mut self, spec: &WorkspaceSpec) -> Result<CaptureSummary, DeriveError> {
+    pub fn capture(
+        &mut self,
+        spec: &WorkspaceSpec,
+        insiders: Insiders,
+    ) -> Result<CaptureSummary, DeriveError> {
         let last = self.last.take().filter(|look| look.is_of(spec));
-        match self.look(spec, last.as_ref()) {
+        if last.is_none() {
+            self.away.clear();
+            // What is away now is found by listing everything.
+            self.earlier.forget();
+        }
+        match self.look(spec, last.as_ref(), insiders) {
             Ok((summary, look)) => {
                 self.last = look;
                 Ok(summary)
@@ -115,6 +139,7 @@ impl Captor {
         &mut self,
         spec: &WorkspaceSpec,
         last: Option<&Look>,
+        insiders: Insiders,
     ) -> Result<(CaptureSummary, Option<Look>), DeriveError> {
         let began_ns = super::clock_ns();
         let trees = Trees::open(spec)?;
@@ -133,7 +158,8 @@ impl Captor {
         let held = trees.held(&kept);
         let mut again = Again::new(&self.earlier);
         let union = union::read_again(&held.levels, Markers::of(spec.driver), &mut again)?;
-        let listed = again.into_listed();
+        let (listed, read) = again.into_listed();
+        let away = gone_away(known, &union, &read, &self.away);
         let (created, moment) = (&spec.base.instant, known.moment());
         let proofs = Proofs::new(&held.project, created, moment, known.anchors());
         let era = moment.and_then(|moment| moment.era());
@@ -145,6 +171,11 @@ impl Captor {
             git: Repository::new(&spec.project, spec.base.commit.as_deref()),
             lists: Noted::of(&spec.memory),
             came_in: self.came_in,
+            settled_in: self.came_in.map(|came_in| {
+                let anchors = known.anchors().get(&era).cloned().unwrap_or_default();
+                Proof::new(&held.project, &at(created, came_in), anchors)
+            }),
+            insiders,
             last,
             era,
             memory: &spec.memory,
@@ -158,17 +189,21 @@ impl Captor {
             summary: CaptureSummary::default(),
             unsettled: HashSet::new(),
             open: HashSet::new(),
+            shifted: HashMap::new(),
         };
         for (directory, count) in crowded(&union) {
             unless_mounted_over(run.listing(&directory, count))?;
         }
         // What is too deep is never applied, and so needs no base.
         for (path, seen) in union.iter().filter(|(_, seen)| *seen != Seen::TooDeep) {
-            if run.is_known_nothing(path) {
+            if run.is_known_nothing(path) && !run.has_come(path)? {
                 run.note_bare(path, seen);
                 continue;
             }
-            let needs = known.needs(path);
+            let mut needs = known.needs(path);
+            if away.contains(path) && !known.is_settled(path) && !run.is_as_noted(path)? {
+                needs = Needs { left: true, bare: false, ..needs };
+            }
             if needs.bare {
                 run.note_bare(path, seen);
             }
@@ -198,6 +233,7 @@ impl Captor {
             return Ok((CaptureSummary { captured: 0, ..summary }, last.cloned()));
         }
         memory::append(&spec.memory, &records, Durability::Process)?;
+        self.away = away.into_iter().filter(|path| union.get(path).is_none()).collect();
         self.earlier.learn(listed, |directory| unsettled.contains(directory));
         let (upper, layers) = (spec.upper.clone(), spec.layers.clone());
         Ok((summary, Some(Look { began_ns, upper, layers, open })))
@@ -241,6 +277,9 @@ struct Run<'a> {
     git: Repository,
     lists: Noted<'a>,
     came_in: Option<i128>,
+    /// Tells what stood there before anybody came in who is inside now.
+    settled_in: Option<Proof<'a>>,
+    insiders: Insiders,
     last: Option<&'a Look>,
     /// Of what comes now.
     era: Era,
@@ -260,6 +299,35 @@ struct Run<'a> {
     unsettled: HashSet<RelPath>,
     /// What is in the sandbox, and nothing could be noted of.
     open: HashSet<RelPath>,
+    /// Directories, and whether something may have come into them in the project.
+    shifted: HashMap<RelPath, bool>,
+}
+
+/// The creation's clock at another time.
+fn at(created: &Instant, wall_ns: i128) -> Instant {
+    let boot_ns = created.boot_ns + (wall_ns - created.wall_ns);
+    Instant { wall_ns, boot_ns, boot_id: created.boot_id.clone() }
+}
+
+/// What was noted, and is not in the sandbox any more: in directories that were just listed, or with them; and what was
+/// away before. What is back is still among them.
+fn gone_away(
+    known: &Known,
+    union: &Union,
+    read: &[RelPath],
+    before: &HashSet<RelPath>,
+) -> HashSet<RelPath> {
+    let mut away = before.clone();
+    let mut pending = read.to_vec();
+    while let Some(directory) = pending.pop() {
+        for name in known.names_in(&directory) {
+            let Ok(path) = directory.join(name.as_bytes()) else { continue };
+            if !union.covers(&path) && away.insert(path.clone()) {
+                pending.push(path);
+            }
+        }
+    }
+    away
 }
 
 /// Directories in which so much is new or changed that one note for all is less.
@@ -314,6 +382,30 @@ impl Run<'_> {
         // Of a directory from before, what comes into it now is not known by that.
         let bare = self.bare.contains(&parent) && (era.is_none() || self.era_of(&parent) == era);
         bare || listed.get(&parent).is_some_and(|names| !names.contains(name))
+    }
+
+    /// Whether the user has something there by now, though nothing stood there: then the sandbox's may come from that.
+    fn has_come(&mut self, path: &RelPath) -> Result<bool, DeriveError> {
+        let Some(parent) = path.parent() else { return Ok(false) };
+        let shifted = match self.shifted.get(&parent) {
+            Some(shifted) => *shifted,
+            None => {
+                let there = self.stat(&parent)?.is_some_and(|stat| is_directory(&stat));
+                let shifted = there && !self.proofs.of(path).untouched_directory(&parent)?;
+                self.shifted.insert(parent, shifted);
+                shifted
+            }
+        };
+        Ok(shifted && self.stat(path)?.is_some() && self.known.needs(path).path)
+    }
+
+    /// Whether what was noted of a path that is back still tells what it comes from.
+    fn is_as_noted(&self, path: &RelPath) -> Result<bool, DeriveError> {
+        let stands = self.stat(path)?;
+        if !self.known.tells(path, stands.is_some()) {
+            return Ok(false);
+        }
+        stands.map_or(Ok(true), |stat| self.proofs.of(path).present(path, &stat))
     }
 
     /// Everything below is new, too. Paths come sorted: a directory before what is in it.
@@ -371,8 +463,7 @@ impl Run<'_> {
         }
         let project = self.side(self.trees.project.root(), "project", path)?;
         let sandbox = self.inside(path, seen)?;
-        self.note_sight(path, Sight { project, sandbox });
-        Ok(())
+        self.note_sight(path, project, sandbox)
     }
 
     /// A file that is in the sandbox, and newer in the project than its base: git may know that.
@@ -383,14 +474,34 @@ impl Run<'_> {
         }
         let project = self.side(self.trees.project.root(), "project", path)?.filter(file);
         let sandbox = self.inside(path, seen)?.filter(file);
-        if project.is_some() && sandbox.is_some() {
-            self.note_sight(path, Sight { project, sandbox });
+        match project.is_some() && sandbox.is_some() {
+            true => self.note_sight(path, project, sandbox),
+            false => Ok(()),
         }
+    }
+
+    fn note_sight(
+        &mut self,
+        path: &RelPath,
+        project: Option<EntryState>,
+        sandbox: Option<EntryState>,
+    ) -> Result<(), DeriveError> {
+        // After the sides were read: what the user does meanwhile is late.
+        let late = self.insiders == Insiders::Some && !self.was_so_before(path)?;
+        let stay = Stay::Seen(Sight { project, sandbox, late });
+        self.records.push(Record::Stay { path: path.clone(), stay });
         Ok(())
     }
 
-    fn note_sight(&mut self, path: &RelPath, sight: Sight) {
-        self.records.push(Record::Stay { path: path.clone(), stay: Stay::Seen(sight) });
+    /// Whether the project's side is as it was when the first came in who is inside now.
+    fn was_so_before(&self, path: &RelPath) -> Result<bool, DeriveError> {
+        let Some(proof) = &self.settled_in else { return Ok(false) };
+        self.proofs.look_again();
+        proof.look_again();
+        match self.stat(path)? {
+            Some(stat) => proof.present(path, &stat),
+            None => proof.absent(path),
+        }
     }
 
     /// What the sandbox has at a path.

@@ -25,8 +25,16 @@ type Mark = [u8; 16];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stood {
     Directory,
-    /// A file, a link, or nothing: there is no base below it.
+    /// A file or a link: there is no base below it.
     Otherwise,
+    /// Nothing.
+    Nothing,
+}
+
+impl Stood {
+    fn is_no_directory(self) -> bool {
+        self != Self::Directory
+    }
 }
 
 /// What is known of one path.
@@ -54,6 +62,8 @@ pub(crate) struct Known {
     bytes: u64,
     lines: usize,
     paths: HashMap<Mark, Standing>,
+    /// The names of those in each directory of which something was noted.
+    names: HashMap<Mark, HashSet<ByteString>>,
     subtrees: HashSet<Mark>,
     listings: HashMap<Era, HashMap<RelPath, HashSet<ByteString>>>,
     anchors: HashMap<Era, Anchors>,
@@ -118,10 +128,15 @@ impl Known {
                         self.kept = self.kept.saturating_add(room::taken_by(size));
                     }
                 }
-                let stood = match capture.is_no_directory() {
-                    true => Stood::Otherwise,
-                    false => Stood::Directory,
+                let stood = match (capture.is_no_directory(), &capture.identity) {
+                    (false, _) => Stood::Directory,
+                    (true, Some(_)) => Stood::Otherwise,
+                    (true, None) => Stood::Nothing,
                 };
+                // Without a state it went with a directory, or is too large to be told apart anyway.
+                if capture.state.is_some() {
+                    self.name(&path);
+                }
                 let standing = self.standing(&path);
                 (standing.captured, standing.stay) = (Some(stood), Since::Here);
             }
@@ -155,7 +170,19 @@ impl Known {
         self.losses += 1;
     }
 
+    fn name(&mut self, path: &RelPath) {
+        if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+            self.names.entry(mark(&parent)).or_default().insert(name.to_vec().into());
+        }
+    }
+
+    /// The names in a directory of which something was noted.
+    pub(crate) fn names_in(&self, directory: &RelPath) -> impl Iterator<Item = &ByteString> {
+        self.names.get(&mark(directory)).into_iter().flatten()
+    }
+
     fn take_stay(&mut self, path: &RelPath, stay: &Stay) {
+        self.name(path);
         self.standing(path).stay = match stay {
             Stay::Here => Since::Here,
             Stay::Left => Since::Left,
@@ -195,7 +222,7 @@ impl Known {
     /// What of a path has still to be captured: itself, and what the project has below it.
     pub(crate) fn needs(&self, path: &RelPath) -> Needs {
         let Standing { captured, settled, stay } = self.of(path);
-        let bare = settled.or(captured) == Some(Stood::Otherwise) && stay == Since::Here;
+        let bare = settled.or(captured).is_some_and(Stood::is_no_directory) && stay == Since::Here;
         // What was seen when its base was not proven any more is known as well as it ever will be.
         let path_needed = captured.is_none() && settled.is_none() && stay != Since::Seen;
         Needs {
@@ -205,6 +232,12 @@ impl Known {
             below: !bare && !self.subtrees.contains(&mark(path)),
             bare,
         }
+    }
+
+    /// Whether what was noted of a path tells what `stands` in the project now, as far as a look at that can say.
+    pub(crate) fn tells(&self, path: &RelPath, stands: bool) -> bool {
+        let Standing { captured, stay, .. } = self.of(path);
+        stay == Since::Here && captured.is_some_and(|stood| (stood != Stood::Nothing) == stands)
     }
 
     pub(crate) fn is_settled(&self, path: &RelPath) -> bool {
@@ -266,6 +299,7 @@ pub(crate) struct Needs {
 fn stood(state: &EntryState) -> Stood {
     match state {
         EntryState::Dir { .. } => Stood::Directory,
+        EntryState::Absent => Stood::Nothing,
         _ => Stood::Otherwise,
     }
 }

@@ -548,7 +548,7 @@ mod tests {
         ];
         (path, state, 0..8).prop_map(|(path, state, which)| match which {
             7 => {
-                let sight = Sight { project: Some(state), sandbox: None };
+                let sight = Sight { project: Some(state), sandbox: None, late: true };
                 Record::Stay { path, stay: Stay::Seen(sight) }
             }
             0 => Record::Subtree { path },

@@ -29,6 +29,7 @@ pub(crate) mod stay;
 pub(crate) mod tracked;
 
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
+pub(crate) use stay::Inside;
 
 use crate::error::DeriveError;
 use crate::held::Held;

@@ -14,7 +14,7 @@
 //! knew afterwards. Against the moment that would be a change that takes the user's lines away. So
 //! there is no moment then, and such a copy has an unknown base, as before.
 
-use super::capture::capture;
+use super::capture::{Insiders, capture};
 use super::memory::{Capture, Durability, Memory, Record};
 use super::stay::Stay;
 use super::{Proof, now};
@@ -22,7 +22,7 @@ use crate::error::DeriveError;
 use crate::held::{Held, Kept};
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
-use crate::union::{self, Seen, Union};
+use crate::union::{self, Union};
 use serde::{Deserialize, Serialize};
 use skep_types::{Instant, RelPath, WorkspaceDriver};
 use std::collections::{BTreeSet, HashMap};
@@ -137,13 +137,13 @@ pub fn moment(spec: &WorkspaceSpec, most: Option<u64>) -> Result<Option<NewMomen
     if spec.driver == WorkspaceDriver::Copy {
         return Ok(None);
     }
-    capture(spec, most)?;
+    capture(spec, most, Insiders::None)?;
     let (trees, kept) = (Trees::open(spec)?, Kept::default());
     let union = union::read(&trees.held(&kept).levels, Markers::of(spec.driver))?;
     let memory = Memory::load(&spec.memory)?;
     let (mut held, cuts) = inside(&union);
     // What was approved stays as it was settled.
-    held.extend(memory.settled.keys().filter(|path| !is_covered(&union, path)).cloned());
+    held.extend(memory.settled.keys().filter(|path| !union.covers(path)).cloned());
     let mut records = written_out(&memory, &union);
     records.extend(left(&memory, &union));
     if held.len() + cuts.len() + records.len() > MOST_PATHS {
@@ -176,10 +176,6 @@ fn inside(union: &Union) -> (BTreeSet<RelPath>, BTreeSet<RelPath>) {
     (held, cuts)
 }
 
-fn is_covered(union: &Union, path: &RelPath) -> bool {
-    union.get(path).is_some() || path.ancestors().any(|a| union.get(&a).is_some_and(Seen::cuts))
-}
-
 /// What only a list of a directory tells, of a moment before: that list is not asked any more.
 fn written_out(memory: &Memory, union: &Union) -> Vec<Record> {
     if memory.moment.is_none() {
@@ -200,7 +196,7 @@ fn written_out(memory: &Memory, union: &Union) -> Vec<Record> {
 /// shows through there.
 fn left(memory: &Memory, union: &Union) -> Vec<Record> {
     let gone = memory.captures.keys().filter(|path| {
-        !is_covered(union, path)
+        !union.covers(path)
             && !memory.settled.contains_key(*path)
             && memory.stays.get(*path) != Some(&Stay::Left)
     });

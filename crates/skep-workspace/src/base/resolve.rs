@@ -4,7 +4,7 @@ use super::Identity;
 use super::memory::{Memory, Partial};
 use super::moment::Proofs;
 use super::noted::Noted;
-use super::stay::Stay;
+use super::stay::{Inside, Sight, Stay};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::tree::Meta;
@@ -50,6 +50,7 @@ pub(crate) struct Question<'a> {
     pub removed: bool,
     /// Itself, and not something above it.
     pub whiteout: bool,
+    pub inside: Inside<'a>,
 }
 
 impl Question<'_> {
@@ -83,14 +84,12 @@ impl<'a> Resolver<'a> {
         let noted = self.noted(question)?;
         let state = match (self.memory.stays.get(question.path), &noted.state) {
             (None | Some(Stay::Here), _) => return Ok(noted),
-            // Whatever stood there before: it came as the project was.
-            (Some(Stay::Seen(sight)), None) => sight.as_it_stood().cloned(),
+            (Some(Stay::Seen(sight)), before) => self.seen(sight, before.as_ref(), question)?,
             (_, None) => None,
             // It came again, and nobody looked yet: what it came from is what stands there, or unknown.
             (Some(Stay::Left), Some(state)) => {
                 Some(state.clone()).filter(|s| s == question.project)
             }
-            (Some(Stay::Seen(sight)), Some(state)) => sight.base(self.memory, state)?,
         };
         Ok(match state {
             state if state == noted.state => noted,
@@ -98,6 +97,23 @@ impl<'a> Resolver<'a> {
             Some(state) if state == *question.project => Base::known(state, BaseBytes::Project),
             Some(state) => Base::known(state, BaseBytes::Blob),
         })
+    }
+
+    /// What a path came from of which both sides were seen then.
+    fn seen(
+        &self,
+        sight: &Sight,
+        before: Option<&EntryState>,
+        question: &Question<'_>,
+    ) -> Result<Option<EntryState>, DeriveError> {
+        let base = match before {
+            // Whatever stood there before: it came as the project was.
+            None => sight.as_it_stood().cloned(),
+            Some(before) => sight.base(self.memory, before)?,
+        };
+        let Some(base) = base else { return Ok(None) };
+        let allowed = sight.allows(self.memory, before, &base, &question.inside)?;
+        Ok(Some(base).filter(|_| allowed))
     }
 
     /// The base that is known of the path, from whatever time.

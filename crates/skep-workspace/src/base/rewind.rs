@@ -20,7 +20,7 @@ use crate::error::DeriveError;
 use crate::held::Kept;
 use crate::markers::Markers;
 use crate::spec::{Trees, WorkspaceSpec};
-use crate::union::{self, Seen, Union};
+use crate::union::{self, Union};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use skep_types::{EntryState, RelPath, WorkspaceDriver};
@@ -92,11 +92,7 @@ impl Inside {
     }
 
     fn holds(&self, path: &RelPath) -> bool {
-        let cut = |union: &Union, above: RelPath| union.get(&above).is_some_and(Seen::cuts);
-        let covers = |union: &Union| {
-            union.get(path).is_some() || path.ancestors().any(|above| cut(union, above))
-        };
-        self.0.as_ref().is_none_or(covers)
+        self.0.as_ref().is_none_or(|union| union.covers(path))
     }
 }
 

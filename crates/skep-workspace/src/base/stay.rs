@@ -9,6 +9,10 @@
 //! So it is noted that a path left; and when it is seen again, what stood in the project and in the sandbox at
 //! that moment. What both have is the user's: it is in the base of the new copy. What only one of them
 //! has is not: a command may have read the file earlier, and have written what it knew.
+//!
+//! It may also write that later. Whoever was inside before the user's side was as it is ([`Sight::late`]) may have read
+//! an older one, and what it puts over the copy then lacks the user's lines without anybody having removed them. So
+//! of such a sight the user's lines are in the base as long as the sandbox has them; after that it is not known.
 
 use super::memory::Memory;
 use crate::error::DeriveError;
@@ -33,9 +37,43 @@ pub(crate) enum Stay {
 pub(crate) struct Sight {
     pub project: Option<EntryState>,
     pub sandbox: Option<EntryState>,
+    /// Somebody was inside who may have seen an older project there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
 }
 
 impl Sight {
+    /// The sandbox was given what the project has, while somebody was inside.
+    pub(crate) fn given(state: EntryState) -> Self {
+        Self { project: Some(state.clone()), sandbox: Some(state), late: true }
+    }
+
+    /// Whether the sandbox, which has `now` at the path, can have come from `base`, where `noted` was known before: of a
+    /// late sight, only as long as it has all that `base` has beyond that.
+    pub(crate) fn allows(
+        &self,
+        memory: &Memory,
+        noted: Option<&EntryState>,
+        base: &EntryState,
+        now: &Inside<'_>,
+    ) -> Result<bool, DeriveError> {
+        if !self.late || base == now.state || noted == Some(base) {
+            return Ok(true);
+        }
+        let file = |state: &EntryState| match state {
+            EntryState::File { hash, .. } => Some(*hash),
+            _ => None,
+        };
+        let (Some(noted), Some(base)) = (noted.and_then(file), file(base)) else {
+            return Ok(false);
+        };
+        let (Some(noted), Some(base)) = (memory.blob(&noted)?, memory.blob(&base)?) else {
+            return Ok(false);
+        };
+        let Some(bytes) = (now.bytes)()? else { return Ok(false) };
+        Ok(shared(&noted, &base, &bytes).is_some_and(|both| both == base))
+    }
+
     /// What both sides were, where they were the same.
     pub(crate) fn as_it_stood(&self) -> Option<&EntryState> {
         self.project.as_ref().filter(|project| self.sandbox.as_ref() == Some(project))
@@ -70,6 +108,13 @@ impl Sight {
         let (hash, size) = (ContentHash::of(&bytes), bytes.len() as u64);
         Ok(Some(EntryState::File { hash, size, mode }))
     }
+}
+
+/// What the sandbox has at a path now.
+pub(crate) struct Inside<'a> {
+    pub state: &'a EntryState,
+    /// Of a file; none where it is too large.
+    pub bytes: &'a dyn Fn() -> Result<Option<Vec<u8>>, DeriveError>,
 }
 
 /// `before`, with what both sides made of it alike. Both together have everything that either has; to go

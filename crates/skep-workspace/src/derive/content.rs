@@ -66,11 +66,19 @@ impl Contents<'_> {
 
     /// The sandbox's bytes.
     pub(crate) fn sandbox(&self, entry: &Entry) -> Result<Option<Vec<u8>>, DeriveError> {
-        match entry.level {
+        self.inside(entry.level, &entry.path, &entry.sandbox)
+    }
+
+    /// The same of a state at a level.
+    pub(crate) fn inside(
+        &self,
+        level: Option<usize>,
+        path: &RelPath,
+        state: &EntryState,
+    ) -> Result<Option<Vec<u8>>, DeriveError> {
+        match level {
             None => Ok(None),
-            Some(level) => {
-                self.read("sandbox", &self.trees.levels[level], &entry.path, &entry.sandbox)
-            }
+            Some(level) => self.read("sandbox", &self.trees.levels[level], path, state),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::content::Contents;
 use super::spelling::Spelling;
 use super::{Detail, kind_between};
-use crate::base::{Base, BaseBytes, Question, Resolver};
+use crate::base::{Base, BaseBytes, Inside, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
 use crate::merge::{Merged, merge_modes, merge_text};
 use crate::spec::{HeldTrees, WorkspaceSpec};
@@ -329,6 +329,7 @@ impl Judge<'_> {
         if sandbox == project || self.is_dependency(path, &sandbox)? {
             return Ok(());
         }
+        let bytes = || self.contents.inside(level, path, &sandbox);
         let question = Question {
             path,
             project: &project,
@@ -336,6 +337,7 @@ impl Judge<'_> {
             made_ns: made_ns.filter(|_| project.is_absent()),
             removed: sandbox.is_absent(),
             whiteout: sandbox.is_absent() && cuts,
+            inside: Inside { state: &sandbox, bytes: &bytes },
         };
         if sandbox.is_absent() && !project.is_absent() && found.came_with_theirs(path) {
             let mut entry = Entry::new_in_sandbox(path.clone(), sandbox, level);

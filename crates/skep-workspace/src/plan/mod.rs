@@ -15,6 +15,7 @@ pub use settle::{
 pub use sides::{Side, Sides, three_sides};
 
 use crate::apply::{Source, Target};
+use crate::base::capture::{Insiders, capture};
 use crate::base::memory::{Memory, Settled};
 use crate::derive::{Contents, Derived, Entry};
 use crate::error::{DeriveError, PlanError};
@@ -71,7 +72,7 @@ pub fn plan_leaving(
     }
     // The apply will touch directories whose age proves the base of changes that stay pending.
     // This is the user's own doing, and no sum of the sandbox's holds it back.
-    crate::base::capture::capture(spec, None)?;
+    capture(spec, None, Insiders::Some)?;
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
@@ -102,7 +103,7 @@ pub fn plan_leaving(
     let apart = remaining.iter().filter(|change| apart(&change.path)).count();
     let remaining = remaining.len();
     let Planner { targets, settled, .. } = planner;
-    let settlement = Settlement { paths: settled.into_values().collect() };
+    let settlement = Settlement { paths: settled.into_values().collect(), given: Vec::new() };
     Ok(Plan { targets: targets.into_values().collect(), settlement, remaining, apart })
 }
 

@@ -107,7 +107,7 @@ pub fn rebase(
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
     let conflicts = derived.conflicts.clone();
-    Ok(Rebased { writes, conflicts, put_off, settlement: Settlement { paths } })
+    Ok(Rebased { writes, conflicts, put_off, settlement: Settlement { paths, given: Vec::new() } })
 }
 
 /// Where the user has a directory and the sandbox's own work stands in its place: what is in it is taken in

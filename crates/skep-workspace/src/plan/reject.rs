@@ -6,7 +6,7 @@
 use super::content::file_state;
 use super::rebase::{Company, keep_project, moved_base};
 use super::select::{self, Pick, Picked, Purpose};
-use super::settle::Settlement;
+use super::settle::{GivenPath, Settlement};
 use crate::apply::Source;
 use crate::base::memory::Memory;
 use crate::derive::{Contents, Derived, Entry, Standing};
@@ -87,6 +87,11 @@ pub fn reject(
                     };
                     if write.is_some() && entry.base.state.as_ref() != Some(&entry.project) {
                         not_taken_in.push(entry.path.clone());
+                    }
+                    if write.is_none() && moved && company == Company::Busy {
+                        keep_project(&contents, &memory, entry)?;
+                        let (path, state) = (entry.path.clone(), entry.project.clone());
+                        settlement.given.push(GivenPath { path, state });
                     }
                     let write = write.unwrap_or_else(|| project_write(spec, entry));
                     writes.insert(entry.path.clone(), write);
@@ -178,9 +183,13 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
     }
 }
 
-/// Puts the base back at a path, if it is known.
+/// Puts the base back at a path, if it is known. Where nothing stood and the user has something by now, the sandbox cannot
+/// have nothing without removing that.
 fn base_write(contents: &Contents<'_>, entry: &Entry) -> Result<Option<ViewWrite>, DeriveError> {
     let Some(state) = entry.base.state.clone() else { return Ok(None) };
+    if state.is_absent() && !entry.project.is_absent() {
+        return Ok(None);
+    }
     let content = match state {
         EntryState::File { .. } => match contents.base(entry)? {
             Some(bytes) => Source::Bytes(bytes),

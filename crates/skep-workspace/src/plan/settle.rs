@@ -3,16 +3,36 @@
 use crate::base::memory::{Durability, Memory, Moved, Record, Settled, Undone, Way};
 use crate::base::moved::moved_along;
 use crate::base::rewind::{approved_bases, earlier_bases};
+use crate::base::stay::{Sight, Stay};
 use crate::error::DeriveError;
 use crate::spec::WorkspaceSpec;
 use serde::{Deserialize, Serialize};
-use skep_types::RelPath;
+use skep_types::{EntryState, RelPath};
 
 /// The bases that an approval moves. It can be stored with the approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// One per path.
     pub paths: Vec<SettledPath>,
+    /// Where the sandbox was given what the project has, while somebody was inside who may know something older.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<GivenPath>,
+}
+
+impl Settlement {
+    /// Whether nothing moves.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.given.is_empty()
+    }
+}
+
+/// What a path was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenPath {
+    /// Where.
+    pub path: RelPath,
+    /// What the project had there.
+    pub state: EntryState,
 }
 
 /// The base of one path before and after.
@@ -76,7 +96,8 @@ pub fn settled_here(
     let here = |path: &&SettledPath| {
         settled.get(&path.path).is_some_and(|states| states.contains(&path.after.state))
     };
-    Ok(Settlement { paths: settlement.paths.iter().filter(here).cloned().collect() })
+    let paths = settlement.paths.iter().filter(here).cloned().collect();
+    Ok(Settlement { paths, given: Vec::new() })
 }
 
 fn remember(
@@ -89,7 +110,13 @@ fn remember(
     let records = moves
         .filter(|step| memory.settled.get(step.path) != Some(step.to))
         .map(|step| Record::Settled { path: step.path.clone(), settled: step.to.clone(), moved });
-    let records = records.collect();
+    let mut records: Vec<Record> = records.collect();
+    for GivenPath { path, state } in &settlement.given {
+        let stay = Stay::Seen(Sight::given(state.clone()));
+        if memory.stays.get(path) != Some(&stay) {
+            records.push(Record::Stay { path: path.clone(), stay });
+        }
+    }
     memory.append(records, Durability::Power)
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Again<'a> {
     /// Whatever comes later carries this time or a later one.
     begun: i128,
     listed: Vec<(RelPath, Unchanged)>,
+    /// All that were listed, whether or not that tells anything the next time.
+    read: Vec<RelPath>,
 }
 
 /// The directories that a reading listed.
@@ -78,12 +80,16 @@ impl Earlier {
 
 impl<'a> Again<'a> {
     pub(crate) fn new(earlier: &'a Earlier) -> Self {
-        Self { earlier, begun: base::clock_ns(), listed: Vec::new() }
+        Self { earlier, begun: base::clock_ns(), listed: Vec::new(), read: Vec::new() }
     }
 
-    /// What was listed, for [`Earlier::learn`].
-    pub(crate) fn into_listed(self) -> Listed {
-        Listed(self.listed)
+    /// What was listed, for [`Earlier::learn`], and every directory that was.
+    pub(crate) fn into_listed(self) -> (Listed, Vec<RelPath>) {
+        (Listed(self.listed), self.read)
+    }
+
+    pub(super) fn has_read(&mut self, directory: &RelPath) {
+        self.read.push(directory.clone());
     }
 
     /// Nothing, where a directory cannot be asked: then it is listed, and that tells why.

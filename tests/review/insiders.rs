@@ -1,0 +1,172 @@
+//! Whoever is inside may know the project as it was earlier; and what a sandbox had once tells nothing of what it has
+//! now.
+
+use super::desk::paths;
+use crate::harness::{Lab, for_both};
+
+const LINES: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+
+/// A script that goes on when a file is there.
+fn after(file: &str) -> String {
+    format!("until test -e {file}; do sleep 0.02; done")
+}
+
+/// Long enough that the next command sees the project as it is.
+fn pause() {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+}
+
+/// Asserts that approving everything is refused, and that the project stays as it is.
+#[track_caller]
+fn is_refused(lab: &Lab) {
+    let before = lab.tree();
+    let refused = lab.skep(["approve", "s"]).run().exits(4);
+    assert!(refused.errors().contains("conflict"), "{}", refused.describe());
+    lab.tree().assert_equals(&before, "refused");
+}
+
+#[test]
+fn what_somebody_inside_knew_from_before_takes_no_line_of_yours_away() {
+    for_both(|lab| {
+        // What touches the file in between without changing it: a formatter, `skep cp`, a removal that is rejected.
+        for between in ["formatter", "copy", "rejection"] {
+            lab.write("f", LINES);
+            lab.up("s");
+            let stale = format!(
+                "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; echo A_1 >> f; touch /tmp/written; sleep 600",
+                after("/tmp/write")
+            );
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok();
+            lab.inside("s", &after("/tmp/read"));
+            lab.write("f", format!("H_1\n{LINES}"));
+            match between {
+                "formatter" => drop(lab.inside("s", "sed -i s/nomatch/x/ f")),
+                "copy" => drop(lab.skep(["cp", "f", "s:f"]).run().ok()),
+                _ => {
+                    lab.inside("s", "rm f");
+                    lab.skep(["reject", "s", "f"]).run().ok();
+                }
+            }
+            lab.inside("s", "true");
+            assert!(lab.diff("s")["changes"].as_array().unwrap().is_empty(), "{between}");
+            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            is_refused(lab);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn what_was_made_and_removed_inside_tells_nothing_of_what_you_make_there() {
+    for_both(|lab| {
+        lab.write("k", "k\n");
+        lab.up("s");
+        // A file, and a directory with one.
+        lab.inside("s", "echo A_0 > f; mkdir n; echo A_0 > n/a");
+        lab.inside("s", "rm -r f n");
+        lab.write("f", "H_1\n");
+        lab.write("n/b", "H_2\n");
+        pause();
+        lab.inside("s", "cat f n/b; echo A_1 >> f; echo A_1 >> n/b");
+        assert_eq!(paths(&lab.diff("s")), ["f", "n/b"]);
+        std::fs::remove_file(lab.project.join("f")).unwrap();
+        std::fs::remove_dir_all(lab.project.join("n")).unwrap();
+        is_refused(lab);
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        // Made again inside where you have nothing, it is as new as it was.
+        lab.up("s");
+        lab.inside("s", "echo A_0 > g");
+        lab.inside("s", "rm g");
+        lab.inside("s", "echo A_1 > g");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("g"), b"A_1\n");
+    });
+}
+
+#[test]
+fn a_file_that_was_removed_on_both_sides_and_made_anew_by_you_is_yours() {
+    for_both(|lab| {
+        lab.write("f", format!("H_1\n{LINES}"));
+        lab.up("s");
+        lab.inside("s", "echo A_0 >> f");
+        std::fs::remove_file(lab.project.join("f")).unwrap();
+        pause();
+        lab.inside("s", "rm f");
+        lab.write("f", format!("H_2\n{LINES}"));
+        pause();
+        lab.inside("s", "grep -q H_2 f && echo A_1 >> f");
+        // And back to the first.
+        lab.write("f", format!("H_1\n{LINES}"));
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), format!("H_1\n{LINES}A_1\n").as_bytes());
+    });
+}
+
+#[test]
+fn what_you_make_among_a_thousand_new_files_is_yours() {
+    for_both(|lab| {
+        lab.write("d/x", "x\n");
+        lab.up("s");
+        lab.inside("s", "i=0; while [ $i -lt 1100 ]; do : > d/n$i; i=$((i+1)); done");
+        lab.write("d/f", "H_1\n");
+        pause();
+        lab.inside("s", "cat d/f; echo A_1 >> d/f");
+        std::fs::remove_file(lab.project.join("d/f")).unwrap();
+        lab.skep(["approve", "s", "d/f"]).run().exits(4);
+        assert!(!lab.project.join("d/f").exists());
+        lab.approve(&["s", "d/n1", "d/n2"]);
+    });
+}
+
+#[test]
+fn a_rejection_beside_a_running_command_removes_nothing_of_yours_and_brings_nothing_back() {
+    for_both(|lab| {
+        for base in ["nothing", "unknown"] {
+            lab.up("s");
+            lab.skep(["exec", "-d", "s", "--", "sleep", "600"]).run().ok();
+            lab.inside("s", "true");
+            if base == "unknown" {
+                lab.write("a", "H_0\n");
+                pause();
+                lab.inside("s", "echo A_1 >> a");
+            } else {
+                lab.inside("s", "echo A_1 > a");
+            }
+            lab.write("a", "H_1\n");
+            lab.skep(["reject", "s", "a"]).run().ok().says("nothing is left in s");
+            let diff = lab.diff("s");
+            assert!(paths(&diff).is_empty() && diff["conflicts"].to_string() == "[]", "{diff}");
+            // What you do there is no change of the sandbox's.
+            lab.write("a", "H_2\n");
+            assert!(paths(&lab.diff("s")).is_empty(), "{base}: edited");
+            std::fs::remove_file(lab.project.join("a")).unwrap();
+            assert!(paths(&lab.diff("s")).is_empty(), "{base}: removed");
+            lab.skep(["rm", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn what_a_command_has_just_changed_is_looked_at_when_it_is_made_to_stand() {
+    for_both(|lab| {
+        for still in ["freeze", "diff"] {
+            lab.write("f", LINES);
+            lab.up("s");
+            let script = format!("{}; echo A_1 >> f; touch /tmp/done; sleep 600", after("/tmp/go"));
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok();
+            lab.inside("s", "sleep 0.05; touch /tmp/go");
+            lab.skep([still, "s"]).run().ok();
+            let seen = paths(&lab.diff("s"));
+            lab.write("f", format!("H_1\n{LINES}"));
+            if still == "freeze" {
+                lab.skep(["thaw", "s"]).run().ok();
+            }
+            // Where it had been changed by then, its base is known, and both merge.
+            if seen == ["f"] {
+                lab.approve(&["s", "f"]);
+                assert_eq!(lab.bytes("f"), format!("H_1\n{LINES}A_1\n").as_bytes());
+            }
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
