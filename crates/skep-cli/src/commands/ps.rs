@@ -8,7 +8,7 @@ use crate::json::exec::ExecEntry;
 use crate::naming;
 use crate::render::sandbox::instant;
 use crate::render::summary::took;
-use crate::render::table::table;
+use crate::render::table::{Cut, fitted};
 use crate::tree::Run;
 use clap::Args;
 use skep_types::{Exec, ExecEnd};
@@ -35,7 +35,9 @@ impl Run for Ps {
         } else {
             let rows: Vec<_> = execs.iter().map(row).collect();
             let heading = ["EXEC", "STATE", "TIME", "STARTED", "COMMAND"];
-            context.output.text(&table(context.output.style, &heading, &rows))?;
+            let output = &context.output;
+            let cuts = [(4, Cut::Right)];
+            output.text(&fitted(output.style, output.columns, &heading, rows, &cuts))?;
         }
         Ok(0)
     }

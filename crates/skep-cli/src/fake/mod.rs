@@ -6,7 +6,7 @@ mod samples;
 
 pub(crate) use api::{Asked, FakeApi};
 pub(crate) use samples::{
-    approve_report, change_set, empty_change_set, end, hostile_change_set, sandbox, view,
+    approval, approve_report, change_set, empty_change_set, end, hostile_change_set, sandbox, view,
 };
 
 use crate::context::Context;
