@@ -81,7 +81,9 @@ impl Entry {
     }
 
     fn command(&self) -> clap::Command {
-        let command = (self.augment)(clap::Command::new(self.name)).about(self.about);
+        let command = (self.augment)(clap::Command::new(self.name))
+            .about(self.about)
+            .after_help(self.family.help());
         match self.usage {
             Some(usage) => command.override_usage(usage),
             None => command,
@@ -172,6 +174,11 @@ pub(crate) fn whole() -> clap::Command {
         .arg_required_else_help(true)
         .max_term_width(WIDTH)
         .subcommands(ENTRIES.iter().filter(|entry| !entry.hidden).map(Entry::command))
+}
+
+/// Which table of exit codes the command of that name follows.
+pub(crate) fn family_of(name: &str) -> Family {
+    ENTRIES.iter().find(|entry| entry.name == name).map_or(Family::Other, |entry| entry.family)
 }
 
 /// A command line that was understood.
@@ -292,6 +299,7 @@ mod tests {
         for entry in ENTRIES {
             let help = entry.parser().render_help().to_string();
             assert!(help.starts_with(entry.about), "{help}");
+            assert!(help.contains(&entry.family.help()), "{help}");
         }
     }
 
