@@ -74,7 +74,8 @@ impl Entry {
         self
     }
 
-    /// With a usage line of its own, where the parser cannot know what `--` means.
+    /// With a usage line of its own, where the parser cannot know what `--` means, or which of two words
+    /// may be left out.
     const fn usage(mut self, usage: &'static str) -> Self {
         self.usage = Some(usage);
         self
@@ -142,8 +143,10 @@ static ENTRIES: &[Entry] = &[
     entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
     entry::<c::history::History>("history", "List approvals").reads(),
     entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval").reads(),
-    entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label"),
-    entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot"),
+    entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label")
+        .usage("skep snapshot [OPTIONS] [NAME] [LABEL]"),
+    entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot")
+        .usage("skep restore [OPTIONS] [NAME] LABEL"),
     entry::<c::fork::Fork>("fork", "Start new sandboxes from the state of one"),
     entry::<c::compare::Compare>("compare", "Show sandboxes side by side").reads(),
     entry::<c::template::Template>("template", "Named states to create sandboxes from"),
