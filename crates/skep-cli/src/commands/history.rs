@@ -61,22 +61,28 @@ const HEADING: [&str; 7] = ["APPROVAL", "WHAT", "STATE", "PATHS", "SANDBOX", "BY
 /// The table, for a terminal of so many columns, if it is one. Ids stay whole: `undo` wants all of one.
 fn text(style: Style, columns: Option<usize>, approvals: &[Approval]) -> String {
     let rows = |row: fn(&Approval) -> Vec<String>| approvals.iter().map(row).collect::<Vec<_>>();
-    let whole = rows(row);
-    match fits(columns, &HEADING, &whole) {
-        true => table(style, &HEADING, &whole),
-        false => {
-            fitted(style, columns, &HEADING, rows(narrow_row), &[(4, Cut::Right), (5, Cut::Right)])
+    for form in [row, row_without_undone] {
+        let rows = rows(form);
+        if fits(columns, &HEADING, &rows) {
+            return table(style, &HEADING, &rows);
         }
     }
+    let cuts = [(4, Cut::Right), (5, Cut::Right)];
+    fitted(style, columns, &HEADING, rows(narrow_row), &cuts)
 }
 
-/// What was undone is seen by its state, and the day is enough.
-fn narrow_row(approval: &Approval) -> Vec<String> {
+/// What was undone is seen by its state.
+fn row_without_undone(approval: &Approval) -> Vec<String> {
     let mut cells = row(approval);
-    cells[1] = match &approval.kind {
-        ApprovalKind::Approve => "approve".to_owned(),
-        ApprovalKind::Undo { .. } => "undo".to_owned(),
-    };
+    if let ApprovalKind::Undo { .. } = approval.kind {
+        cells[1] = "undo".to_owned();
+    }
+    cells
+}
+
+/// And the day is enough.
+fn narrow_row(approval: &Approval) -> Vec<String> {
+    let mut cells = row_without_undone(approval);
     cells[6] = day(&approval.at);
     cells
 }
@@ -122,6 +128,11 @@ mod tests {
         let narrow = text(Style::PLAIN, Some(80), &approvals);
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains(&format!("{of}  undo ")), "{narrow}");
+        let medium = text(Style::PLAIN, Some(100), &approvals);
+        assert!(
+            medium.contains(&format!("{of}  undo ")) && medium.contains("21:00:00Z"),
+            "{medium}"
+        );
         let wide = text(Style::PLAIN, Some(120), &approvals);
         assert_eq!(wide, text(Style::PLAIN, None, &approvals));
         assert!(wide.contains(&format!("undo of {of}")) && wide.contains("21:00:00Z"), "{wide}");
