@@ -174,7 +174,7 @@ pub(crate) fn sandbox_and_word(
     sandbox: Option<&str>,
 ) -> Result<(Sandbox, Option<String>), Problem> {
     match (sandbox, words) {
-        (None, [name, word]) => Ok((context.api()?.find(name)?, Some(word.clone()))),
+        (None, [name, word]) => Ok((named_or_newest(context, Some(name))?, Some(word.clone()))),
         (None, [word]) => match called(context, word, named)? {
             Called::Sandbox(sandbox) => Ok((*sandbox, None)),
             Called::None(_) => Ok((named_or_newest(context, None)?, Some(word.clone()))),

@@ -434,6 +434,9 @@ fn a_mistyped_name_is_told_the_nearest() {
         "skep rm oldr",
         "skep diff -s oldr",
         "skep reject -s oldr",
+        "skep snapshot oldr label",
+        "skep compare oldr bar1",
+        "skep cp oldr:a /tmp/a",
     ] {
         let done = skep(FakeApi::default(), line);
         let hint = "hint: did you mean sandbox `older`? `skep ls --all` lists them\n";
