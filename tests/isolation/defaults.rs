@@ -39,10 +39,10 @@ fn numbers_of_upkeep_are_those_of_the_specification() {
         let text = lab.skep(["config"]).run().ok().text();
         for line in [
             "limits.disk = \"10G\"",
-            "limits.inodes = \"1000000\"",
+            "limits.inodes = 1000000",
             "limits.output = \"64M\"",
             "limits.idle_timeout = \"4h\"",
-            "undo.keep = \"50\"",
+            "undo.keep = 50",
             "undo.age = \"30d\"",
             "gc.approved_age = \"1d\"",
             "gc.rejected_age = \"7d\"",

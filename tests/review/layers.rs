@@ -252,6 +252,12 @@ fn two_sandboxes_on_one_path_are_warned_of_early() {
         }
         let seen = lab.skep(["diff", "one"]).run().ok();
         assert!(seen.text().contains("also touched `f`"), "{}", seen.describe());
+        let list = lab.skep(["ls"]).run().ok().text();
+        let warned: Vec<&str> = list.lines().filter(|line| line.starts_with('!')).collect();
+        assert!(
+            matches!(warned[..], [one] if one.starts_with("! `f`: changed differently in ")),
+            "{list}"
+        );
         let alone = lab.diff("three");
         assert_eq!(alone["warnings"].as_array().unwrap().len(), 0, "{alone}");
     });

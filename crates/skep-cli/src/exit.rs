@@ -18,6 +18,47 @@ pub(crate) enum Family {
     Other,
 }
 
+/// Exit codes and what they mean, for help and manual pages.
+type Meanings = &'static [(&'static str, &'static str)];
+
+/// Of `run`, `exec` and `shell`.
+const OF_COMMANDS: Meanings = &[
+    ("any", "the command's own"),
+    ("2", "the command line is not understood; nothing ran"),
+    ("5", "refused by policy, or a capability is missing; nothing ran"),
+    ("124", "the command ran out of time"),
+    ("125", "skep failed before the command ran"),
+    ("126", "the command cannot be executed"),
+    ("127", "the command was not found"),
+    ("128+n", "the command was killed by signal n; 137 also where it ran out of memory"),
+];
+
+/// Of all others.
+const OF_OTHERS: Meanings = &[
+    ("0", "done"),
+    ("1", "failed"),
+    ("2", "the command line is not understood"),
+    ("3", "not found"),
+    ("4", "conflict or drift; nothing was changed"),
+    ("5", "refused by policy, or a capability is missing"),
+];
+
+impl Family {
+    /// What its exit codes mean.
+    pub(crate) fn meanings(self) -> Meanings {
+        match self {
+            Self::Exec => OF_COMMANDS,
+            Self::Other => OF_OTHERS,
+        }
+    }
+
+    /// The same as the last lines of a help text.
+    pub(crate) fn help(self) -> String {
+        let line = |(code, meaning): &(&str, &str)| format!("\n  {code:<6} {meaning}");
+        format!("Exit status:{}", self.meanings().iter().map(line).collect::<String>())
+    }
+}
+
 /// Why a command line was not carried out.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -106,6 +147,19 @@ mod tests {
         assert_eq!(code(Code::Io, Family::Exec), 125);
         assert_eq!(code(Code::NotFound, Family::Other), 3);
         assert_eq!(code(Code::DigestMismatch, Family::Other), 4);
+    }
+
+    #[test]
+    fn every_exit_code_of_an_error_has_a_meaning() {
+        let known = |family: Family, code: u8| {
+            family.meanings().iter().any(|(known, _)| *known == code.to_string())
+        };
+        for code in [Code::Usage, Code::NotFound, Code::Conflict, Code::Refused, Code::Io] {
+            for family in [Family::Exec, Family::Other] {
+                let exit = of_problem(&Problem::new(code, "x"), family);
+                assert!(known(family, exit), "{exit}");
+            }
+        }
     }
 
     #[test]

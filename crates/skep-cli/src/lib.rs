@@ -38,6 +38,7 @@ mod context;
 mod egress;
 mod environment;
 mod exit;
+mod ids;
 mod json;
 mod missing_program;
 mod naming;

@@ -29,7 +29,7 @@ pub(crate) fn named(context: &Context, name: &str) -> Result<Sandbox, Problem> {
 /// The same for what destroys, ends or widens: the beginning of an id is not enough.
 pub(crate) fn whole_or_newest(context: &Context, name: Option<&str>) -> Result<Sandbox, Problem> {
     match name {
-        Some(name) => whole(context, name),
+        Some(name) => named_or_newest(context, Some(name)).and_then(|_| whole(context, name)),
         None => named_or_newest(context, None),
     }
 }
@@ -50,21 +50,40 @@ pub(crate) fn whole(context: &Context, name: &str) -> Result<Sandbox, Problem> {
 
 /// The same for a name that was already picked out of the words.
 pub(crate) fn named_or_newest(context: &Context, name: Option<&str>) -> Result<Sandbox, Problem> {
-    let api = context.api()?;
     if let Some(name) = name {
-        return api.find(name);
+        return named(context, name).map_err(|problem| or_nearest(context, name, problem));
     }
+    let sandbox = newest(context)?;
+    say_newest(context, &sandbox);
+    Ok(sandbox)
+}
+
+/// The newest sandbox of the project of the current directory.
+fn newest(context: &Context) -> Result<Sandbox, Problem> {
     let project = context.project_here()?;
-    match api.newest(&project)? {
-        Some(sandbox) => {
-            context.output.say(&format!("sandbox: {}", sandbox.name));
-            Ok(sandbox)
+    context.api()?.newest(&project)?.ok_or_else(|| {
+        let message = format!("project `{}` has no sandbox", show_path(&project));
+        Problem::new(Code::NotFound, message)
+            .hint("`skep ls --all` lists those of other projects; `skep run -- CMD` makes one")
+    })
+}
+
+/// Says which sandbox it is, to whoever has not named one.
+fn say_newest(context: &Context, sandbox: &Sandbox) {
+    context.output.say(&format!("sandbox: {}", sandbox.name));
+}
+
+/// With the name that may have been meant.
+fn or_nearest(context: &Context, word: &str, problem: Problem) -> Problem {
+    if problem.code != Code::NotFound || !problem.details["deleted"].is_null() {
+        return problem;
+    }
+    let project = context.project_here().ok();
+    match project.and_then(|project| nearest(context, &project, word)) {
+        Some(name) => {
+            problem.hint(format!("did you mean sandbox `{name}`? `skep ls --all` lists them"))
         }
-        None => {
-            let message = format!("project `{}` has no sandbox", show_path(&project));
-            Err(Problem::new(Code::NotFound, message)
-                .hint("`skep ls --all` lists those of other projects; `skep run -- CMD` makes one"))
-        }
+        None => problem,
     }
 }
 
@@ -76,12 +95,33 @@ pub(crate) struct Meant {
     pub(crate) words: Vec<OsString>,
     /// The first of them, where it would have been a name if a sandbox were called so.
     pub(crate) no_name: Option<NoName>,
+    /// Whether nobody named the sandbox.
+    is_newest: bool,
+}
+
+impl Meant {
+    /// Says which sandbox it is, if nobody named one.
+    pub(crate) fn say(self, context: &Context) -> Self {
+        if self.is_newest {
+            say_newest(context, &self.sandbox);
+        }
+        self
+    }
 }
 
 /// `[NAME] [PATH…]`: the first word is a name if a sandbox is called so, else a path.
 ///
 /// Behind `--`, and with `-s NAME`, there are only paths.
 pub(crate) fn sandbox_and_paths(
+    context: &Context,
+    typed: &NameAndPaths,
+    after: AfterDashes,
+) -> Result<Meant, Problem> {
+    Ok(unsaid_sandbox_and_paths(context, typed, after)?.say(context))
+}
+
+/// The same for an answer that names the sandbox itself.
+pub(crate) fn unsaid_sandbox_and_paths(
     context: &Context,
     typed: &NameAndPaths,
     after: AfterDashes,
@@ -95,7 +135,7 @@ pub(crate) fn whole_and_paths(
     typed: &NameAndPaths,
     after: AfterDashes,
 ) -> Result<Meant, Problem> {
-    split(context, typed, after, whole)
+    Ok(split(context, typed, after, whole)?.say(context))
 }
 
 fn split(
@@ -114,13 +154,17 @@ fn split(
         words.remove(0);
     }
     words.extend(after.0.unwrap_or_default());
+    let is_newest = typed.sandbox.is_none() && !matches!(called, Some(Called::Sandbox(_)));
     let (sandbox, no_name) = match (called, &typed.sandbox) {
         (Some(Called::Sandbox(sandbox)), _) => (*sandbox, None),
-        (Some(Called::None(no_name)), _) => (named_or_newest(context, None)?, Some(no_name)),
-        (None, Some(name)) => (find(context, name)?, None),
-        (None, None) => (named_or_newest(context, None)?, None),
+        (Some(Called::None(no_name)), _) => (newest(context)?, Some(no_name)),
+        (None, Some(name)) => {
+            named_or_newest(context, Some(name))?;
+            (find(context, name)?, None)
+        }
+        (None, None) => (newest(context)?, None),
     };
-    Ok(Meant { sandbox, words, no_name })
+    Ok(Meant { sandbox, words, no_name, is_newest })
 }
 
 /// `[NAME] [WORD]`, where a single word may be either; returns the sandbox and the other word.
@@ -130,7 +174,7 @@ pub(crate) fn sandbox_and_word(
     sandbox: Option<&str>,
 ) -> Result<(Sandbox, Option<String>), Problem> {
     match (sandbox, words) {
-        (None, [name, word]) => Ok((context.api()?.find(name)?, Some(word.clone()))),
+        (None, [name, word]) => Ok((named_or_newest(context, Some(name))?, Some(word.clone()))),
         (None, [word]) => match called(context, word, named)? {
             Called::Sandbox(sandbox) => Ok((*sandbox, None)),
             Called::None(_) => Ok((named_or_newest(context, None)?, Some(word.clone()))),
@@ -198,7 +242,8 @@ impl NoName {
         let message = format!(
             "there is no sandbox `{word}`, and no change at path `{word}` in the newest one here, `{name}`"
         );
-        let first = match (&self.deleted, nearest(context, sandbox, &self.word)) {
+        let project = sandbox.project.as_path();
+        let first = match (&self.deleted, nearest(context, project, &self.word)) {
             (Some(at), _) => format!("the sandbox it named was deleted ({at}); "),
             (None, Some(nearest)) => format!("did you mean sandbox `{nearest}`? "),
             (None, None) => String::new(),
@@ -209,9 +254,9 @@ impl NoName {
     }
 }
 
-/// The sandbox of the same project whose name is most like a word, if one is.
-fn nearest(context: &Context, sandbox: &Sandbox, word: &str) -> Option<SandboxName> {
-    let project = Some(sandbox.project.as_path().to_owned());
+/// The sandbox of a project whose name is most like a word, if one is.
+fn nearest(context: &Context, project: &Path, word: &str) -> Option<SandboxName> {
+    let project = Some(project.to_owned());
     let all = context.api().ok()?.list(&ListFilter { project, state: None }).ok()?;
     let likeness = |name: &SandboxName| strsim::jaro_winkler(name.as_str(), word);
     let names = all.into_iter().map(|view| view.sandbox.name);

@@ -59,8 +59,11 @@ impl Output {
     /// As the global options and the terminals say.
     pub(crate) fn styled(mut self, global: &GlobalArguments, around: &Surroundings) -> Self {
         let plain = global.no_color || around.variable("NO_COLOR").is_some();
-        self.style = Style::coloured(!plain && around.terminals.stdout);
-        self.error_style = Style::coloured(!plain && around.terminals.stderr);
+        let forced = ["CLICOLOR_FORCE", "FORCE_COLOR"].iter().any(|name| {
+            around.variable(name).is_some_and(|value| value != "0" && value != "false")
+        });
+        self.style = Style::coloured(!plain && (forced || around.terminals.stdout));
+        self.error_style = Style::coloured(!plain && (forced || around.terminals.stderr));
         self.columns =
             terminal::size().filter(|_| around.terminals.stdout).map(|size| size.columns.into());
         self.quiet = global.quiet;
@@ -254,5 +257,29 @@ fn usage_problem(text: &str) -> Problem {
     match lines.find_map(|line| line.strip_prefix("tip: ")) {
         Some(tip) => problem.hint(tip),
         None => problem.hint("--help shows what can be typed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_unless_they_are_asked_for_or_refused() {
+        let coloured = |line: &GlobalArguments, variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let around = Surroundings { variables: variables.collect(), ..Default::default() };
+            let output = Output::standard().styled(line, &around);
+            assert_eq!(output.style, output.error_style);
+            output.style == Style::coloured(true)
+        };
+        let line = GlobalArguments::default();
+        assert!(!coloured(&line, &[]));
+        assert!(coloured(&line, &[("CLICOLOR_FORCE", "1")]));
+        assert!(coloured(&line, &[("FORCE_COLOR", "1")]));
+        assert!(!coloured(&line, &[("CLICOLOR_FORCE", "0"), ("FORCE_COLOR", "")]));
+        assert!(!coloured(&line, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+        let plain = GlobalArguments { no_color: true, ..GlobalArguments::default() };
+        assert!(!coloured(&plain, &[("CLICOLOR_FORCE", "1")]));
     }
 }

@@ -74,14 +74,17 @@ impl Entry {
         self
     }
 
-    /// With a usage line of its own, where the parser cannot know what `--` means.
+    /// With a usage line of its own, where the parser cannot know what `--` means, or which of two words
+    /// may be left out.
     const fn usage(mut self, usage: &'static str) -> Self {
         self.usage = Some(usage);
         self
     }
 
     fn command(&self) -> clap::Command {
-        let command = (self.augment)(clap::Command::new(self.name)).about(self.about);
+        let command = (self.augment)(clap::Command::new(self.name))
+            .about(self.about)
+            .after_help(self.family.help());
         match self.usage {
             Some(usage) => command.override_usage(usage),
             None => command,
@@ -140,8 +143,10 @@ static ENTRIES: &[Entry] = &[
     entry::<c::rebase::Rebase>("rebase", "Take the project's newer state into a sandbox"),
     entry::<c::history::History>("history", "List approvals").reads(),
     entry::<c::receipt::Receipt>("receipt", "Print the signed statement of an approval").reads(),
-    entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label"),
-    entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot"),
+    entry::<c::snapshot::Snapshot>("snapshot", "Freeze the state of a sandbox under a label")
+        .usage("skep snapshot [OPTIONS] [NAME] [LABEL]"),
+    entry::<c::restore::Restore>("restore", "Take a sandbox back to a snapshot")
+        .usage("skep restore [OPTIONS] [NAME] LABEL"),
     entry::<c::fork::Fork>("fork", "Start new sandboxes from the state of one"),
     entry::<c::compare::Compare>("compare", "Show sandboxes side by side").reads(),
     entry::<c::template::Template>("template", "Named states to create sandboxes from"),
@@ -172,6 +177,11 @@ pub(crate) fn whole() -> clap::Command {
         .arg_required_else_help(true)
         .max_term_width(WIDTH)
         .subcommands(ENTRIES.iter().filter(|entry| !entry.hidden).map(Entry::command))
+}
+
+/// Which table of exit codes the command of that name follows.
+pub(crate) fn family_of(name: &str) -> Family {
+    ENTRIES.iter().find(|entry| entry.name == name).map_or(Family::Other, |entry| entry.family)
 }
 
 /// A command line that was understood.
@@ -292,6 +302,7 @@ mod tests {
         for entry in ENTRIES {
             let help = entry.parser().render_help().to_string();
             assert!(help.starts_with(entry.about), "{help}");
+            assert!(help.contains(&entry.family.help()), "{help}");
         }
     }
 

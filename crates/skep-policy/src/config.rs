@@ -10,11 +10,14 @@ mod mount;
 mod pages;
 mod table;
 mod values;
+mod written;
 
 pub use keys::{KEYS, nearest_key};
 pub use mount::{MountError, parse_mount};
 pub use pages::{example_file, json_schema, reference_page};
 pub use table::{Kind, ProjectMay, Setting, TABLE};
+pub(crate) use written::EMPTY;
+pub use written::{InForce, config_file};
 
 use serde::Deserialize;
 use skep_types::{
@@ -50,13 +53,19 @@ pub enum ConfigError {
         nearest: Option<String>,
     },
     /// Not TOML, or a value of the wrong kind.
-    #[error("{source_name} is malformed: {reason}")]
+    #[error("{source_name}{}: {reason}", place(.at))]
     Malformed {
         /// Which file.
         source_name: String,
-        /// Where and why.
+        /// The line and the column, both from 1; none where that is not known.
+        at: Option<(usize, usize)>,
+        /// Why.
         reason: String,
     },
+}
+
+fn place(at: &Option<(usize, usize)>) -> String {
+    at.map_or_else(String::new, |(line, column)| format!(":{line}:{column}"))
 }
 
 fn did_you_mean(nearest: &Option<String>) -> String {
@@ -392,19 +401,38 @@ impl ConfigDocument {
         if text.len() > MAX_CONFIG_BYTES {
             return Err(ConfigError::TooLarge { source_name, size: text.len() });
         }
-        let malformed = |reason: String| ConfigError::Malformed {
+        let text = std::str::from_utf8(text).map_err(|error| ConfigError::Malformed {
             source_name: source_name.clone(),
-            reason: reason.trim_end().replace('\n', " "),
-        };
-        let text = std::str::from_utf8(text).map_err(|error| malformed(error.to_string()))?;
-        let table: toml::Table =
-            toml::from_str(text).map_err(|error| malformed(error.to_string()))?;
+            at: Some(line_and_column(&text[..error.valid_up_to()])),
+            reason: error.to_string(),
+        })?;
+        let malformed = |error: toml::de::Error| malformed(&source_name, text, &error);
+        let table: toml::Table = toml::from_str(text).map_err(malformed)?;
         if let Some(key) = keys::first_unknown(&table) {
             let nearest = nearest_key(&key);
             return Err(ConfigError::UnknownKey { source_name: source_name.clone(), key, nearest });
         }
-        toml::from_str(text).map_err(|error| malformed(error.to_string()))
+        toml::from_str(text).map_err(malformed)
     }
+}
+
+/// In one line, as compilers have it, with the key. The value may be a secret.
+fn malformed(source_name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let before = error.span().and_then(|span| text.as_bytes().get(..span.start));
+    let at = before.map(line_and_column);
+    let line = at.and_then(|(line, _)| text.lines().nth(line - 1)).unwrap_or_default();
+    let mut reason = error.message().trim_end().replace('\n', ", ");
+    if let Some((key, _)) = line.split_once('=') {
+        reason.push_str(&format!(" (`{}`)", key.trim()));
+    }
+    ConfigError::Malformed { source_name: source_name.to_owned(), at, reason }
+}
+
+/// Where a text ends, from 1, in characters.
+fn line_and_column(before: &[u8]) -> (usize, usize) {
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    (line, String::from_utf8_lossy(&before[start..]).chars().count() + 1)
 }
 
 #[cfg(test)]

@@ -80,8 +80,8 @@ pub use config::{
     parse_mount,
 };
 pub use config::{
-    Kind, ProjectMay, QuotaSection, Setting, StoreSection, TABLE, example_file, json_schema,
-    reference_page,
+    InForce, Kind, ProjectMay, QuotaSection, Setting, StoreSection, TABLE, config_file,
+    example_file, json_schema, reference_page,
 };
 pub use dotgit::is_dot_git;
 pub use environment::{

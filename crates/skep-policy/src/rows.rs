@@ -1,5 +1,6 @@
 //! Settings as lines: key, value, origin. Values are written as a settings file takes them.
 
+use crate::config::EMPTY;
 use crate::draft::ShowItem;
 use crate::origins::{Origin, Origins, SettingRow};
 use crate::settings::Settings;
@@ -49,6 +50,24 @@ impl Settings {
         if !self.pools.is_empty() {
             let names: Vec<String> = self.pools.keys().cloned().collect();
             rows.items("pools", &names);
+            self.pool_rows(rows);
+        }
+    }
+
+    fn pool_rows(&self, rows: &mut Rows<'_>) {
+        for (name, pool) in &self.pools {
+            let origin = rows.origins.of_item("pools", name).clone();
+            let mut push = |below: &str, value: &str| {
+                rows.push(&format!("pools.{name}.{below}"), value.to_owned(), origin.clone());
+            };
+            push("project", &pool.project.to_string());
+            if let Some(profile) = &pool.profile {
+                push("profile", profile);
+            }
+            if let Some(provider) = &pool.provider {
+                push("provider", provider);
+            }
+            push("size", &pool.size.to_string());
         }
     }
 
@@ -104,10 +123,17 @@ impl Settings {
         rows.items("egress.allow", &policy.egress.allow);
         let hosts: Vec<String> = policy.egress.hosts.keys().cloned().collect();
         rows.items("egress.hosts", &hosts);
+        for (name, addresses) in &policy.egress.hosts {
+            let addresses = addresses.iter().map(ToString::to_string);
+            rows.named("egress.hosts", name, addresses);
+        }
         rows.items("egress.resolvers", &policy.egress.resolvers);
         rows.items("egress.extra_ca", &policy.egress.extra_ca);
         let presets: Vec<String> = self.egress_presets.keys().cloned().collect();
         rows.items("egress.presets", &presets);
+        for (name, rules) in &self.egress_presets {
+            rows.named("egress.presets", name, rules.iter().cloned());
+        }
         rows.items("egress.secret_bodies", &policy.egress.secret_bodies);
         rows.items("changes.allow", &policy.allow_changes);
         rows.items("changes.deny", &policy.deny_changes);
@@ -141,6 +167,14 @@ impl Rows<'_> {
         self.limit(key, limit.map(ByteSize::written));
     }
 
+    /// One row per element of what has a name, with the origin of that.
+    fn named(&mut self, key: &str, name: &str, items: impl Iterator<Item = String>) {
+        let origin = self.origins.of_item(key, name).clone();
+        for item in items {
+            self.push(&format!("{key}.{name}"), item, origin.clone());
+        }
+    }
+
     /// One row per element; an empty list is one row too, so that it can be seen.
     fn items<'i, T: ShowItem + 'i>(&mut self, key: &str, items: impl IntoIterator<Item = &'i T>) {
         let before = self.rows.len();
@@ -150,7 +184,7 @@ impl Rows<'_> {
             self.push(key, shown, origin);
         }
         if self.rows.len() == before {
-            self.value(key, "(empty)");
+            self.value(key, EMPTY);
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct GlobalArguments {
     /// Say more: where things are, and the details of errors
     #[arg(long, short, global = true, help_heading = "Global options")]
     pub(crate) verbose: bool,
-    /// No colours, also on a terminal [env: NO_COLOR]
+    /// No colours, also on a terminal [env: NO_COLOR; CLICOLOR_FORCE=1: always]
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) no_color: bool,
 }

@@ -93,7 +93,7 @@ impl Approve {
         context: &Context,
         meant: &Meant,
     ) -> Result<(ApproveRequest, Option<ChangeSet>), Problem> {
-        let Meant { sandbox, words: typed, no_name } = meant;
+        let Meant { sandbox, words: typed, no_name, .. } = meant;
         let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
         let reviewed =
             self.digest.as_deref().map(|text| parse_digest(text, sandbox)).transpose()?;
@@ -163,7 +163,9 @@ impl Approve {
                     Err(problem) => {
                         let shown = Folded::nothing(&selected);
                         let risks = summary::risks(style, set, &shown, About::Taken);
-                        context.output.say(risks.trim_end());
+                        if !risks.is_empty() {
+                            context.output.say(risks.trim_end());
+                        }
                         return Err(problem);
                     }
                 }

@@ -4,6 +4,7 @@ use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::text_and_bytes;
+use crate::naming;
 use crate::render::diff::counted;
 use crate::render::table::table;
 use crate::tree::Run;
@@ -42,8 +43,11 @@ struct RowView<'a> {
 impl Run for Compare {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
-        let sandboxes: Vec<_> =
-            self.names.iter().map(|name| api.find(name)).collect::<Result<_, _>>()?;
+        let sandboxes: Vec<_> = self
+            .names
+            .iter()
+            .map(|name| naming::named_or_newest(context, Some(name)))
+            .collect::<Result<_, _>>()?;
         let ids: Vec<_> = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
         let comparison = api.compare(&ids)?;
         if self.json.json {

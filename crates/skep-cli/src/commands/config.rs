@@ -1,4 +1,4 @@
-//! `skep config`: the settings in force here.
+//! `skep config`: the settings in force here, as a config file.
 
 use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
@@ -7,7 +7,8 @@ use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use skep_types::escape::visible_text;
+use skep_policy::InForce;
+use skep_types::escape::visible;
 
 /// What can be typed.
 #[derive(Debug, Args)]
@@ -63,13 +64,25 @@ impl Run for Config {
             context.output.document(&views)?;
             return Ok(0);
         }
-        for (key, value, origin) in &settings {
-            let mut line = format!("{key} = {value}");
-            if self.origin {
-                line.push_str(&format!("  # {origin}"));
-            }
-            context.output.text(&format!("{}\n", visible_text(line.as_bytes())))?;
-        }
+        context.output.text(&file(&settings, self.origin))?;
         Ok(0)
     }
+}
+
+/// A config file that means the same.
+fn file(settings: &[(String, Value, String)], with_origin: bool) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let plain: Vec<(&str, String, String)> = settings
+        .iter()
+        .map(|(key, value, origin)| (key.as_str(), text(value), visible(origin.as_bytes())))
+        .collect();
+    let rows: Vec<InForce<'_>> = plain
+        .iter()
+        .map(|(key, value, origin)| InForce {
+            key,
+            value,
+            origin: with_origin.then_some(origin.as_str()),
+        })
+        .collect();
+    skep_policy::config_file(&rows)
 }

@@ -88,7 +88,7 @@ fn of_words(
     meant: &naming::Meant,
     mut drift: Vec<Drift>,
 ) -> Result<Vec<Drift>, Problem> {
-    let naming::Meant { sandbox, words, no_name } = meant;
+    let naming::Meant { sandbox, words, no_name, .. } = meant;
     let (start, project) = (naming::start(context, sandbox), sandbox.project.as_path());
     let set = context.api()?.diff(&sandbox.id)?;
     let mut named = BTreeSet::new();

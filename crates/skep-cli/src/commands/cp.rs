@@ -3,6 +3,7 @@
 use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::naming;
 use crate::paths;
 use crate::render::diff::counted;
 use crate::tree::Run;
@@ -73,7 +74,7 @@ fn side(context: &Context, word: &OsStr) -> Result<Side, Problem> {
     let name = cut.and_then(|at| std::str::from_utf8(&bytes[..at]).ok());
     match (name, cut) {
         (Some(name), Some(at)) if SandboxName::parse(name).is_ok() => {
-            let sandbox = context.api()?.find(name)?;
+            let sandbox = naming::named_or_newest(context, Some(name))?;
             let project = sandbox.project.as_path();
             let path = paths::in_project(OsStr::from_bytes(&bytes[at + 1..]), project, project)?;
             Ok(Side::Inside(Box::new(sandbox), path))

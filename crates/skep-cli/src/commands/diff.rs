@@ -49,8 +49,11 @@ pub(crate) fn without_options(
 
 impl Run for Diff {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let naming::Meant { sandbox, words: typed, no_name } =
-            naming::sandbox_and_paths(context, &self.target, after)?;
+        let mut meant = naming::unsaid_sandbox_and_paths(context, &self.target, after)?;
+        if !self.heading_is_seen(context) {
+            meant = meant.say(context);
+        }
+        let naming::Meant { sandbox, words: typed, no_name, .. } = meant;
         let set = context.api()?.diff(&sandbox.id)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let words = paths::select(&typed, start, project, Some(&set))?;
@@ -71,6 +74,12 @@ impl Run for Diff {
 }
 
 impl Diff {
+    /// Whether the name of the sandbox, which is the first thing that is printed, stands where errors do.
+    fn heading_is_seen(&self, context: &Context) -> bool {
+        let terminals = context.surroundings.terminals;
+        !self.json.json && !self.name_only && terminals.stdout && terminals.stderr
+    }
+
     /// `whole`: nothing was named. What was named is shown in full.
     fn print(
         &self,

@@ -5,8 +5,9 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::json::approval::HistoryEntry;
 use crate::paths;
-use crate::render::sandbox::instant;
-use crate::render::table::table;
+use crate::render::sandbox::{day, instant};
+use crate::render::style::Style;
+use crate::render::table::{Cut, fits, fitted, table};
 use crate::tree::Run;
 use clap::Args;
 use skep_types::{Approval, ApprovalKind, ApprovalState, escape};
@@ -48,12 +49,42 @@ impl Run for History {
         } else if approvals.is_empty() {
             context.output.say("nothing was approved yet");
         } else {
-            let rows: Vec<_> = approvals.iter().map(row).collect();
-            let heading = ["APPROVAL", "WHAT", "STATE", "PATHS", "SANDBOX", "BY", "AT"];
-            context.output.text(&table(context.output.style, &heading, &rows))?;
+            let output = &context.output;
+            output.text(&text(output.style, output.columns, &approvals))?;
         }
         Ok(0)
     }
+}
+
+const HEADING: [&str; 7] = ["APPROVAL", "WHAT", "STATE", "PATHS", "SANDBOX", "BY", "AT"];
+
+/// The table, for a terminal of so many columns, if it is one. Ids stay whole: `undo` wants all of one.
+fn text(style: Style, columns: Option<usize>, approvals: &[Approval]) -> String {
+    let rows = |row: fn(&Approval) -> Vec<String>| approvals.iter().map(row).collect::<Vec<_>>();
+    for form in [row, row_without_undone] {
+        let rows = rows(form);
+        if fits(columns, &HEADING, &rows) {
+            return table(style, &HEADING, &rows);
+        }
+    }
+    let cuts = [(4, Cut::Right), (5, Cut::Right)];
+    fitted(style, columns, &HEADING, rows(narrow_row), &cuts)
+}
+
+/// What was undone is seen by its state.
+fn row_without_undone(approval: &Approval) -> Vec<String> {
+    let mut cells = row(approval);
+    if let ApprovalKind::Undo { .. } = approval.kind {
+        cells[1] = "undo".to_owned();
+    }
+    cells
+}
+
+/// And the day is enough.
+fn narrow_row(approval: &Approval) -> Vec<String> {
+    let mut cells = row_without_undone(approval);
+    cells[6] = day(&approval.at);
+    cells
 }
 
 fn row(approval: &Approval) -> Vec<String> {
@@ -80,5 +111,30 @@ fn state(state: ApprovalState) -> &'static str {
         ApprovalState::Aborted => "aborted",
         ApprovalState::Undone => "undone",
         ApprovalState::NeedsAttention => "needs attention",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    #[test]
+    fn the_history_fits_the_terminal_and_is_whole_elsewhere() {
+        let approve = fake::approval("calm-petal-920");
+        let of = approve.id.clone();
+        let undo = Approval { kind: ApprovalKind::Undo { of: of.clone() }, ..approve.clone() };
+        let approvals = [undo, approve];
+        let narrow = text(Style::PLAIN, Some(80), &approvals);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains(&format!("{of}  undo ")), "{narrow}");
+        let medium = text(Style::PLAIN, Some(100), &approvals);
+        assert!(
+            medium.contains(&format!("{of}  undo ")) && medium.contains("21:00:00Z"),
+            "{medium}"
+        );
+        let wide = text(Style::PLAIN, Some(120), &approvals);
+        assert_eq!(wide, text(Style::PLAIN, None, &approvals));
+        assert!(wide.contains(&format!("undo of {of}")) && wide.contains("21:00:00Z"), "{wide}");
     }
 }

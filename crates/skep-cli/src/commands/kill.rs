@@ -3,6 +3,7 @@
 use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::ids;
 use crate::tree::Run;
 use clap::Args;
 use serde::Serialize;
@@ -12,7 +13,7 @@ const SIGKILL: i32 = 9;
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Kill {
-    /// Exec: an id, or its beginning
+    /// Exec: an id, or 6 or more characters of its beginning (`skep ps` lists them)
     #[arg(value_name = "EXEC")]
     exec: String,
     #[command(flatten)]
@@ -28,7 +29,7 @@ struct KillDocument<'a> {
 impl Run for Kill {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
-        let exec = api.find_exec(&self.exec)?;
+        let exec = ids::exec(context, &self.exec)?;
         let running = exec.end.is_none();
         if running {
             api.kill(&exec.id, SIGKILL)?;

@@ -3,6 +3,7 @@
 use crate::arguments::{AfterDashes, Json};
 use crate::context::Context;
 use crate::exit::{Failure, Outcome};
+use crate::ids;
 use crate::json::{base64, text_and_bytes};
 use crate::tree::Run;
 use clap::Args;
@@ -19,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    /// Exec: an id, or its beginning
+    /// Exec: an id, or 6 or more characters of its beginning (`skep ps` lists them)
     #[arg(value_name = "EXEC")]
     exec: String,
     /// Go on until the exec has ended
@@ -46,7 +47,7 @@ struct ChunkLine {
 impl Run for Logs {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
-        let exec = api.find_exec(&self.exec)?;
+        let exec = ids::exec(context, &self.exec)?;
         let mut place = Place { next: self.from, gap_at: None };
         let mut ended = exec.end.is_some();
         loop {

@@ -5,7 +5,7 @@ use crate::context::{Context, show_path};
 use crate::exit::Outcome;
 use crate::json::sandbox::SandboxDocument;
 use crate::project;
-use crate::render;
+use crate::render::{self, sandbox::Listed};
 use crate::tree::Run;
 use clap::Args;
 use skep_engine::api::ListFilter;
@@ -49,7 +49,9 @@ impl Run for Ls {
                 None => context.output.say("no sandboxes"),
             }
         } else {
-            context.output.text(&render::sandbox::list(context.output.style, &views))?;
+            let listed = if self.all { Listed::AllProjects } else { Listed::OneProject };
+            let output = &context.output;
+            output.text(&render::sandbox::list(output.style, output.columns, &views, listed))?;
         }
         Ok(0)
     }

@@ -2,7 +2,7 @@
 
 use crate::arguments::AfterDashes;
 use crate::context::{Context, show_path};
-use crate::exit::Outcome;
+use crate::exit::{Family, Outcome};
 use crate::tree;
 use crate::tree::Run;
 use clap::Args;
@@ -42,10 +42,76 @@ impl Run for Man {
     }
 }
 
+/// Words and what they stand for.
+type Terms = [(&'static str, &'static str)];
+
+/// What is read from the environment.
+const ENVIRONMENT: &Terms = &[
+    ("SKEP_HOME", "The state directory, as --home."),
+    ("SKEP_HOST", "The server to ask, as --host."),
+    (
+        "SKEP_TOKEN, SKEP_TOKEN_FILE",
+        "The token to show that server, or a file (mode 0600) with it.",
+    ),
+    ("SKEP_STORE", "The PostgreSQL to remember in, as --store."),
+    (
+        "SKEP_SECTION_KEY",
+        "A setting, such as SKEP_LIMITS_MEMORY=2G; lists are separated by commas. skep config \
+         --reference lists them, skep config --origin shows which are in force.",
+    ),
+    ("NO_COLOR", "No colours, as --no-color."),
+    ("CLICOLOR_FORCE, FORCE_COLOR", "Colours also where output is no terminal; 0 does not count."),
+    ("XDG_STATE_HOME, XDG_CONFIG_HOME", "Where the state directory and the settings are."),
+    (
+        "DOCKER_HOST, DOCKER_TLS_VERIFY, DOCKER_CERT_PATH",
+        "The engine of the provider docker, as docker(1) has it.",
+    ),
+];
+
+/// What is kept on disk.
+const FILES: &Terms = &[
+    ("~/.local/state/skep", "The state directory: sandboxes, what was approved, kept output."),
+    ("~/.config/skep/config.toml", "Your settings."),
+    ("/etc/skep/config.toml", "Settings of this machine."),
+    ("skep.toml", "Settings of a project, in its root; they can only make things stricter."),
+];
+
 fn render(page: clap::Command) -> std::io::Result<Vec<u8>> {
+    let sections = sections(page.get_name());
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text)?;
+    // What stands below the help has sections of its own here.
+    clap_mangen::Man::new(page.after_help(None::<&str>)).render(&mut text)?;
+    for (heading, terms) in sections {
+        text.extend(section(heading, terms).into_bytes());
+    }
     Ok(text)
+}
+
+/// What the page of a command, or of skep itself, has beside the options.
+fn sections(name: &str) -> Vec<(&'static str, &'static Terms)> {
+    if name != "skep" {
+        return vec![(".SH \"EXIT STATUS\"", tree::family_of(name).meanings())];
+    }
+    vec![
+        (".SH \"EXIT STATUS\"\n.SS \"Of run, exec and shell\"", Family::Exec.meanings()),
+        (".SS \"Of all others\"", Family::Other.meanings()),
+        (".SH ENVIRONMENT", ENVIRONMENT),
+        (".SH FILES", FILES),
+    ]
+}
+
+fn section(heading: &str, terms: &Terms) -> String {
+    let mut text = format!("{heading}\n");
+    for (term, meaning) in terms {
+        text.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", plain(term), plain(meaning)));
+    }
+    text
+}
+
+/// A text of ours as roff takes it: a dash that can be copied and typed, and no request at the start of a line.
+fn plain(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 fn write_all(whole: &clap::Command, directory: &Path) -> Result<(), Problem> {
@@ -62,4 +128,42 @@ fn write_page(page: clap::Command, name: &str, directory: &Path) -> Result<(), P
     render(page).and_then(|text| std::fs::write(&path, text)).map_err(|error| {
         Problem::new(Code::Io, format!("cannot write `{}`: {error}", show_path(&path)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(name: Option<&str>) -> String {
+        let mut whole = tree::whole();
+        whole.build();
+        let found = name.map_or(&whole, |name| whole.find_subcommand(name).unwrap()).clone();
+        String::from_utf8(render(found).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_page_says_what_exit_codes_mean() {
+        let run = page(Some("run"));
+        assert!(
+            run.contains(".SH \"EXIT STATUS\"\n.TP\n\\fBany\\fR\nthe command's own\n"),
+            "{run}"
+        );
+        assert!(run.contains("\\fB124\\fR\n") && !run.contains("\\fB3\\fR\n"), "{run}");
+        let diff = page(Some("diff"));
+        assert!(diff.contains("\\fB3\\fR\nnot found\n") && !diff.contains("\\fB124"), "{diff}");
+        assert!(!diff.contains("Exit status:") && !diff.contains("EXTRA"), "{diff}");
+    }
+
+    #[test]
+    fn the_page_of_skep_itself_says_what_is_read_and_where_things_are() {
+        let page = page(None);
+        for part in ["\"EXIT STATUS\"\n.SS", "ENVIRONMENT\n.TP", "FILES\n.TP"] {
+            assert!(page.contains(&format!("\n.SH {part}")), "{part}: {page}");
+        }
+        for name in
+            ["SKEP_HOME", "SKEP_HOST", "NO_COLOR", "CLICOLOR_FORCE", "/etc/skep/config.toml"]
+        {
+            assert!(page.contains(name), "{name}: {page}");
+        }
+    }
 }

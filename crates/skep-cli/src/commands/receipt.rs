@@ -3,13 +3,14 @@
 use crate::arguments::AfterDashes;
 use crate::context::Context;
 use crate::exit::Outcome;
+use crate::ids;
 use crate::tree::Run;
 use clap::Args;
 
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Receipt {
-    /// Approval: an id, or its beginning
+    /// Approval: an id, or 6 or more characters of its beginning (`skep history` lists them)
     #[arg(value_name = "APPROVAL")]
     approval: String,
 }
@@ -17,7 +18,7 @@ pub(crate) struct Receipt {
 impl Run for Receipt {
     fn run(self, _: AfterDashes, context: &Context) -> Outcome {
         let api = context.api()?;
-        let approval = api.find_approval(&self.approval)?;
+        let approval = ids::approval(context, &self.approval)?;
         context.output.document(&api.receipt(&approval.id)?)?;
         Ok(0)
     }

@@ -31,7 +31,7 @@ pub(crate) struct Reject {
 
 impl Run for Reject {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
-        let naming::Meant { sandbox, words: typed, no_name } =
+        let naming::Meant { sandbox, words: typed, no_name, .. } =
             naming::whole_and_paths(context, &self.target, after)?;
         let (start, project) = (naming::start(context, &sandbox), sandbox.project.as_path());
         let everything = typed.is_empty() && self.hunk.is_empty();

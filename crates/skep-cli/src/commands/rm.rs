@@ -45,7 +45,8 @@ impl Run for Rm {
             }
             vec![sandbox]
         } else {
-            self.names.iter().map(|name| naming::whole(context, name)).collect::<Result<_, _>>()?
+            let found = self.names.iter().map(|name| naming::whole_or_newest(context, Some(name)));
+            found.collect::<Result<_, _>>()?
         };
         let mut removed = Vec::new();
         for sandbox in sandboxes {

@@ -28,6 +28,7 @@ enum What {
         json: Json,
     },
     /// Save the state of a sandbox under a name
+    #[command(override_usage = "skep template save [OPTIONS] [NAME] TEMPLATE")]
     Save {
         /// Sandbox (default: the project's newest) and name of the template
         #[arg(value_names = ["NAME", "TEMPLATE"], num_args = 1..=2, required = true)]
@@ -65,6 +66,10 @@ fn list(context: &Context, json: Json) -> Result<(), Failure> {
     if json.json {
         let documents: Vec<_> = templates.iter().map(SnapshotDocument::new).collect();
         return context.output.document(&documents);
+    }
+    if templates.is_empty() {
+        context.output.say("no templates (`skep template save [NAME] TEMPLATE` makes one)");
+        return Ok(());
     }
     let rows: Vec<_> = templates
         .iter()

@@ -1,6 +1,7 @@
 //! Whole command lines against a double of the API: what is asked, printed and returned.
 
 use crate::fake::{self, Done, FakeApi, skep, skep_in};
+use crate::surroundings::Terminals;
 use serde_json::Value;
 use skep_types::{Code, EndReason, Problem};
 use std::path::Path;
@@ -422,4 +423,68 @@ fn a_command_that_is_not_found_is_named_with_what_may_be_the_matter() {
     assert!(text.contains("hint: it is not on your PATH either"), "{text}");
     let text = said("skep exec bar1 -- a|b");
     assert!(text.contains("the command `a|b` could not") && text.contains("sh -c"), "{text}");
+}
+
+#[test]
+fn a_mistyped_name_is_told_the_nearest() {
+    for line in [
+        "skep exec oldr -- true",
+        "skep show oldr",
+        "skep stop oldr",
+        "skep rm oldr",
+        "skep diff -s oldr",
+        "skep reject -s oldr",
+        "skep snapshot oldr label",
+        "skep compare oldr bar1",
+        "skep cp oldr:a /tmp/a",
+    ] {
+        let done = skep(FakeApi::default(), line);
+        let hint = "hint: did you mean sandbox `older`? `skep ls --all` lists them\n";
+        assert!(done.stderr.ends_with(hint), "{line}: {}", done.stderr);
+        assert_eq!(done.asked.lines(), ["list Some(\"/p\")"], "{line}");
+    }
+    let done = skep(FakeApi::default(), "skep exec entirely-different -- true");
+    assert!(!done.stderr.contains("did you mean"), "{}", done.stderr);
+}
+
+#[test]
+fn an_error_does_not_begin_with_an_empty_line() {
+    let forbidden = Problem::new(Code::Forbidden, "role `viewer` may not do this");
+    let api = FakeApi { approve_fails: Some(forbidden), ..FakeApi::default() };
+    let done = skep(api, "skep approve bar1 a.txt");
+    assert_eq!(done.stderr, "error: role `viewer` may not do this\n");
+}
+
+#[test]
+fn diff_names_the_newest_sandbox_once() {
+    let terminals = |stdout| Terminals { stdin: false, stdout, stderr: true };
+    let said = |stdout, line| fake::skep_at(terminals(stdout), FakeApi::default(), line).stderr;
+    assert!(!said(true, "skep diff").contains("sandbox: bar1"));
+    // The heading is elsewhere, or there is none.
+    assert!(said(false, "skep diff").starts_with("sandbox: bar1\n"));
+    assert!(said(true, "skep diff --name-only").starts_with("sandbox: bar1\n"));
+    assert!(said(true, "skep conflicts").starts_with("sandbox: bar1\n"));
+    assert!(!said(false, "skep diff bar1").contains("sandbox: bar1"));
+}
+
+#[test]
+fn a_list_of_templates_that_is_empty_says_so() {
+    let none = FakeApi { templates: Vec::new(), ..FakeApi::default() };
+    let done = skep(none, "skep template ls");
+    assert_eq!((done.code, done.stdout.as_str()), (0, ""));
+    assert!(done.stderr.starts_with("no templates ("), "{}", done.stderr);
+    let none = FakeApi { templates: Vec::new(), ..FakeApi::default() };
+    assert_eq!(skep(none, "skep template ls --json").stdout, "[]\n");
+}
+
+#[test]
+fn usage_lines_say_which_word_may_be_left_out() {
+    for (line, usage) in [
+        ("skep restore --help", "skep restore [OPTIONS] [NAME] LABEL\n"),
+        ("skep snapshot --help", "skep snapshot [OPTIONS] [NAME] [LABEL]\n"),
+        ("skep template save --help", "skep template save [OPTIONS] [NAME] TEMPLATE\n"),
+    ] {
+        let help = skep(FakeApi::default(), line).stdout;
+        assert!(help.contains(&format!("Usage: {usage}")), "{help}");
+    }
 }

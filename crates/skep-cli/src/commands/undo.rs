@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// What can be typed.
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
-    /// Approval, by its whole id (default: the newest of the project)
+    /// Approval, by its whole id as `skep history` lists it (default: the newest of the project)
     #[arg(value_name = "APPROVAL")]
     approval: Option<String>,
     /// Finish it instead: for an approval that an outage left half done and that meets your own
@@ -34,7 +34,10 @@ pub(crate) struct Undo {
 
 /// The approval with that whole id: what writes into the project takes no beginning for it.
 fn whole(api: &dyn Api, id: &str) -> Result<Approval, Problem> {
-    let approval = api.find_approval(id)?;
+    let approval = api.find_approval(id).map_err(|problem| match problem.code {
+        Code::NotFound => problem.hint("the whole id is wanted; `skep history` lists them"),
+        _ => problem,
+    })?;
     if approval.id.as_str() == id {
         return Ok(approval);
     }

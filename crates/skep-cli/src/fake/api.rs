@@ -57,6 +57,8 @@ pub(crate) struct FakeApi {
     pub(crate) create_fails: Option<Problem>,
     /// What `exec` fails with.
     pub(crate) exec_fails: Option<Problem>,
+    /// The names of the templates there are.
+    pub(crate) templates: Vec<&'static str>,
     /// What `approve` fails with.
     pub(crate) approve_fails: Option<Problem>,
 }
@@ -72,6 +74,7 @@ impl Default for FakeApi {
             end: samples::end(0),
             create_fails: None,
             exec_fails: None,
+            templates: vec!["node22"],
             approve_fails: None,
         }
     }
@@ -310,7 +313,7 @@ impl Api for FakeApi {
         Ok(vec![snapshot("before")])
     }
     fn templates(&self) -> Answer<Vec<SnapshotView>> {
-        Ok(vec![snapshot("node22")])
+        Ok(self.templates.iter().map(|name| snapshot(name)).collect())
     }
     fn save_template(&self, id: &SandboxId, name: &SandboxName) -> Answer<SnapshotView> {
         self.asked.note(format!("save {} {name}", self.by_id(id).name));

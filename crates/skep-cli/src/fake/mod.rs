@@ -6,12 +6,12 @@ mod samples;
 
 pub(crate) use api::{Asked, FakeApi};
 pub(crate) use samples::{
-    approve_report, change_set, empty_change_set, end, hostile_change_set, sandbox, view,
+    approval, approve_report, change_set, empty_change_set, end, hostile_change_set, sandbox, view,
 };
 
 use crate::context::Context;
 use crate::output::Output;
-use crate::surroundings::Surroundings;
+use crate::surroundings::{Surroundings, Terminals};
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::Path;
@@ -51,6 +51,15 @@ pub(crate) struct Done {
 
 /// Runs a command line (blanks separate words) against the double, standing in `directory`.
 pub(crate) fn skep_in(directory: &Path, api: FakeApi, line: &str) -> Done {
+    skep_around(directory, Terminals::default(), api, line)
+}
+
+/// The same with some of the streams taken for terminals.
+pub(crate) fn skep_at(terminals: Terminals, api: FakeApi, line: &str) -> Done {
+    skep_around(Path::new("/p"), terminals, api, line)
+}
+
+fn skep_around(directory: &Path, terminals: Terminals, api: FakeApi, line: &str) -> Done {
     let words: Vec<_> = line.split(' ').map(std::ffi::OsString::from).collect();
     let (stdout, stderr) = (Shared::default(), Shared::default());
     let output = Output::new(Box::new(stdout.clone()), Box::new(stderr.clone()))
@@ -60,6 +69,7 @@ pub(crate) fn skep_in(directory: &Path, api: FakeApi, line: &str) -> Done {
         directory: directory.to_owned(),
         home: "/home/u".into(),
         user: rustix::process::geteuid().as_raw(),
+        terminals,
         ..Surroundings::default()
     };
     let code = match crate::tree::parse(words) {

@@ -2,9 +2,10 @@
 
 use skep_engine::api::{ApproveReport, SandboxView};
 use skep_types::{
-    ApprovalId, Base, Change, ChangeKind, ChangeSet, Conflict, ContentHash, Drift,
-    EnforcementReport, EntryState, ExecEnd, ExecStats, Hunk, HunkLine, Instant, Policy, RelPath,
-    Risk, Sandbox, SandboxId, SandboxName, SandboxState, SpecialKind, Totals, WorkspaceDriver,
+    Approval, ApprovalId, ApprovalKind, ApprovalState, Base, Change, ChangeKind, ChangeSet,
+    Conflict, ContentHash, Drift, EnforcementReport, EntryState, ExecEnd, ExecStats, Hunk,
+    HunkLine, Instant, Policy, RelPath, Risk, Sandbox, SandboxId, SandboxName, SandboxState,
+    Selection, SpecialKind, Totals, WorkspaceDriver,
 };
 use std::collections::BTreeMap;
 
@@ -177,6 +178,24 @@ pub(crate) fn hostile_change_set() -> ChangeSet {
     set.drift.push(Drift { path, merges: true, reason: "\x1b[0m".into() });
     set.warnings.push("\x1b[0m\u{200b}".into());
     set
+}
+
+/// An approval of everything, as it is remembered.
+pub(crate) fn approval(name: &str) -> Approval {
+    Approval {
+        id: ApprovalId::from_random([1; 10]),
+        sandbox: sandbox(name).id,
+        sandbox_name: SandboxName::parse(name).unwrap(),
+        project: "/p".into(),
+        kind: ApprovalKind::Approve,
+        state: ApprovalState::Committed,
+        digest: change_set().digest,
+        selection: Selection::default(),
+        paths: Vec::new(),
+        commit: None,
+        approver: "somebody".into(),
+        at: "2026-11-15T21:00:00Z".into(),
+    }
 }
 
 /// An approval of `a.txt`.

@@ -151,11 +151,14 @@ pub(crate) fn totals(set: &ChangeSet) -> String {
     let totals = set.totals;
     let git: Vec<&Change> = in_git(set).collect();
     let in_git = |count: fn(&Change) -> u64| git.iter().map(|change| count(change)).sum::<u64>();
+    let books = GitBooks::of(&set.changes);
+    let meant = set.changes.iter().filter(|change| !change.ignored && !books.hold(change));
     let mut text = format!(
-        "{} changed, +{} -{}",
+        "{} changed, +{} -{}{}",
         counted(totals.files.saturating_sub(git.len() as u64), "file", "files"),
         totals.added.saturating_sub(in_git(|change| change.added)),
-        totals.removed.saturating_sub(in_git(|change| change.removed))
+        totals.removed.saturating_sub(in_git(|change| change.removed)),
+        uncounted(meant)
     );
     if !git.is_empty() {
         let _ = write!(text, "; {} inside .git, left out", git.len());
@@ -170,14 +173,36 @@ pub(crate) fn totals(set: &ChangeSet) -> String {
     text
 }
 
+/// ` (1 binary, 2 too large to count lines)`: what adds no lines to the sums, and was written all the same.
+pub(crate) fn uncounted<'a>(changes: impl Iterator<Item = &'a Change>) -> String {
+    let (mut binary, mut large, mut unshown) = (0, 0, 0);
+    for change in changes {
+        match (change.binary, change.too_large) {
+            (true, _) => binary += 1,
+            (false, true) if is_large(change) => large += 1,
+            (false, true) => unshown += 1,
+            (false, false) => {}
+        }
+    }
+    let parts = [
+        (binary, "binary"),
+        (large, "too large to count lines"),
+        (unshown, "with lines that are not counted"),
+    ];
+    let said = parts.iter().filter(|(count, _)| *count > 0);
+    let said: Vec<String> = said.map(|(count, what)| format!("{count} {what}")).collect();
+    if said.is_empty() { String::new() } else { format!(" ({})", said.join(", ")) }
+}
+
 /// The same where only some of it is shown.
 pub(crate) fn totals_of(set: &ChangeSet, shown: &[&Change]) -> String {
     let sum = |count: fn(&Change) -> u64| shown.iter().map(|change| count(change)).sum::<u64>();
     format!(
-        "{} shown, +{} -{}; in all {}",
+        "{} shown, +{} -{}{}; in all {}",
         counted(shown.len() as u64, "change", "changes"),
         sum(|change| change.added),
         sum(|change| change.removed),
+        uncounted(shown.iter().copied()),
         totals(set)
     )
 }
@@ -308,21 +333,23 @@ pub(crate) fn facts(change: &Change) -> Vec<String> {
         facts.push(format!("binary: {} -> {}", content(old), content(new)));
     } else if change.too_large {
         let sizes = format!("{} -> {}", content(old), content(new));
-        let why = match shows_as_hunks(old) && shows_as_hunks(new) {
-            true => {
+        let why = match is_large(change) {
+            true => "too large to show as hunks",
+            false => {
                 "not shown: its earlier text was not kept, or smaller changes are all that one look \
                  shows (`skep cp` copies it out)"
             }
-            false => "too large to show as hunks",
         };
         facts.push(format!("{why}: {sizes}; approved or rejected as a whole"));
     }
     facts
 }
 
-/// Whether it is small enough, by itself.
-fn shows_as_hunks(state: &EntryState) -> bool {
-    !matches!(state, EntryState::File { size, .. } if *size > Change::LARGEST_TEXT)
+/// Whether one side of it alone is more than is shown as hunks.
+fn is_large(change: &Change) -> bool {
+    [&change.old, &change.new]
+        .into_iter()
+        .any(|state| matches!(state, EntryState::File { size, .. } if *size > Change::LARGEST_TEXT))
 }
 
 fn content(state: &EntryState) -> String {
@@ -469,7 +496,24 @@ mod tests {
     fn totals_count_what_is_left_out() {
         assert_eq!(
             totals(&fake::change_set()),
-            "7 files changed, +1 -1; 1 ignored (built artefacts, left out unless --ignored)"
+            "7 files changed, +1 -1 (1 binary); 1 ignored (built artefacts, left out unless --ignored)"
         );
+    }
+
+    #[test]
+    fn what_adds_no_lines_is_counted_apart() {
+        let mut set = fake::change_set();
+        let size = Change::LARGEST_TEXT + 1;
+        let hash = skep_types::ContentHash::of(b"");
+        (set.changes[0].too_large, set.changes[2].too_large) = (true, true);
+        set.changes[2].new = EntryState::File { hash, size, mode: 0o644 };
+        let expected = " (1 binary, 1 too large to count lines, 1 with lines that are not counted)";
+        let said = totals(&set);
+        assert!(said.contains(&format!("7 files changed, +1 -1{expected}; 1 ignored")), "{said}");
+        let said = totals_of(&set, &[&set.changes[2]]);
+        assert!(said.starts_with("1 change shown, +0 -0 (1 too large to count lines); in all 7"));
+        let plain: Vec<_> =
+            set.changes.iter().filter(|change| change.renamed_from.is_some()).collect();
+        assert_eq!(uncounted(plain.into_iter()), "");
     }
 }

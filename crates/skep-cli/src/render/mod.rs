@@ -2,6 +2,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod egress;
+pub(crate) mod overlaps;
 pub(crate) mod sandbox;
 pub(crate) mod style;
 pub(crate) mod summary;

@@ -1,7 +1,8 @@
 //! Sandboxes and enforcement reports for people.
 
+use super::overlaps;
 use super::style::Style;
-use super::table::table;
+use super::table::{Cut, fits, fitted, table};
 use skep_engine::api::{SandboxView, SnapshotView};
 use skep_types::escape::{visible, visible_text};
 use skep_types::{
@@ -10,31 +11,56 @@ use skep_types::{
 };
 use std::fmt::Write as _;
 
-/// `ls`.
-pub(crate) fn list(style: Style, views: &[SandboxView]) -> String {
-    let row = |view: &SandboxView| {
-        let sandbox = &view.sandbox;
-        vec![
-            sandbox.name.to_string(),
-            sandbox.state.to_string(),
-            sandbox.provider.clone(),
-            ByteSize(view.upper_bytes.saturating_add(view.system_bytes)).to_string(),
-            view.running.len().to_string(),
-            instant(&sandbox.created_at),
-            sandbox.project.to_string(),
-        ]
+/// Whose sandboxes a list holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// Those of one project, which whoever asked has named or stands in.
+    OneProject,
+    /// Those of all.
+    AllProjects,
+}
+
+/// `ls`, for a terminal of so many columns, if it is one.
+pub(crate) fn list(
+    style: Style,
+    columns: Option<usize>,
+    views: &[SandboxView],
+    listed: Listed,
+) -> String {
+    let mut heading = vec!["NAME", "STATE", "PROVIDER", "SIZE", "EXECS", "CREATED"];
+    // A program finds the same columns in every list.
+    let with_project = columns.is_none() || listed == Listed::AllProjects;
+    if with_project {
+        heading.push("PROJECT");
+    }
+    let rows = |at: fn(&str) -> String| -> Vec<Vec<String>> {
+        let mut rows: Vec<_> = views.iter().map(|view| row(view, at)).collect();
+        rows.iter_mut().for_each(|row| row.truncate(heading.len()));
+        rows
     };
-    let rows: Vec<_> = views.iter().map(row).collect();
-    let heading = ["NAME", "STATE", "PROVIDER", "SIZE", "EXECS", "CREATED", "PROJECT"];
-    let mut text = table(style, &heading, &rows);
-    for view in views {
-        for warning in &view.warnings {
-            let warning = visible_text(warning.as_bytes());
-            let line = format!("! {}: {warning}", view.sandbox.name);
-            let _ = writeln!(text, "{}", style.yellow(&line));
-        }
+    let mut shown = rows(instant);
+    if !fits(columns, &heading, &shown) {
+        shown = rows(day);
+    }
+    let mut text = fitted(style, columns, &heading, shown, &[(6, Cut::Left)]);
+    for warning in overlaps::folded(views) {
+        let line = folded(&format!("! {}", visible_text(warning.as_bytes())), 2, columns);
+        let _ = writeln!(text, "{}", style.yellow(&line));
     }
     text
+}
+
+fn row(view: &SandboxView, at: fn(&str) -> String) -> Vec<String> {
+    let sandbox = &view.sandbox;
+    vec![
+        sandbox.name.to_string(),
+        sandbox.state.to_string(),
+        sandbox.provider.clone(),
+        ByteSize(view.upper_bytes.saturating_add(view.system_bytes)).to_string(),
+        view.running.len().to_string(),
+        at(&sandbox.created_at),
+        sandbox.project.to_string(),
+    ]
 }
 
 /// `show`, for a terminal of so many columns, if it is one.
@@ -171,7 +197,7 @@ fn narrow_enforcement(style: Style, columns: usize, report: &EnforcementReport) 
 }
 
 /// A text that begins behind `indent` columns, in lines that fit and begin there too. Words stay whole.
-fn folded(text: &str, indent: usize, columns: Option<usize>) -> String {
+pub(crate) fn folded(text: &str, indent: usize, columns: Option<usize>) -> String {
     // In less than this nothing can be read anyway.
     let Some(room) = columns.map(|columns| columns.saturating_sub(indent).max(20)) else {
         return text.to_owned();
@@ -224,6 +250,11 @@ pub(crate) fn instant(text: &str) -> String {
     }
 }
 
+/// The same to the day, for where there is no room.
+pub(crate) fn day(text: &str) -> String {
+    instant(text).split(' ').next().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,8 +269,33 @@ mod tests {
                 assert!(text.contains(word), "{word}:\n{text}");
             }
         }
-        let text = list(Style::PLAIN, &[view]);
+        let text = list(Style::PLAIN, None, &[view], Listed::OneProject);
         assert!(text.starts_with("NAME "), "{text}");
+    }
+
+    #[test]
+    fn a_list_fits_the_terminal_and_is_whole_elsewhere() {
+        let mut views = vec![fake::view("calm-petal-920"), fake::view("fix-login")];
+        for view in &mut views {
+            view.sandbox.project = "/home/somebody/work/clients/a-company/web-shop".into();
+            view.warnings.push("the copy holds more than `warn.upper_size` says; ".repeat(3));
+        }
+        let text = |columns, listed| list(Style::PLAIN, columns, &views, listed);
+        for columns in [80, 100, 120] {
+            for listed in [Listed::OneProject, Listed::AllProjects] {
+                let text = text(Some(columns), listed);
+                let widest = text.lines().map(|line| line.chars().count()).max();
+                assert!(widest <= Some(columns), "{text}");
+                assert!(text.contains("calm-petal-920  stopped"), "{text}");
+            }
+        }
+        assert!(!text(Some(80), Listed::OneProject).contains("PROJECT"));
+        let narrow = text(Some(80), Listed::AllProjects);
+        assert!(narrow.contains("2026-11-15  …") && narrow.contains("web-shop\n"), "{narrow}");
+        for listed in [Listed::OneProject, Listed::AllProjects] {
+            let whole = text(None, listed);
+            assert!(whole.contains("21:00:00Z  /home/somebody/work/clients/a-company/web-shop\n"));
+        }
     }
 
     #[test]

@@ -102,8 +102,9 @@ pub(crate) fn after_run(style: Style, set: &ChangeSet, end: &ExecEnd, fate: Fate
         (format!("skep approve {name}"), "apply them to the project"),
         (format!("skep rm --discard {name}"), "throw them away"),
     ];
+    let width = next.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
     for (command, meaning) in next {
-        let _ = writeln!(text, "  {}  {meaning}", style.cyan(&format!("{command:<30}")));
+        let _ = writeln!(text, "  {}  {meaning}", style.cyan(&format!("{command:<width$}")));
     }
     text
 }
@@ -200,7 +201,9 @@ pub(crate) fn before_approval(
         }
     }
     let count = diff::counted(taken.len() as u64, "change", "changes");
-    let _ = writeln!(text, "{} {count} to apply, +{added} -{removed}", style.bold("skep:"));
+    let uncounted = diff::uncounted(taken.iter().copied());
+    let _ =
+        writeln!(text, "{} {count} to apply, +{added} -{removed}{uncounted}", style.bold("skep:"));
     let _ = writeln!(text, "digest {}", set.reviewed());
     text
 }
@@ -284,6 +287,18 @@ mod tests {
         assert!(at("7 files changed") < at("skep diff bar1"));
         assert!(at("1.2 s") < at("memory peak 3 MiB"));
         assert!(at("skep approve bar1") < at("skep rm --discard bar1"));
+    }
+
+    #[test]
+    fn what_the_next_commands_do_stands_in_one_column() {
+        for name in ["a", "calm-petal-920", "a-name-that-somebody-has-chosen-with-care"] {
+            let mut set = fake::change_set();
+            set.sandbox = skep_types::SandboxName::parse(name).unwrap();
+            let text = after_run(Style::PLAIN, &set, &fake::end(0), Fate::Kept);
+            let at = |words: &str| text.lines().find_map(|line| line.find(words)).unwrap();
+            assert_eq!(at("see the changes"), at("apply them to the project"), "{text}");
+            assert_eq!(at("see the changes"), at("throw them away"), "{text}");
+        }
     }
 
     #[test]

@@ -63,6 +63,7 @@ impl ConfigDocument {
             insert(&mut alone, key, value(kind, text));
             Self::deserialize_table(alone).map_err(|reason| ConfigError::Malformed {
                 source_name: format!("the variable `{name}`"),
+                at: None,
                 reason,
             })?;
             insert(&mut table, key, value(kind, text));
@@ -73,6 +74,7 @@ impl ConfigDocument {
         let whole = Self::deserialize_table(table);
         whole.map(Some).map_err(|reason| ConfigError::Malformed {
             source_name: "the environment".into(),
+            at: None,
             reason,
         })
     }

@@ -78,6 +78,24 @@ fn unknown_keys_are_named_with_the_nearest_one() {
 }
 
 #[test]
+fn where_a_file_is_malformed_is_said() {
+    for (text, message) in [
+        (
+            "[limits]\npids = \"many\"",
+            "skep.toml:2:8: a whole number greater than zero, or \"none\", is expected (`pids`)",
+        ),
+        ("a = 1\nb = \"ä\" c", "skep.toml:2:9: "),
+        ("store.url = \"postgres://u:secret", "skep.toml:1:"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+        assert!(!error.contains('\n') && !error.contains("secret"), "{error}");
+    }
+    let error = ConfigDocument::parse(b"a = 1\n\xff", "test").unwrap_err().to_string();
+    assert!(error.starts_with("test:2:1: invalid utf-8"), "{error}");
+}
+
+#[test]
 fn malformed_files_are_refused() {
     for bad in [
         "limits = 3",
