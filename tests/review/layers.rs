@@ -263,6 +263,20 @@ fn two_sandboxes_on_one_path_are_warned_of_early() {
     });
 }
 
+#[test]
+fn who_moves_a_file_away_is_warned_of_whoever_edits_it() {
+    for_both(|lab| {
+        lab.write("f", "1\n2\n3\n4\n5\n");
+        lab.worked("mover", "mv f elsewhere");
+        lab.worked("editor", "echo 6 >> f");
+        for name in ["mover", "editor"] {
+            for said in warnings(lab, name) {
+                assert!(said.contains("also touched `f`"), "{name}: {said}");
+            }
+        }
+    });
+}
+
 /// The warnings that `diff`, `show` and `ls` have of a sandbox.
 fn warnings(lab: &Lab, name: &str) -> [String; 3] {
     let show = lab.skep(["show", name, "--json"]).run().ok().json();

@@ -7,6 +7,7 @@ use skep_policy::GitBooks;
 use skep_store::SandboxFilter;
 use skep_types::{Change, Problem, RelPath, Sandbox, SandboxState, WorkspaceDriver};
 use skep_workspace::glance::{Approved, Glance, Reading};
+use std::collections::BTreeSet;
 
 impl Engine {
     /// One warning per sibling. Looks only at the paths that changed here, so the cost follows the
@@ -20,7 +21,11 @@ impl Engine {
         // files; no more than of what is built, unless it is asked for.
         let books = GitBooks::of(changes);
         let meant = changes.iter().filter(|change| !change.ignored && !books.hold(change));
-        let paths: Vec<&RelPath> = meant.map(|change| &change.path).collect();
+        // What was moved away is gone for those who work on it.
+        let paths: BTreeSet<&RelPath> = meant
+            .flat_map(|change| std::iter::once(&change.path).chain(&change.renamed_from))
+            .collect();
+        let paths: Vec<&RelPath> = paths.into_iter().collect();
         if paths.is_empty() {
             return Ok(Vec::new());
         }
