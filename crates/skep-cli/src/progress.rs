@@ -49,7 +49,7 @@ impl Drop for Shown {
 /// For the engine.
 pub(crate) fn note(progress: Progress) {
     let now = Instant::now();
-    if !DUE.get().is_some_and(|due| now >= due) {
+    if DUE.get().is_none_or(|due| now < due) {
         return;
     }
     DUE.set(Some(now + PAUSE));
