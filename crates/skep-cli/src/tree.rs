@@ -82,9 +82,10 @@ impl Entry {
     }
 
     fn command(&self) -> clap::Command {
-        let command = (self.augment)(clap::Command::new(self.name))
-            .about(self.about)
-            .after_help(self.family.help());
+        let command = (self.augment)(clap::Command::new(self.name)).about(self.about);
+        // What the command says of itself stands before what all say.
+        let own = command.get_after_help().map(|own| format!("{own}\n\n")).unwrap_or_default();
+        let command = command.after_help(own + &self.family.help());
         match self.usage {
             Some(usage) => command.override_usage(usage),
             None => command,

@@ -78,9 +78,16 @@ const FILES: &Terms = &[
 
 fn render(page: clap::Command) -> std::io::Result<Vec<u8>> {
     let sections = sections(page.get_name());
+    // What stands below the help of all has sections of its own here.
+    let below = page.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let own = below.strip_suffix(&tree::family_of(page.get_name()).help()).map(str::trim_end);
+    let own = own.filter(|own| !own.is_empty()).map(str::to_owned);
     let mut text = Vec::new();
-    // What stands below the help has sections of its own here.
-    clap_mangen::Man::new(page.after_help(None::<&str>)).render(&mut text)?;
+    let page = match own {
+        Some(own) => page.after_help(own),
+        None => page.after_help(None::<&str>),
+    };
+    clap_mangen::Man::new(page).render(&mut text)?;
     for (heading, terms) in sections {
         text.extend(section(heading, terms).into_bytes());
     }
