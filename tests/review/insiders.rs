@@ -83,6 +83,63 @@ fn what_was_made_and_removed_inside_tells_nothing_of_what_you_make_there() {
     });
 }
 
+/// Nothing is left in the sandbox, and who looked is gone.
+#[test]
+fn what_was_made_and_removed_by_an_earlier_keeper_tells_no_more() {
+    for_both(|lab| {
+        lab.write("k", "k\n");
+        lab.up("s");
+        lab.inside("s", "echo A_0 > f; sleep 0.1");
+        lab.inside("s", "rm f");
+        lab.skep(["stop", "s"]).run().ok();
+        lab.write("f", "H_1\n");
+        lab.skep(["start", "s"]).run().ok();
+        lab.inside("s", "grep -q H_1 f && echo A_1 >> f");
+        std::fs::remove_file(lab.project.join("f")).unwrap();
+        is_refused(lab);
+    });
+}
+
+#[test]
+fn an_approved_file_that_was_removed_on_both_sides_and_made_anew_by_you_is_yours() {
+    for_both(|lab| {
+        lab.up("s");
+        lab.inside("s", "printf 'A_0\\n1\\n2\\n3\\n4\\n5\\n' > f");
+        lab.approve(&["s"]);
+        let approved = lab.bytes("f");
+        std::fs::remove_file(lab.project.join("f")).unwrap();
+        pause();
+        lab.inside("s", "rm f");
+        lab.write("f", "H_1\n1\n2\n3\n4\n5\n");
+        pause();
+        lab.inside("s", "grep -q H_1 f && echo A_1 >> f");
+        // And back to what was approved.
+        lab.write("f", approved);
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), b"A_0\n1\n2\n3\n4\n5\nA_1\n");
+    });
+}
+
+/// Both build into a directory of the same name, and the user clears theirs away.
+#[test]
+fn what_the_sandbox_made_first_stays_its_own() {
+    for_both(|lab| {
+        for theirs in ["H_1\n", "A_1\n"] {
+            lab.up("s");
+            lab.inside("s", "mkdir n; echo A_1 > n/a");
+            pause();
+            lab.write("n/a", theirs);
+            lab.inside("s", "echo A_2 > n/b");
+            std::fs::remove_dir_all(lab.project.join("n")).unwrap();
+            assert_eq!(paths(&lab.diff("s")), ["n/a", "n/b"]);
+            lab.approve(&["s"]);
+            assert_eq!((lab.bytes("n/a"), lab.bytes("n/b")), (b"A_1\n".into(), b"A_2\n".into()));
+            std::fs::remove_dir_all(lab.project.join("n")).unwrap();
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
 #[test]
 fn a_file_that_was_removed_on_both_sides_and_made_anew_by_you_is_yours() {
     for_both(|lab| {

@@ -52,6 +52,11 @@ impl WorkspaceSpec {
         any && self.driver != WorkspaceDriver::Copy
     }
 
+    /// Whether anything was noted of what it has, or had.
+    pub fn has_notes(&self) -> bool {
+        crate::base::memory::is_begun(&self.memory)
+    }
+
     /// Whether `path` is hidden from the inside, or lies below a hidden path.
     pub(crate) fn is_hidden(&self, path: &RelPath) -> bool {
         self.hidden.iter().any(|hidden| path.starts_with(hidden))

@@ -100,7 +100,8 @@ impl Keeper<'_> {
         let now = skep_workspace::clock_ns();
         // What is there by now is not of those who come: an earlier keeper may have left it unnoted, or somebody who
         // outlived a command.
-        if self.workspace().has_work() {
+        let workspace = self.workspace();
+        if workspace.has_work() || workspace.has_notes() {
             self.capture_with(Insiders::None);
         }
         if first && !self.state.put_in {

@@ -9,7 +9,7 @@ use super::memory::{self, Capture, Durability, Memory, Record};
 use super::moment::{Era, Proofs, era_of};
 use super::noted::Noted;
 use super::room::Room;
-use super::{Identity, Proof};
+use super::{Identity, Proof, ctime_ns, tick_ns};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::held::Kept;
@@ -198,12 +198,12 @@ impl Captor {
         }
         // What is too deep is never applied, and so needs no base.
         for (path, seen) in union.iter().filter(|(_, seen)| *seen != Seen::TooDeep) {
-            if run.is_known_nothing(path) && !run.has_come(path)? {
+            if run.is_known_nothing(path) && !run.has_come(path, seen)? {
                 run.note_bare(path, seen);
                 continue;
             }
             let mut needs = known.needs(path);
-            if away.contains(path) && !known.is_settled(path) && !run.is_as_noted(path)? {
+            if away.contains(path) && !run.is_as_noted(path)? {
                 needs = Needs { left: true, bare: false, ..needs };
             }
             if needs.bare {
@@ -366,7 +366,8 @@ impl Run<'_> {
     }
 
     /// Whether the user has something there by now, though nothing stood there: then the sandbox's may come from that.
-    fn has_come(&mut self, path: &RelPath) -> Result<bool, DeriveError> {
+    /// What was made before is the sandbox's own.
+    fn has_come(&mut self, path: &RelPath, seen: Seen) -> Result<bool, DeriveError> {
         let Some(parent) = path.parent() else { return Ok(false) };
         let shifted = match self.shifted.get(&parent) {
             Some(shifted) => *shifted,
@@ -377,7 +378,15 @@ impl Run<'_> {
                 shifted
             }
         };
-        Ok(shifted && self.stat(path)?.is_some() && self.known.needs(path).path)
+        if !shifted || !self.known.needs(path).path {
+            return Ok(false);
+        }
+        let theirs = self.trees.project.meta(path);
+        let theirs = theirs.map_err(|source| DeriveError::read("project", path, source))?;
+        let Some(theirs) = theirs else { return Ok(false) };
+        let changed = ctime_ns(&theirs);
+        let since = theirs.made_ns.map_or(changed, |made| made.min(changed));
+        Ok(self.born_ns(path, seen)?.is_some_and(|born| born + tick_ns() > since))
     }
 
     /// Everything below is new, too. Paths come sorted: a directory before what is in it.
@@ -478,15 +487,20 @@ impl Run<'_> {
     /// When something was made in the sandbox, or later than which: it may have been renamed since, and then it
     /// was not there at the last look.
     fn made_ns(&self, path: &RelPath, seen: Seen) -> Result<Option<i128>, DeriveError> {
-        let born = match seen {
-            Seen::Gone | Seen::TooDeep => return Ok(None),
-            Seen::Leaf { level, .. } | Seen::Dir { level, .. } => self.trees.levels[level]
-                .meta(path)
-                .map_err(|source| DeriveError::read("sandbox", path, source))?
-                .and_then(|meta| self.trees.made_ns(level, &meta)),
-        };
+        if matches!(seen, Seen::Gone | Seen::TooDeep) {
+            return Ok(None);
+        }
+        let born = self.born_ns(path, seen)?;
         let last = self.last.filter(|_| !self.was_open(path) && !self.known.needs(path).left);
         Ok(born.max(last.map(|last| last.began_ns)))
+    }
+
+    /// When what the sandbox has at a path was made, wherever that was.
+    fn born_ns(&self, path: &RelPath, seen: Seen) -> Result<Option<i128>, DeriveError> {
+        let (Seen::Leaf { level, .. } | Seen::Dir { level, .. }) = seen else { return Ok(None) };
+        let meta = self.trees.levels[level].meta(path);
+        let meta = meta.map_err(|source| DeriveError::read("sandbox", path, source))?;
+        Ok(meta.and_then(|meta| self.trees.made_ns(level, &meta)))
     }
 
     /// Whether what was `made` at a path is of somebody who came in then: what was there already may only have been

@@ -236,8 +236,11 @@ impl Known {
 
     /// Whether what was noted of a path tells what `stands` in the project now, as far as a look at that can say.
     pub(crate) fn tells(&self, path: &RelPath, stands: bool) -> bool {
-        let Standing { captured, stay, .. } = self.of(path);
-        stay == Since::Here && captured.is_some_and(|stood| (stood != Stood::Nothing) == stands)
+        let Standing { captured, settled, stay } = self.of(path);
+        // What was settled is the project's of a certain time, and not of any.
+        settled.is_none()
+            && stay == Since::Here
+            && captured.is_some_and(|stood| (stood != Stood::Nothing) == stands)
     }
 
     pub(crate) fn is_settled(&self, path: &RelPath) -> bool {

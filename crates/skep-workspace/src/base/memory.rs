@@ -22,6 +22,11 @@ const BLOBS: &str = "blobs";
 /// Hexadecimal digits of the checksum of a line.
 const CHECKSUM_DIGITS: usize = 16;
 
+/// Whether there is an index with something in it.
+pub(crate) fn is_begun(directory: &Path) -> bool {
+    std::fs::metadata(directory.join(INDEX)).is_ok_and(|found| found.len() > 0)
+}
+
 /// One line of the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]

@@ -61,13 +61,15 @@ impl Sight {
             return Ok(true);
         }
         let file = |state: &EntryState| match state {
-            EntryState::File { hash, .. } => Some(*hash),
+            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
             _ => None,
         };
-        let (Some(noted), Some(base)) = (noted.and_then(file), file(base)) else {
+        let sides = (noted.and_then(file), file(base), file(now.state));
+        let (Some(noted), Some(base), Some(now_mode)) = sides else { return Ok(false) };
+        if base.1 != noted.1 && now_mode.1 != base.1 {
             return Ok(false);
-        };
-        let (Some(noted), Some(base)) = (memory.blob(&noted)?, memory.blob(&base)?) else {
+        }
+        let (Some(noted), Some(base)) = (memory.blob(&noted.0)?, memory.blob(&base.0)?) else {
             return Ok(false);
         };
         let Some(bytes) = (now.bytes)()? else { return Ok(false) };

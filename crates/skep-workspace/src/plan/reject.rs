@@ -183,11 +183,12 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
     }
 }
 
-/// Puts the base back at a path, if it is known. Where nothing stood and the user has something by now, the sandbox cannot
-/// have nothing without removing that.
+/// Puts the base back at a path, if it is known. Where nothing stood and the user has a file by now, the sandbox cannot
+/// have nothing without removing that. (Of a directory what is in it shows that it is not meant.)
 fn base_write(contents: &Contents<'_>, entry: &Entry) -> Result<Option<ViewWrite>, DeriveError> {
     let Some(state) = entry.base.state.clone() else { return Ok(None) };
-    if state.is_absent() && !entry.project.is_absent() {
+    let directory = matches!(entry.project, EntryState::Dir { .. });
+    if state.is_absent() && !entry.project.is_absent() && !directory {
         return Ok(None);
     }
     let content = match state {
