@@ -446,18 +446,18 @@ impl<'a> Keeper<'a> {
         self.capture_with(Insiders::Some)
     }
 
-    /// Everybody stands, and stood when the last look was taken or wrote since.
-    fn look_at_still(&mut self) {
-        if std::mem::take(&mut self.state.still_due) && self.state.frozen {
-            self.capture();
-        }
-    }
-
     /// The same, with who is inside.
     fn capture_with(&mut self, insiders: Insiders) -> u64 {
         let workspace = self.workspace();
         let captured = self.state.captor.capture(&workspace, insiders);
         captured.map_or(0, |summary| summary.captured)
+    }
+
+    /// Everybody has been made to stand: what they wrote until now is looked at before the user is told.
+    fn look_at_still(&mut self) {
+        if std::mem::take(&mut self.state.still_due) && self.state.frozen {
+            self.capture();
+        }
     }
 
     /// Notes some more of the files that git had clean at create.
