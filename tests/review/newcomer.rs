@@ -93,6 +93,7 @@ fn a_conflict_has_a_way_out_and_it_works() {
             let ran = lab.skep([command, "s"]).run().exits(4);
             said(&ran, "--side base|project|sandbox");
             said(&ran, "takes the project's version in");
+            said(&ran, "skep cp s:PATH FILE");
         }
         said(&lab.skep(["conflicts", "s"]).run().ok(), "skep reject s PATH");
         let side = lab.skep(["conflicts", "s", "f", "--side", "sandbox"]).run().ok();

@@ -116,7 +116,9 @@ fn stems_from(error: &(dyn std::error::Error + 'static), kinds: &[io::ErrorKind]
 pub(crate) fn about(sandbox: &skep_types::Sandbox) -> impl Fn(Problem) -> Problem + '_ {
     |problem| match &problem.hint {
         Some(hint) => {
-            let hint = hint.replace(" NAME ", &format!(" {} ", sandbox.name));
+            let name = &sandbox.name;
+            let hint = hint.replace(" NAME ", &format!(" {name} "));
+            let hint = hint.replace(" NAME:", &format!(" {name}:"));
             problem.hint(hint)
         }
         None => problem,
