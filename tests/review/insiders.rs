@@ -1,7 +1,7 @@
 //! Whoever is inside may know the project as it was earlier; and what a sandbox had once tells nothing of what it has
 //! now.
 
-use super::desk::paths;
+use super::desk::{git, hunks, paths, repository};
 use crate::harness::{Lab, for_both, wait_for};
 
 const LINES: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
@@ -229,5 +229,120 @@ fn what_a_command_has_just_changed_is_looked_at_when_it_is_made_to_stand() {
             assert_eq!(lab.bytes("f"), format!("H_1\n{LINES}A_1\n").as_bytes());
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
+    });
+}
+
+/// Starts somebody who reads `f` now, and writes it without what came since when told.
+fn somebody_who_read(lab: &Lab) -> String {
+    let stale = format!(
+        "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; echo A_2 >> f; touch /tmp/written; {}",
+        after("/tmp/write"),
+        after("/tmp/leave")
+    );
+    let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok().text();
+    lab.inside("s", &after("/tmp/read"));
+    let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+    let list = lab.state.join("sandboxes").join(id).join("base/tracked");
+    wait_for("the list of clean files", 30, || list.exists().then_some(()));
+    exec.trim().to_owned()
+}
+
+#[test]
+fn an_approval_teaches_nobody_inside_what_you_wrote() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        repository(lab);
+        for since in ["approved", "in part", "undone", "again"] {
+            lab.write("f", LINES);
+            // Older than git's list, or it is not taken for clean.
+            pause();
+            git(lab, &["add", "f"]);
+            lab.up("s");
+            somebody_who_read(lab);
+            lab.write("f", format!("H_1\n{LINES}"));
+            lab.inside("s", "sed -i s/3/A_3/ f; echo A_1 >> f");
+            match since {
+                "in part" => {
+                    let hunk = hunks(&lab.diff("s"), None)[0].id.clone();
+                    lab.approve(&["s", "--hunk", &hunk]);
+                }
+                _ => drop(lab.approve(&["s"])),
+            }
+            let undone = match since {
+                "undone" => 1,
+                "again" => 2,
+                _ => 0,
+            };
+            (0..undone).for_each(|_| drop(lab.skep(["undo"]).run().ok()));
+            // What the sandbox goes on with is as good as before.
+            lab.inside("s", "sed -i s/7/A_7/ f");
+            lab.approve(&["s"]);
+            let approved = "H_1\n1\n2\nA_3\n4\n5\n6\nA_7\n8\n9\nA_1\n";
+            assert_eq!(lab.bytes("f"), approved.as_bytes(), "{since}");
+            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            is_refused(lab);
+            // That whoever wrote it is gone makes it no better.
+            lab.inside("s", "touch /tmp/leave");
+            pause();
+            lab.inside("s", "true");
+            is_refused(lab);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn when_nobody_is_inside_who_may_not_know_your_line_to_remove_it_is_a_change() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        repository(lab);
+        for approved in [false, true] {
+            lab.write("f", LINES);
+            // Older than git's list, or it is not taken for clean.
+            pause();
+            git(lab, &["add", "f"]);
+            lab.up("s");
+            let exec = somebody_who_read(lab);
+            lab.write("f", format!("H_1\n{LINES}"));
+            lab.inside("s", "echo A_1 >> f");
+            if approved {
+                lab.approve(&["s"]);
+            }
+            // As long as it is there, nobody can tell.
+            lab.inside("s", "sed -i /H_1/d f");
+            is_refused(lab);
+            lab.inside("s", "sed -i '1i H_1' f");
+            lab.skep(["kill", &exec]).run().ok();
+            pause();
+            lab.inside("s", "sed -i /H_1/d f");
+            lab.approve(&["s"]);
+            assert_eq!(lab.bytes("f"), format!("{LINES}A_1\n").as_bytes(), "approved: {approved}");
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+/// That the sandbox had your line again, and nobody was inside, tells nothing of a state in which it had not.
+#[test]
+fn a_state_without_your_line_is_no_better_for_one_that_had_it_later() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        pause();
+        repository(lab);
+        lab.up("s");
+        let exec = somebody_who_read(lab);
+        lab.write("f", format!("H_1\n{LINES}"));
+        lab.inside("s", "echo A_1 >> f");
+        lab.approve(&["s"]);
+        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        lab.skep(["snapshot", "s", "stale"]).run().ok();
+        is_refused(lab);
+        lab.inside("s", "sed -i '1i H_1' f");
+        lab.skep(["kill", &exec]).run().ok();
+        pause();
+        lab.inside("s", "true");
+        assert_eq!(paths(&lab.diff("s")), ["f"]);
+        lab.skep(["restore", "s", "stale"]).run().ok();
+        is_refused(lab);
     });
 }

@@ -1,6 +1,7 @@
 //! Captures: while a sandbox runs, the base of what it changed is put aside as long as the project
 //! still proves it. A later edit by the user then has a base to be merged against.
 
+mod aware;
 mod sights;
 
 use super::copied::Copied;
@@ -17,6 +18,7 @@ use crate::markers::Markers;
 use crate::spec::{HeldTrees, Trees, WorkspaceSpec};
 use crate::tree::{Meta, TreeRoot};
 use crate::union::{self, Again, Earlier, Seen, Union};
+use aware::aware;
 use rustix::fs::FileType;
 use sights::gone_away;
 use skep_types::{ByteString, EntryState, Instant, RelPath, WorkspaceDriver};
@@ -149,8 +151,10 @@ impl Captor {
         let known = &self.known;
         if known.is_complete_copy() {
             let kept = Kept::default();
-            let captured = self.copied.capture(spec, &trees.held(&kept), known, self.most);
-            return captured.map(|summary| (summary, None));
+            let held = trees.held(&kept);
+            let captured = self.copied.capture(spec, &held, known, self.most)?;
+            no_longer_late(spec, &held, known, insiders)?;
+            return Ok((captured, None));
         }
         if self.losses != known.losses() {
             self.earlier.forget();
@@ -235,11 +239,26 @@ impl Captor {
             return Ok((CaptureSummary { captured: 0, ..summary }, last.cloned()));
         }
         memory::append(&spec.memory, &records, Durability::Process)?;
+        no_longer_late(spec, &held, known, insiders)?;
         self.away = away.into_iter().filter(|path| union.get(path).is_none()).collect();
         self.earlier.learn(listed, |directory| unsettled.contains(directory));
         let (upper, layers) = (spec.upper.clone(), spec.layers.clone());
         Ok((summary, Some(Look { began_ns, upper, layers, open })))
     }
+}
+
+/// Where nobody is inside, nobody has to learn of what the user wrote.
+fn no_longer_late(
+    spec: &WorkspaceSpec,
+    trees: &HeldTrees<'_>,
+    known: &Known,
+    insiders: Insiders,
+) -> Result<(), DeriveError> {
+    if insiders == Insiders::Some {
+        return Ok(());
+    }
+    let records = aware(spec, trees, &known.late())?;
+    memory::append(&spec.memory, &records, Durability::Process)
 }
 
 /// Below a mount in the project there is no base: the view does not cross it either. Whether there

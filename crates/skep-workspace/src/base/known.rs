@@ -4,7 +4,7 @@
 //! as slow as everything that was changed before it is large; so only the lines that came since the
 //! last time are read, and of a path a few bytes are kept.
 
-use super::memory::{INDEX, Record, memory_error, parse_index};
+use super::memory::{INDEX, Record, Settled, memory_error, parse_index};
 use super::moment::{Anchors, Era, Moment};
 use super::stay::Stay;
 use super::{Identity, room};
@@ -70,6 +70,9 @@ pub(crate) struct Known {
     moment: Option<Box<Moment>>,
     /// The files of a copy as they were when it was made: half of the hash of each.
     copied: HashMap<Mark, [u8; 16]>,
+    /// Where somebody inside may not know what the user wrote: since the path came, and of its base.
+    late_sights: HashSet<RelPath>,
+    late_bases: HashSet<RelPath>,
     /// What the captured bytes take up.
     kept: u64,
     /// How often the base of a path was moved, or everything was forgotten.
@@ -137,14 +140,19 @@ impl Known {
                 if capture.state.is_some() {
                     self.name(&path);
                 }
+                self.late_sights.remove(&path);
                 let standing = self.standing(&path);
                 (standing.captured, standing.stay) = (Some(stood), Since::Here);
             }
             Record::Settled { path, settled, .. }
             | Record::Undone { path, settled: Some(settled), .. } => {
-                self.move_base(&path, Some(stood(&settled.state)));
+                self.move_base(&path, Some(&settled));
             }
             Record::Unsettled { path, .. } => self.move_base(&path, None),
+            Record::Aware { path } => {
+                self.late_sights.remove(&path);
+                self.late_bases.remove(&path);
+            }
             Record::Undone { settled: None, .. } => {}
             Record::Stay { path, stay } => self.take_stay(&path, &stay),
             Record::Subtree { path } => drop(self.subtrees.insert(mark(&path))),
@@ -161,9 +169,14 @@ impl Known {
         }
     }
 
-    fn move_base(&mut self, path: &RelPath, settled: Option<Stood>) {
+    fn move_base(&mut self, path: &RelPath, settled: Option<&Settled>) {
+        self.late_sights.remove(path);
+        match settled.is_some_and(|settled| settled.late.is_some()) {
+            true => self.late_bases.insert(path.clone()),
+            false => self.late_bases.remove(path),
+        };
         let standing = self.standing(path);
-        standing.settled = settled;
+        standing.settled = settled.map(|settled| stood(&settled.state));
         if standing.stay == Since::Seen {
             standing.stay = Since::Here;
         }
@@ -188,7 +201,11 @@ impl Known {
             Stay::Left => Since::Left,
             Stay::Seen(_) => Since::Seen,
         };
+        self.late_sights.remove(path);
         if let Stay::Seen(sight) = stay {
+            if sight.late {
+                self.late_sights.insert(path.clone());
+            }
             for state in [&sight.project, &sight.sandbox].into_iter().flatten() {
                 if let EntryState::File { size, .. } = state {
                     self.kept = self.kept.saturating_add(room::taken_by(*size));
@@ -249,6 +266,11 @@ impl Known {
 
     pub(crate) fn is_captured(&self, path: &RelPath) -> bool {
         self.of(path).captured.is_some()
+    }
+
+    /// Where somebody inside may not know what the user wrote.
+    pub(crate) fn late(&self) -> HashSet<&RelPath> {
+        self.late_sights.union(&self.late_bases).collect()
     }
 
     /// What the captured bytes take up.

@@ -6,7 +6,7 @@
 
 use super::Identity;
 use super::moment::{Anchors, Era, Moment, era_of};
-use super::stay::Stay;
+use super::stay::{Late, Stay};
 use crate::error::DeriveError;
 use crate::tree::TreeRoot;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -76,6 +76,8 @@ pub(crate) enum Record {
     },
     /// Whether `path` is still in the sandbox as it came there.
     Stay { path: RelPath, stay: Stay },
+    /// Nobody is inside any more who may not know what the user wrote at `path`, and the sandbox has it.
+    Aware { path: RelPath },
     /// What comes into the sandbox from now on comes from the project as it is at this moment; without one, from
     /// the project as it was at create.
     Moment { moment: Option<Box<Moment>> },
@@ -151,9 +153,17 @@ pub struct Settled {
     pub state: EntryState,
     /// Set when only some hunks of the file were taken.
     pub partial: Option<Partial>,
+    /// Set when it has something of the user's that somebody inside may not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Box<Late>>,
 }
 
 impl Settled {
+    /// As a whole, and everybody knows it.
+    pub(crate) fn of(state: EntryState) -> Self {
+        Self { state, partial: None, late: None }
+    }
+
     pub(crate) fn is_file(&self) -> bool {
         matches!(self.state, EntryState::File { .. })
     }
@@ -275,6 +285,14 @@ impl Memory {
                 }
                 self.stays.insert(path, stay);
             }
+            Record::Aware { path } => {
+                if let Some(Stay::Seen(sight)) = self.stays.get_mut(&path) {
+                    sight.late = false;
+                }
+                if let Some(settled) = self.settled.get_mut(&path) {
+                    settled.late = None;
+                }
+            }
         }
     }
 
@@ -308,14 +326,15 @@ impl Memory {
     pub(super) fn came_from(&self, path: &RelPath) -> Result<Option<Settled>, DeriveError> {
         let captured = || {
             let state = self.captures.get(path)?.state.clone()?;
-            Some(Settled { state, partial: None })
+            Some(Settled::of(state))
         };
         let noted = self.settled.get(path).cloned().or_else(captured);
         let (Some(Stay::Seen(sight)), Some(before)) = (self.stays.get(path), &noted) else {
             return Ok(noted);
         };
-        let came = sight.base(self, &before.state)?;
-        Ok(came.map(|state| Settled { state, partial: None }))
+        let Some(state) = sight.base(self, &before.state)? else { return Ok(None) };
+        let late = sight.owes(before.late.as_deref(), &before.state, &state);
+        Ok(Some(Settled { state, partial: None, late: late.map(Box::new) }))
     }
 
     /// Whether something else tells that nothing stood at a path that was not captured itself: the
@@ -563,13 +582,13 @@ mod tests {
             1 => Record::Anchor { path, device: 3, inode: u64::MAX, since: None },
             2 => Record::Unsettled { path, moved: Moved::Sandbox },
             6 => {
-                let settled = Settled { state, partial: None };
+                let settled = Settled::of(state);
                 let (from, to) = (settled.clone(), settled.clone());
                 let undone = Box::new(Undone { from, to, way: Way::Forth });
                 Record::Undone { path, undone, settled: Some(settled) }
             }
             3 => {
-                let settled = Settled { state, partial: None };
+                let settled = Settled::of(state);
                 Record::Settled { path, settled, moved: Moved::Project }
             }
             _ => {
@@ -608,7 +627,7 @@ mod tests {
         let path = RelPath::parse(b"a").unwrap();
         let settled = |mode| Record::Settled {
             path: path.clone(),
-            settled: Settled { state: EntryState::Dir { mode }, partial: None },
+            settled: Settled::of(EntryState::Dir { mode }),
             moved: Moved::Project,
         };
         let mut memory = Memory::load(dir.path()).unwrap();

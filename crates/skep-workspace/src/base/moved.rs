@@ -14,8 +14,10 @@ pub(crate) fn along(
     from: &Settled,
     to: &Settled,
 ) -> Result<Option<Settled>, DeriveError> {
+    // What somebody inside may not know is in it before and after.
+    let late = base.late.clone();
     if base.state == from.state {
-        return Ok(Some(to.clone()));
+        return Ok(Some(Settled { late, ..to.clone() }));
     }
     let file = |settled: &Settled| match settled.state {
         EntryState::File { hash, mode, .. } => Some((hash, mode)),
@@ -32,7 +34,7 @@ pub(crate) fn along(
     let Merged::Clean(merged) = merge_text(&before, &ours, &theirs) else { return Ok(None) };
     memory.keep_blob(&merged)?;
     let (hash, size) = (ContentHash::of(&merged), merged.len() as u64);
-    Ok(Some(Settled { state: EntryState::File { hash, size, mode }, partial: None }))
+    Ok(Some(Settled { state: EntryState::File { hash, size, mode }, partial: None, late }))
 }
 
 /// What a base becomes when an approval is undone, or that undo is. Nothing, where it stays: it has nothing
@@ -51,8 +53,10 @@ pub(crate) fn moved_along(
     let Undone { from, to, way } = undone;
     // An approval settles: what is not settled has gone back, and has nothing of it.
     let Some(base) = base else { return Ok(None) };
-    if base == to || base.state == from.state {
-        return Ok(Some(to.clone()));
+    let late = base.late.clone();
+    let there = (&base.state, &base.partial) == (&to.state, &to.partial);
+    if there || base.state == from.state {
+        return Ok(Some(Settled { late, ..to.clone() }));
     }
     if [base, from, to].into_iter().any(|settled| !settled.is_file()) {
         // What the approval made is pending again, with what the user wrote into it since.

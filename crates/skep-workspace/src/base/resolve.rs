@@ -4,7 +4,7 @@ use super::Identity;
 use super::memory::{Memory, Partial};
 use super::moment::Proofs;
 use super::noted::Noted;
-use super::stay::{Inside, Sight, Stay};
+use super::stay::{Inside, Late, Sight, Stay};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::tree::Meta;
@@ -27,15 +27,17 @@ pub(crate) struct Base {
     pub state: Option<EntryState>,
     pub bytes: BaseBytes,
     pub partial: Option<Partial>,
+    /// What somebody inside may not know of it.
+    pub late: Option<Box<Late>>,
 }
 
 impl Base {
-    fn known(state: EntryState, bytes: BaseBytes) -> Self {
-        Self { state: Some(state), bytes, partial: None }
+    pub(crate) fn known(state: EntryState, bytes: BaseBytes) -> Self {
+        Self { state: Some(state), bytes, partial: None, late: None }
     }
 
     fn unknown() -> Self {
-        Self { state: None, bytes: BaseBytes::Blob, partial: None }
+        Self { state: None, bytes: BaseBytes::Blob, partial: None, late: None }
     }
 }
 
@@ -58,6 +60,13 @@ impl Question<'_> {
     /// inside.
     fn removes_what_came(&self) -> bool {
         self.whiteout && !self.project.is_absent()
+    }
+
+    /// A base that may be what stands there.
+    fn known(&self, state: EntryState) -> Base {
+        let standing = state == *self.project;
+        let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
+        Base::known(state, bytes)
     }
 }
 
@@ -82,38 +91,42 @@ impl<'a> Resolver<'a> {
 
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let noted = self.noted(question)?;
-        let state = match (self.memory.stays.get(question.path), &noted.state) {
-            (None | Some(Stay::Here), _) => return Ok(noted),
-            (Some(Stay::Seen(sight)), before) => self.seen(sight, before.as_ref(), question)?,
-            (_, None) => None,
+        let base = match self.memory.stays.get(question.path) {
+            None | Some(Stay::Here) => noted,
+            Some(Stay::Seen(sight)) => self.seen(sight, noted, question)?,
             // It came again, and nobody looked yet: what it came from is what stands there, or unknown.
-            (Some(Stay::Left), Some(state)) => {
-                Some(state.clone()).filter(|s| s == question.project)
-            }
+            Some(Stay::Left) if noted.state.as_ref() == Some(question.project) => noted,
+            Some(Stay::Left) => Base::unknown(),
         };
-        Ok(match state {
-            state if state == noted.state => noted,
-            None => Base::unknown(),
-            Some(state) if state == *question.project => Base::known(state, BaseBytes::Project),
-            Some(state) => Base::known(state, BaseBytes::Blob),
-        })
+        // Whoever may not know all of it may have written what it knew.
+        if let Some(late) = &base.late
+            && base.state.as_ref() != Some(question.inside.state)
+            && !late.is_in(self.memory, &question.inside)?
+        {
+            return Ok(Base::unknown());
+        }
+        Ok(base)
     }
 
     /// What a path came from of which both sides were seen then.
     fn seen(
         &self,
         sight: &Sight,
-        before: Option<&EntryState>,
+        noted: Base,
         question: &Question<'_>,
-    ) -> Result<Option<EntryState>, DeriveError> {
-        let base = match before {
-            // Whatever stood there before: it came as the project was.
-            None => sight.as_it_stood().cloned(),
-            Some(before) => sight.base(self.memory, before)?,
+    ) -> Result<Base, DeriveError> {
+        let Some(before) = &noted.state else {
+            // Whatever stood there before: it came as the project was. Who may know that has to leave it so.
+            let stood = sight.as_it_stood();
+            let stood = stood.filter(|state| !sight.late || *state == question.inside.state);
+            return Ok(stood.map_or_else(Base::unknown, |state| question.known(state.clone())));
         };
-        let Some(base) = base else { return Ok(None) };
-        let allowed = sight.allows(self.memory, before, &base, &question.inside)?;
-        Ok(Some(base).filter(|_| allowed))
+        let Some(state) = sight.base(self.memory, before)? else { return Ok(Base::unknown()) };
+        let late = sight.owes(noted.late.as_deref(), before, &state).map(Box::new);
+        if state == *before {
+            return Ok(Base { late, ..noted });
+        }
+        Ok(Base { late, ..question.known(state) })
     }
 
     /// The base that is known of the path, from whatever time.
@@ -143,9 +156,7 @@ impl<'a> Resolver<'a> {
                 EntryState::File { hash, size: noted.size, mode: noted.mode }
             }
         };
-        let standing = state == *question.project;
-        let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
-        Ok(Some(Base::known(state, bytes)))
+        Ok(Some(question.known(state)))
     }
 
     fn own(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -157,10 +168,8 @@ impl<'a> Resolver<'a> {
             {
                 return Ok(Base::unknown());
             }
-            let standing = settled.state == **project;
-            let bytes = if standing { BaseBytes::Project } else { BaseBytes::Blob };
-            let partial = settled.partial.clone();
-            return Ok(Base { state: Some(settled.state.clone()), bytes, partial });
+            let (partial, late) = (settled.partial.clone(), settled.late.clone());
+            return Ok(Base { partial, late, ..question.known(settled.state.clone()) });
         }
         if let Some(stat) = stat
             && self.proofs.of(path).present(path, stat)?
@@ -199,11 +208,7 @@ impl<'a> Resolver<'a> {
         if stat.map(Identity::of) == Some(identity) {
             return Some(Base::known((*project).clone(), BaseBytes::Project));
         }
-        Some(match &capture.state {
-            Some(state) if *state == **project => Base::known(state.clone(), BaseBytes::Project),
-            Some(state) => Base::known(state.clone(), BaseBytes::Blob),
-            None => Base::unknown(),
-        })
+        Some(capture.state.clone().map_or_else(Base::unknown, |state| question.known(state)))
     }
 
     fn unproven_present(&self, question: &Question<'_>) -> Result<Base, DeriveError> {

@@ -160,7 +160,8 @@ fn path_of(record: &Record) -> Option<&RelPath> {
         | Record::Settled { path, .. }
         | Record::Unsettled { path, .. }
         | Record::Undone { path, .. }
-        | Record::Stay { path, .. } => Some(path),
+        | Record::Stay { path, .. }
+        | Record::Aware { path } => Some(path),
     }
 }
 
@@ -317,6 +318,8 @@ fn moves_of(record: &Record) -> Option<(&RelPath, Moves<'_>)> {
         Record::Undone { path, undone, settled } => {
             Some((path, Moves { settled: settled.as_ref(), with: With::Undo(undone) }))
         }
+        // Of the state that the sandbox is in: another may lack what the user wrote.
+        Record::Aware { path } => Some((path, Moves { settled: None, with: With::Sandbox })),
         Record::Capture { .. }
         | Record::Subtree { .. }
         | Record::Listing { .. }
@@ -366,7 +369,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path();
         let settle = |name: &str, mode, moved| {
-            let settled = Settled { state: EntryState::Dir { mode }, partial: None };
+            let settled = Settled::of(EntryState::Dir { mode });
             let record = Record::Settled { path: path(name), settled, moved };
             Memory::load(at).unwrap().append(vec![record], Durability::Process).unwrap();
         };

@@ -12,7 +12,8 @@
 //!
 //! It may also write that later. Whoever was inside before the user's side was as it is ([`Sight::late`]) may have read
 //! an older one, and what it puts over the copy then lacks the user's lines without anybody having removed them. So
-//! of such a sight the user's lines are in the base as long as the sandbox has them; after that it is not known.
+//! of such a sight the user's lines are in the base as long as the sandbox has them; after that it is not known. An
+//! approval does not change that ([`Late`]). It ends when nobody is inside, and the sandbox has them still.
 
 use super::memory::Memory;
 use crate::error::DeriveError;
@@ -48,32 +49,20 @@ impl Sight {
         Self { project: Some(state.clone()), sandbox: Some(state), late: true }
     }
 
-    /// Whether the sandbox, which has `now` at the path, can have come from `base`, where `noted` was known before: of a
-    /// late sight, only as long as it has all that `base` has beyond that.
-    pub(crate) fn allows(
+    /// What somebody inside may not know of `base`, where `noted` was known before, with what of that was `late` already.
+    pub(crate) fn owes(
         &self,
-        memory: &Memory,
-        noted: Option<&EntryState>,
+        late: Option<&Late>,
+        noted: &EntryState,
         base: &EntryState,
-        now: &Inside<'_>,
-    ) -> Result<bool, DeriveError> {
-        if !self.late || base == now.state || noted == Some(base) {
-            return Ok(true);
+    ) -> Option<Late> {
+        match self.late && noted != base {
+            true => {
+                let before = late.map_or(noted, |late| &late.before).clone();
+                Some(Late { before, with: base.clone() })
+            }
+            false => late.filter(|_| self.late).cloned(),
         }
-        let file = |state: &EntryState| match state {
-            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
-            _ => None,
-        };
-        let sides = (noted.and_then(file), file(base), file(now.state));
-        let (Some(noted), Some(base), Some(now_mode)) = sides else { return Ok(false) };
-        if base.1 != noted.1 && now_mode.1 != base.1 {
-            return Ok(false);
-        }
-        let (Some(noted), Some(base)) = (memory.blob(&noted.0)?, memory.blob(&base.0)?) else {
-            return Ok(false);
-        };
-        let Some(bytes) = (now.bytes)()? else { return Ok(false) };
-        Ok(shared(&noted, &base, &bytes).is_some_and(|both| both == base))
     }
 
     /// What both sides were, where they were the same.
@@ -109,6 +98,36 @@ impl Sight {
         memory.keep_blob(&bytes)?;
         let (hash, size) = (ContentHash::of(&bytes), bytes.len() as u64);
         Ok(Some(EntryState::File { hash, size, mode }))
+    }
+}
+
+/// What the user wrote while somebody was inside who may know the file as it was before. It outlives an approval and an
+/// undo: whoever it was may still write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// The file without it.
+    pub before: EntryState,
+    /// And with it.
+    pub with: EntryState,
+}
+
+impl Late {
+    /// Whether the sandbox, which has `now` at the path, has all of it.
+    pub(crate) fn is_in(&self, memory: &Memory, now: &Inside<'_>) -> Result<bool, DeriveError> {
+        let file = |state: &EntryState| match state {
+            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
+            _ => None,
+        };
+        let sides = (file(&self.before), file(&self.with), file(now.state));
+        let (Some(before), Some(with), Some((_, mode))) = sides else { return Ok(false) };
+        if with.1 != before.1 && mode != with.1 {
+            return Ok(false);
+        }
+        let (Some(before), Some(with)) = (memory.blob(&before.0)?, memory.blob(&with.0)?) else {
+            return Ok(false);
+        };
+        let Some(bytes) = (now.bytes)()? else { return Ok(false) };
+        Ok(shared(&before, &with, &bytes).is_some_and(|both| both == with))
     }
 }
 

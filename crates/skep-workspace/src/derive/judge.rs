@@ -3,6 +3,7 @@
 use super::content::Contents;
 use super::spelling::Spelling;
 use super::{Detail, kind_between};
+use crate::base::memory::Settled;
 use crate::base::{Base, BaseBytes, Inside, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
 use crate::merge::{Merged, merge_modes, merge_text};
@@ -74,7 +75,7 @@ pub(crate) enum MergedBytes {
 impl Entry {
     /// Of something new in the sandbox where the project has nothing and had nothing.
     fn new_in_sandbox(path: RelPath, sandbox: EntryState, level: Option<usize>) -> Self {
-        let base = Base { state: Some(EntryState::Absent), bytes: BaseBytes::Blob, partial: None };
+        let base = Base::known(EntryState::Absent, BaseBytes::Blob);
         let (project, standing) = (EntryState::Absent, Standing::Clean);
         Self { path, base, project, sandbox, level, standing }
     }
@@ -94,6 +95,12 @@ impl Entry {
             && self.base.state == Some(EntryState::Absent)
             && self.base.bytes == BaseBytes::Blob
             && self.base.partial.is_none()
+    }
+
+    /// The base, as it is remembered.
+    pub(crate) fn settled(&self) -> Settled {
+        let Base { partial, late, .. } = self.base.clone();
+        Settled { state: self.old(), partial, late }
     }
 
     /// What the change starts from: the base, or what stands there when the base is not known.

@@ -24,7 +24,7 @@ pub(super) struct Outcome {
 /// Takes a whole change. When the project moved, the merge goes there; the base becomes what the
 /// sandbox has, so that its later edits merge on top.
 pub(super) fn whole(trees: &Trees, entry: &Entry) -> Result<Outcome, PlanError> {
-    let settled = Settled { state: entry.sandbox.clone(), partial: None };
+    let settled = Settled::of(entry.sandbox.clone());
     let (state, source) = match &entry.standing {
         Standing::Conflict(reason) | Standing::Collides(reason) => {
             let (path, reason) = (entry.path.clone(), reason.clone());
@@ -90,7 +90,7 @@ pub(super) fn partial(
     let step = Step { base: base_hash, stretches: stretches_of(&hunks) };
     let earlier = entry.base.partial.as_ref();
     let partial = file_hash(&entry.sandbox).map(|new| taken_of(earlier, step, new, ids));
-    let settled = Settled { state: settled_state, partial };
+    let settled = Settled { partial, ..Settled::of(settled_state) };
     Ok(Outcome { state, source: Source::Bytes(bytes), settled })
 }
 

@@ -188,8 +188,7 @@ impl Planner<'_> {
         self.target(&entry, outcome.state, outcome.source);
         if let Some(from) = from {
             self.target(&from, EntryState::Absent, Source::None);
-            let absent = Settled { state: EntryState::Absent, partial: None };
-            self.settle(&from, absent);
+            self.settle(&from, Settled::of(EntryState::Absent));
             if let Some(target) = self.targets.get_mut(&entry.path) {
                 target.like = Some(from.path);
             }
@@ -222,14 +221,14 @@ impl Planner<'_> {
     }
 
     fn settle(&mut self, entry: &Entry, after: Settled) {
-        let before = Settled { state: entry.old(), partial: entry.base.partial.clone() };
-        let path = entry.path.clone();
+        let (path, before) = (entry.path.clone(), entry.settled());
+        // Whoever may not know something of the base may not after this either.
+        let after = Settled { late: before.late.clone(), ..after };
         self.settled.insert(path.clone(), SettledPath { path, before, after });
     }
 
     fn settle_directory(&mut self, path: &RelPath, before: EntryState, after: EntryState) {
-        let settled = |state| Settled { state, partial: None };
-        let (before, after) = (settled(before), settled(after));
+        let (before, after) = (Settled::of(before), Settled::of(after));
         self.settled.insert(path.clone(), SettledPath { path: path.clone(), before, after });
     }
 

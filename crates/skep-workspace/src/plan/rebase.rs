@@ -182,7 +182,7 @@ pub(super) fn keep_project(
 pub(super) fn moved_base(entry: &Entry) -> SettledPath {
     SettledPath {
         path: entry.path.clone(),
-        before: Settled { state: entry.old(), partial: entry.base.partial.clone() },
-        after: Settled { state: entry.project.clone(), partial: None },
+        before: entry.settled(),
+        after: Settled::of(entry.project.clone()),
     }
 }
