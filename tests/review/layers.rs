@@ -343,6 +343,23 @@ fn a_directory_that_one_removes_and_another_works_in_is_warned_of() {
     });
 }
 
+/// Also where both have the directory by now.
+#[test]
+fn a_directory_that_one_makes_anew_and_another_works_in_is_warned_of() {
+    for_both(|lab| {
+        lab.write("d/f", "old\n");
+        lab.write("d/below/g", "old\n");
+        lab.write("apart/f", "old\n");
+        lab.worked("works", "echo new > d/f; echo new > d/below/g; echo new > apart/f");
+        lab.worked("anew", "rm -r d; mkdir d; echo > d/other; echo > apart/other");
+        for name in ["works", "anew"] {
+            for seen in warnings(lab, name) {
+                assert!(seen.contains("also touched `d/below/g`, `d/f`\""), "{name}: {seen}");
+            }
+        }
+    });
+}
+
 /// Whoever starts a keeper searches for secrets first.
 #[test]
 fn a_secret_that_came_meanwhile_is_hidden_after_a_restore() {

@@ -11,7 +11,8 @@ use skep_store::SandboxFilter;
 use skep_types::{ByteString, Problem, RelPath, Sandbox, SandboxId, SandboxState, WorkspaceDriver};
 use skep_workspace::glance::{Approved, Glance, Opened, Reading};
 use skep_workspace::tree::TreeRoot;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 /// How many entries are looked at for one sandbox, and how many siblings.
@@ -110,12 +111,14 @@ fn both_touched(
         let layers = sandbox.layers.iter();
         std::iter::once(true).chain(layers.map(|layer| !other.layers.contains(layer))).collect()
     };
+    let own: (Vec<bool>, Vec<bool>) = (own(sandbox, sibling), own(sibling, sandbox));
+    let (our_levels, their_levels) = (ours.levels(), theirs.levels());
+    let (ours, theirs) = (Glance::new(ours), Glance::new(theirs));
     let found = common(
-        &Levels { trees: ours.levels(), own: own(sandbox, sibling) },
-        &Levels { trees: theirs.levels(), own: own(sibling, sandbox) },
+        &Levels { trees: our_levels, own: &own.0, cuts: &|at| ours.cuts(at, &own.0) },
+        &Levels { trees: their_levels, own: &own.1, cuts: &|at| theirs.cuts(at, &own.1) },
         budget,
     );
-    let (ours, theirs) = (Glance::new(ours), Glance::new(theirs));
     let mut found = ours.not_ignored(found);
     found.retain(|path| ours.is_at_odds(&theirs, path, reading));
     found
@@ -124,7 +127,9 @@ fn both_touched(
 /// The upper and the layers of a sandbox, each with whether the other one does not stand on it, too.
 struct Levels<'a> {
     trees: &'a [TreeRoot],
-    own: Vec<bool>,
+    own: &'a [bool],
+    /// Whether one of its own hides what others have in a directory: it was removed, and made anew.
+    cuts: &'a dyn Fn(&RelPath) -> bool,
 }
 
 /// What the levels have of a name.
@@ -139,7 +144,7 @@ impl Levels<'_> {
     /// The names in a directory. One that is shut by its mode cannot be compared; the diff will say so.
     fn list(&self, directory: &RelPath, most: usize) -> BTreeMap<Vec<u8>, Name> {
         let mut names: BTreeMap<Vec<u8>, Name> = BTreeMap::new();
-        for (tree, own) in self.trees.iter().zip(&self.own) {
+        for (tree, own) in self.trees.iter().zip(self.own) {
             for (name, kind) in tree.list(directory).unwrap_or_default().into_iter().take(most) {
                 let name = names.entry(name).or_default();
                 name.directory |= kind.is_dir();
@@ -151,29 +156,42 @@ impl Levels<'_> {
     }
 }
 
-/// Paths that both have and that are not directories in both. Layers that both stand on were there
-/// before they parted: what only these have is the same in both.
+/// Paths that both have and that are not directories in both, and what one of them has in a directory that the other
+/// replaced. Layers that both stand on were there before they parted: what only these have is the same in both.
 fn common(ours: &Levels<'_>, theirs: &Levels<'_>, budget: &mut usize) -> Vec<RelPath> {
     let mut found = Vec::new();
     let mut pending = vec![RelPath::root()];
     while let Some(directory) = pending.pop() {
-        let there = theirs.list(&directory, ENTRIES);
-        for (name, here) in ours.list(&directory, *budget) {
+        let (here, there) = (ours.list(&directory, *budget), theirs.list(&directory, ENTRIES));
+        let (hidden_here, hidden_there) = (
+            LazyCell::new(|| (ours.cuts)(&directory)),
+            LazyCell::new(|| (theirs.cuts)(&directory)),
+        );
+        let names: BTreeSet<&Vec<u8>> = here.keys().chain(there.keys()).collect();
+        for name in names {
             if *budget == 0 {
                 break;
             }
             *budget -= 1;
-            let (Some(there), Ok(path)) = (there.get(&name), directory.join(&name)) else {
-                continue;
+            let Ok(path) = directory.join(name) else { continue };
+            let (own, below, other) = match (here.get(name), there.get(name)) {
+                (Some(here), Some(there)) => (
+                    here.own || there.own,
+                    here.directory && there.directory,
+                    here.other || there.other,
+                ),
+                (Some(one), None) if *hidden_there => (one.own, one.directory, one.other),
+                (None, Some(one)) if *hidden_here => (one.own, one.directory, one.other),
+                _ => continue,
             };
             // Git's own: whoever looks around writes there, and it is never applied as files.
-            if !(here.own || there.own) || GitBooks::default().have(&path) {
+            if !own || GitBooks::default().have(&path) {
                 continue;
             }
-            if here.directory && there.directory {
+            if below {
                 pending.push(path.clone());
             }
-            if here.other || there.other {
+            if other {
                 found.push(path);
             }
         }
@@ -210,14 +228,20 @@ mod tests {
         };
         let one = make("one", &["d/a", "d/b", "only"]);
         let other = make("other", &["d/b", "d/c", "else"]);
+        let replaced = std::cell::Cell::new(false);
         let look = |own: bool, mut budget: usize| {
-            let ours = Levels { trees: std::slice::from_ref(&one), own: vec![own] };
-            let theirs = Levels { trees: std::slice::from_ref(&other), own: vec![own] };
+            let (own, uncut, cut) = ([own], |_: &RelPath| false, |_: &RelPath| replaced.get());
+            let trees = |tree| std::slice::from_ref(tree);
+            let ours = Levels { trees: trees(&one), own: &own, cuts: &uncut };
+            let theirs = Levels { trees: trees(&other), own: &own, cuts: &cut };
             let found = common(&ours, &theirs, &mut budget);
             found.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(look(true, 100), ["d/b"]);
         assert!(look(true, 1).is_empty());
         assert!(look(false, 100).is_empty());
+        // What is in the way of one's work is gone with the directory that the other replaced.
+        replaced.set(true);
+        assert_eq!(look(true, 100), ["d/a", "d/b", "only"]);
     }
 }

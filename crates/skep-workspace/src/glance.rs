@@ -174,6 +174,13 @@ impl<'a> Glance<'a> {
         Ok(settled.get_or_init(|| memory.settled))
     }
 
+    /// Whether one of its levels, of those that count, hides what others have in a directory.
+    pub fn cuts(&self, directory: &RelPath, counts: &[bool]) -> bool {
+        let markers = Markers::of(self.opened.spec.driver);
+        let cuts = |level: &Level<'_>| level.is_cut_at_or_above(directory, markers).unwrap_or(true);
+        self.levels.iter().zip(counts).any(|(level, counts)| *counts && cuts(level))
+    }
+
     /// Those of the paths that the project does not ignore.
     pub fn not_ignored(&self, paths: Vec<RelPath>) -> Vec<RelPath> {
         let Ok(rules) = Rules::new(&self.opened.spec, &self.project) else { return paths };
