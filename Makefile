@@ -64,7 +64,8 @@ completions: build ## shell completions into target/completions
 	$(SKEP) completion fish > $(TARGET_DIR)/completions/skep.fish
 
 install: build man completions install-units ## binary, man pages, completions and units below PREFIX (DESTDIR is honoured)
-	install -D -m 755 $(SKEP) $(DESTDIR)$(PREFIX)/bin/skep
+	install -d $(DESTDIR)$(PREFIX)/bin
+	ci/in-large-pieces $(SKEP) $(DESTDIR)$(PREFIX)/bin/skep
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET_DIR)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -D -m 644 $(TARGET_DIR)/completions/skep.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/skep
