@@ -268,12 +268,13 @@ fn an_approval_teaches_nobody_inside_what_you_wrote() {
                 }
                 _ => drop(lab.approve(&["s"])),
             }
-            let undone = match since {
-                "undone" => 1,
-                "again" => 2,
-                _ => 0,
-            };
-            (0..undone).for_each(|_| drop(lab.skep(["undo"]).run().ok()));
+            if since == "undone" || since == "again" {
+                let undo = lab.skep(["undo", "--json"]).run().ok().json();
+                let undo = undo["approval"].as_str().unwrap();
+                if since == "again" {
+                    lab.skep(["undo", undo]).run().ok();
+                }
+            }
             // What the sandbox goes on with is as good as before.
             lab.inside("s", "sed -i s/7/A_7/ f");
             lab.approve(&["s"]);
@@ -319,6 +320,132 @@ fn when_nobody_is_inside_who_may_not_know_your_line_to_remove_it_is_a_change() {
             assert_eq!(lab.bytes("f"), format!("{LINES}A_1\n").as_bytes(), "approved: {approved}");
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
+    });
+}
+
+/// A rebase finds somebody inside, and takes nothing in.
+#[test]
+fn a_rebase_teaches_nobody_inside_what_you_wrote() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        pause();
+        repository(lab);
+        lab.up("s");
+        somebody_who_read(lab);
+        lab.write("f", format!("H_1\n{LINES}"));
+        lab.inside("s", "echo A_1 >> f");
+        lab.skep(["rebase", "s"]).run().ok();
+        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        is_refused(lab);
+    });
+}
+
+/// Where the base is known, your line comes into the sandbox from outside, or is written there as well.
+#[test]
+fn a_line_that_both_have_is_yours_after_an_approval() {
+    for_both(|lab| {
+        for way in ["copied", "written"] {
+            lab.write("f", LINES);
+            lab.up("s");
+            lab.inside("s", "echo A_0 >> f");
+            let stale = format!(
+                "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; touch /tmp/written; sleep 600",
+                after("/tmp/write")
+            );
+            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok();
+            lab.inside("s", &after("/tmp/read"));
+            lab.write("f", format!("H_1\n{LINES}"));
+            match way {
+                "copied" => drop(lab.skep(["cp", "f", "s:f"]).run().ok()),
+                _ => drop(lab.inside("s", "sed -i '1i H_1' f")),
+            }
+            lab.inside("s", "echo A_1 >> f");
+            lab.approve(&["s"]);
+            lab.inside("s", "sed -i s/5/A_5/ f");
+            lab.approve(&["s"]);
+            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            is_refused(lab);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+#[test]
+fn what_is_moved_over_your_file_inside_is_not_the_sandboxs_own() {
+    for_both(|lab| {
+        lab.write("k", "k\n");
+        lab.up("s");
+        lab.inside("s", "mkdir n; echo A_0 > n/tmp");
+        pause();
+        lab.write("n/f", "H_1\n");
+        pause();
+        lab.inside("s", "cat n/f > n/tmp; echo A_1 >> n/tmp; mv n/tmp n/f");
+        std::fs::remove_dir_all(lab.project.join("n")).unwrap();
+        is_refused(lab);
+    });
+}
+
+#[test]
+fn what_a_rejection_gave_is_added_to_like_any_file() {
+    for_both(|lab| {
+        lab.up("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "600"]).run().ok();
+        lab.inside("s", "true");
+        lab.inside("s", "echo A_1 > a");
+        lab.write("a", "H_1\nH_2\n");
+        lab.skep(["reject", "s", "a"]).run().ok();
+        lab.inside("s", "echo A_2 >> a");
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("a"), b"H_1\nH_2\nA_2\n");
+        // But not without your lines.
+        lab.inside("s", "sed -i /H_1/d a");
+        is_refused(lab);
+    });
+}
+
+#[test]
+fn a_line_that_you_took_back_is_nobodys_to_keep() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        pause();
+        repository(lab);
+        lab.up("s");
+        let exec = somebody_who_read(lab);
+        lab.write("f", format!("H_1\n{LINES}"));
+        lab.inside("s", "echo A_1 >> f");
+        lab.approve(&["s"]);
+        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        is_refused(lab);
+        lab.write("f", format!("{LINES}A_1\n"));
+        assert!(lab.diff("s")["conflicts"].as_array().unwrap().is_empty());
+        // Whoever leaves teaches nobody what the sandbox lacks.
+        lab.skep(["kill", &exec]).run().ok();
+        pause();
+        lab.inside("s", "true");
+        lab.write("f", format!("H_1\n{LINES}A_1\n"));
+        is_refused(lab);
+        lab.write("f", format!("{LINES}A_1\n"));
+        lab.approve(&["s"]);
+        assert_eq!(lab.bytes("f"), format!("{LINES}A_2\n").as_bytes());
+    });
+}
+
+#[test]
+fn a_removal_that_was_undone_and_done_again_is_decided() {
+    for_both(|lab| {
+        lab.write("f", LINES);
+        lab.up("s");
+        lab.inside("s", "rm f");
+        lab.approve(&["s"]);
+        let undo = lab.skep(["undo", "--json"]).run().ok().json();
+        lab.skep(["undo", undo["approval"].as_str().unwrap()]).run().ok();
+        assert!(!lab.project.join("f").exists());
+        lab.write("f", "H_1\n");
+        let diff = lab.diff("s");
+        assert!(
+            paths(&diff).is_empty() && diff["conflicts"].as_array().unwrap().is_empty(),
+            "{diff}"
+        );
     });
 }
 

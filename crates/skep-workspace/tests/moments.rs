@@ -41,7 +41,7 @@ fn user(world: &World, name: &str, bytes: Vec<u8>) {
 }
 
 fn take_moment(world: &mut World) {
-    moment(&world.spec, None).unwrap().unwrap().note(&world.spec).unwrap();
+    moment(&world.spec, None, Insiders::None).unwrap().unwrap().note(&world.spec).unwrap();
     drop(world.see_anew());
 }
 
@@ -105,7 +105,7 @@ fn going_back_to_before_a_moment_takes_it_back() {
     // Back to where nothing was changed; there nobody has seen anything.
     world.spec.layers.clear();
     rewind(&world.spec, 0).unwrap();
-    moment(&world.spec, None).unwrap().unwrap().note(&world.spec).unwrap();
+    moment(&world.spec, None, Insiders::None).unwrap().unwrap().note(&world.spec).unwrap();
     world.spec.layers = with;
     rewind(&world.spec, then).unwrap();
     assert_eq!(conflicts(&derived(&world)), ["f"]);

@@ -366,7 +366,7 @@ impl Case {
         self.write(at, &rebased.writes);
         settle_taken_in(&spec, &rebased.settlement).unwrap();
         if nobody {
-            moment(&spec, None).unwrap().unwrap().note(&spec).unwrap();
+            moment(&spec, None, Insiders::None).unwrap().unwrap().note(&spec).unwrap();
         }
         let left = rebased.conflicts.len();
         self.log.push(format!("rebase {at}, nobody inside {nobody}: {left} conflicts"));

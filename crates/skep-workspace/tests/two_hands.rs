@@ -162,7 +162,7 @@ proptest! {
         for (round, steps) in rounds.iter().enumerate() {
             if round > 0 {
                 let project = world.project();
-                moment(&world.spec, None).unwrap().unwrap().note(&world.spec).unwrap();
+                moment(&world.spec, None, Insiders::None).unwrap().unwrap().note(&world.spec).unwrap();
                 let covered = world.see_anew();
                 base.retain(|path, _| covered(path));
                 // What both had then, nobody who came later has seen otherwise.

@@ -17,7 +17,7 @@ use skep_types::{
 };
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
-use skep_workspace::{Company, PutOff, Settlement};
+use skep_workspace::{Company, Insiders, PutOff, Settlement};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
@@ -127,7 +127,8 @@ impl Engine {
         let workspace = self.workspace(sandbox);
         let most = sandbox.policy.limits.disk.map(|size| size.0);
         // Before the names are dropped: what is replaced in between is newer than the moment.
-        let moment = skep_workspace::moment(&workspace, most).or_problem()?;
+        let insiders = if self.is_running(sandbox) { Insiders::Some } else { Insiders::None };
+        let moment = skep_workspace::moment(&workspace, most, insiders).or_problem()?;
         let failed = |error| io_problem("settle", sandbox.project.as_path(), &error);
         failpoint::hit("rebase.moment").map_err(failed)?;
         let freshness = match self.is_running(sandbox) {

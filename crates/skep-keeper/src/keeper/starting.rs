@@ -94,13 +94,15 @@ impl Keeper<'_> {
         let first = !self.state.so_far.any();
         let idle = self.state.idle_since.is_some_and(|since| since.elapsed() >= SOME_TIME);
         let anew = first || idle;
+        let workspace = self.workspace();
         if !std::mem::take(&mut self.state.look_due) && !anew {
+            // What cannot be noted is still late, which loses nothing.
+            let _ = self.state.captor.nobody_now(&workspace);
             return;
         }
         let now = skep_workspace::clock_ns();
         // What is there by now is not of those who come: an earlier keeper may have left it unnoted, or somebody who
         // outlived a command.
-        let workspace = self.workspace();
         if workspace.has_work() || workspace.has_notes() {
             self.capture_with(Insiders::None);
         }

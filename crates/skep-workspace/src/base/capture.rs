@@ -114,6 +114,16 @@ impl Captor {
         self.came_in = Some(clock_ns);
     }
 
+    /// Nobody is inside at this moment, whatever is remembered of the project there: what the sandbox has itself is seen
+    /// by whoever comes.
+    pub fn nobody_now(&self, spec: &WorkspaceSpec) -> Result<(), DeriveError> {
+        if self.known.late().is_empty() {
+            return Ok(());
+        }
+        let (trees, kept) = (Trees::open(spec)?, Kept::default());
+        no_longer_late(spec, &trees.held(&kept), &self.known, Insiders::None)
+    }
+
     /// As [`capture`].
     pub fn capture(
         &mut self,
@@ -385,7 +395,8 @@ impl Run<'_> {
     }
 
     /// Whether the user has something there by now, though nothing stood there: then the sandbox's may come from that.
-    /// What was made before is the sandbox's own.
+    /// What was there before is the sandbox's own; a file that was written or moved since may have been put over the
+    /// user's.
     fn has_come(&mut self, path: &RelPath, seen: Seen) -> Result<bool, DeriveError> {
         let Some(parent) = path.parent() else { return Ok(false) };
         let shifted = match self.shifted.get(&parent) {
@@ -405,7 +416,11 @@ impl Run<'_> {
         let Some(theirs) = theirs else { return Ok(false) };
         let changed = ctime_ns(&theirs);
         let since = theirs.made_ns.map_or(changed, |made| made.min(changed));
-        Ok(self.born_ns(path, seen)?.is_some_and(|born| born + tick_ns() > since))
+        let ours = match seen {
+            Seen::Dir { .. } => self.born_ns(path, seen)?,
+            _ => self.changed_ns(path, seen)?,
+        };
+        Ok(ours.is_some_and(|ours| ours + tick_ns() > since))
     }
 
     /// Everything below is new, too. Paths come sorted: a directory before what is in it.
@@ -516,10 +531,24 @@ impl Run<'_> {
 
     /// When what the sandbox has at a path was made, wherever that was.
     fn born_ns(&self, path: &RelPath, seen: Seen) -> Result<Option<i128>, DeriveError> {
+        let found = self.meta_inside(path, seen)?;
+        Ok(found.and_then(|(level, meta)| self.trees.made_ns(level, &meta)))
+    }
+
+    /// When it was last written, moved or made.
+    fn changed_ns(&self, path: &RelPath, seen: Seen) -> Result<Option<i128>, DeriveError> {
+        Ok(self.meta_inside(path, seen)?.map(|(_, meta)| ctime_ns(&meta)))
+    }
+
+    fn meta_inside(
+        &self,
+        path: &RelPath,
+        seen: Seen,
+    ) -> Result<Option<(usize, Meta)>, DeriveError> {
         let (Seen::Leaf { level, .. } | Seen::Dir { level, .. }) = seen else { return Ok(None) };
         let meta = self.trees.levels[level].meta(path);
         let meta = meta.map_err(|source| DeriveError::read("sandbox", path, source))?;
-        Ok(meta.and_then(|meta| self.trees.made_ns(level, &meta)))
+        Ok(meta.map(|meta| (level, meta)))
     }
 
     /// Whether what was `made` at a path is of somebody who came in then: what was there already may only have been

@@ -5,8 +5,9 @@
 //! next writer. `blobs/` holds bytes under the name of their hash.
 
 use super::Identity;
+use super::late::Late;
 use super::moment::{Anchors, Era, Moment, era_of};
-use super::stay::{Late, Stay};
+use super::stay::Stay;
 use crate::error::DeriveError;
 use crate::tree::TreeRoot;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -272,8 +273,12 @@ impl Memory {
                     self.removed.insert(path);
                 }
             }
-            Record::Undone { path, settled: Some(settled), .. } => {
+            Record::Undone { path, settled: Some(settled), undone } => {
+                let removed = settled.state.is_absent() && undone.way == Way::Forth;
                 self.settle(&path, Some(settled));
+                if removed {
+                    self.removed.insert(path);
+                }
             }
             Record::Unsettled { path, .. } => self.settle(&path, None),
             Record::Undone { settled: None, .. } => {}

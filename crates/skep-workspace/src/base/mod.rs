@@ -17,6 +17,7 @@
 pub(crate) mod capture;
 mod copied;
 mod known;
+mod late;
 pub(crate) mod memory;
 pub(crate) mod moment;
 pub(crate) mod moved;
@@ -28,8 +29,8 @@ mod room;
 pub(crate) mod stay;
 pub(crate) mod tracked;
 
+pub(crate) use late::{Content, Late};
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
-pub(crate) use stay::Inside;
 
 use crate::error::DeriveError;
 use crate::held::Held;

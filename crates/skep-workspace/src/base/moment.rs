@@ -131,13 +131,18 @@ impl NewMoment {
 }
 
 /// Takes a moment, at which nobody may write into the sandbox. The base of everything that is in it is captured
-/// before, as far as it is proven; at most `most` bytes. Nothing, where there is nothing to gain: in a copy
+/// before, as far as it is proven; at most `most` bytes. `insiders` is what is known by now: it may turn out later that
+/// somebody is inside, and then the moment is none. Nothing, where there is nothing to gain: in a copy
 /// the project does not show through.
-pub fn moment(spec: &WorkspaceSpec, most: Option<u64>) -> Result<Option<NewMoment>, DeriveError> {
+pub fn moment(
+    spec: &WorkspaceSpec,
+    most: Option<u64>,
+    insiders: Insiders,
+) -> Result<Option<NewMoment>, DeriveError> {
     if spec.driver == WorkspaceDriver::Copy {
         return Ok(None);
     }
-    capture(spec, most, Insiders::None)?;
+    capture(spec, most, insiders)?;
     let (trees, kept) = (Trees::open(spec)?, Kept::default());
     let union = union::read(&trees.held(&kept).levels, Markers::of(spec.driver))?;
     let memory = Memory::load(&spec.memory)?;

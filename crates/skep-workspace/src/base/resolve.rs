@@ -1,10 +1,11 @@
 //! The base of one path, from what is settled, proven, captured or noted as clean.
 
 use super::Identity;
+use super::late::{Content, Late};
 use super::memory::{Memory, Partial};
 use super::moment::Proofs;
 use super::noted::Noted;
-use super::stay::{Inside, Late, Sight, Stay};
+use super::stay::{Sight, Stay};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::tree::Meta;
@@ -52,7 +53,8 @@ pub(crate) struct Question<'a> {
     pub removed: bool,
     /// Itself, and not something above it.
     pub whiteout: bool,
-    pub inside: Inside<'a>,
+    pub inside: Content<'a>,
+    pub project_bytes: &'a dyn Fn() -> Result<Option<Vec<u8>>, DeriveError>,
 }
 
 impl Question<'_> {
@@ -89,23 +91,46 @@ impl<'a> Resolver<'a> {
         Self { proofs, memory, git, lists: Noted::of(directory) }
     }
 
+    /// The base. Where somebody inside may not know all of it, and the sandbox lacks something of that which the user has, it is
+    /// not known: whoever it was may have written what it knew.
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
+        let base = self.as_remembered(question)?;
+        let Some(late) = &base.late else { return Ok(base) };
+        if self.has_all(&base, late, question)? {
+            return Ok(base);
+        }
+        let project = Content { state: question.project, bytes: question.project_bytes };
+        let left = late.left_in(self.memory, &project)?;
+        let kept = left.map(|left| left.is_in(self.memory, &question.inside)).transpose()?;
+        Ok(if kept == Some(true) { base } else { Base::unknown() })
+    }
+
+    /// Whether the base is known, and nothing in it is missing that somebody inside may not know.
+    pub(crate) fn is_all_there(&self, question: &Question<'_>) -> Result<bool, DeriveError> {
+        let base = self.as_remembered(question)?;
+        let kept = base.late.as_ref().map(|late| self.has_all(&base, late, question));
+        Ok(base.state.is_some() && kept.transpose()?.unwrap_or(true))
+    }
+
+    fn has_all(
+        &self,
+        base: &Base,
+        late: &Late,
+        question: &Question<'_>,
+    ) -> Result<bool, DeriveError> {
+        Ok(base.state.as_ref() == Some(question.inside.state)
+            || late.is_in(self.memory, &question.inside)?)
+    }
+
+    fn as_remembered(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let noted = self.noted(question)?;
-        let base = match self.memory.stays.get(question.path) {
+        Ok(match self.memory.stays.get(question.path) {
             None | Some(Stay::Here) => noted,
             Some(Stay::Seen(sight)) => self.seen(sight, noted, question)?,
             // It came again, and nobody looked yet: what it came from is what stands there, or unknown.
             Some(Stay::Left) if noted.state.as_ref() == Some(question.project) => noted,
             Some(Stay::Left) => Base::unknown(),
-        };
-        // Whoever may not know all of it may have written what it knew.
-        if let Some(late) = &base.late
-            && base.state.as_ref() != Some(question.inside.state)
-            && !late.is_in(self.memory, &question.inside)?
-        {
-            return Ok(Base::unknown());
-        }
-        Ok(base)
+        })
     }
 
     /// What a path came from of which both sides were seen then.

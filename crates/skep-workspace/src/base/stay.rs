@@ -15,11 +15,12 @@
 //! of such a sight the user's lines are in the base as long as the sandbox has them; after that it is not known. An
 //! approval does not change that ([`Late`]). It ends when nobody is inside, and the sandbox has them still.
 
+use super::late::{Late, file, kept_file, shared};
 use super::memory::Memory;
 use crate::error::DeriveError;
-use crate::merge::{Merged, merge_modes, merge_text};
+use crate::merge::merge_modes;
 use serde::{Deserialize, Serialize};
-use skep_types::{ContentHash, EntryState};
+use skep_types::EntryState;
 
 /// Whether a path is still in the sandbox as it came there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,10 +82,6 @@ impl Sight {
         if project == noted || self.sandbox.as_ref() == Some(project) {
             return Ok(Some(project.clone()));
         }
-        let file = |state: &EntryState| match state {
-            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
-            _ => None,
-        };
         let sandbox = self.sandbox.as_ref().and_then(file);
         let (Some(noted), Some(theirs), Some(ours)) = (file(noted), file(project), sandbox) else {
             return Ok(None);
@@ -95,86 +92,6 @@ impl Sight {
         let mode = merge_modes(noted.1, theirs.1, ours.1)
             .and_then(|both| merge_modes(both, theirs.1, ours.1));
         let Some(mode) = mode else { return Ok(None) };
-        memory.keep_blob(&bytes)?;
-        let (hash, size) = (ContentHash::of(&bytes), bytes.len() as u64);
-        Ok(Some(EntryState::File { hash, size, mode }))
-    }
-}
-
-/// What the user wrote while somebody was inside who may know the file as it was before. It outlives an approval and an
-/// undo: whoever it was may still write.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Late {
-    /// The file without it.
-    pub before: EntryState,
-    /// And with it.
-    pub with: EntryState,
-}
-
-impl Late {
-    /// Whether the sandbox, which has `now` at the path, has all of it.
-    pub(crate) fn is_in(&self, memory: &Memory, now: &Inside<'_>) -> Result<bool, DeriveError> {
-        let file = |state: &EntryState| match state {
-            EntryState::File { hash, mode, .. } => Some((*hash, *mode)),
-            _ => None,
-        };
-        let sides = (file(&self.before), file(&self.with), file(now.state));
-        let (Some(before), Some(with), Some((_, mode))) = sides else { return Ok(false) };
-        if with.1 != before.1 && mode != with.1 {
-            return Ok(false);
-        }
-        let (Some(before), Some(with)) = (memory.blob(&before.0)?, memory.blob(&with.0)?) else {
-            return Ok(false);
-        };
-        let Some(bytes) = (now.bytes)()? else { return Ok(false) };
-        Ok(shared(&before, &with, &bytes).is_some_and(|both| both == with))
-    }
-}
-
-/// What the sandbox has at a path now.
-pub(crate) struct Inside<'a> {
-    pub state: &'a EntryState,
-    /// Of a file; none where it is too large.
-    pub bytes: &'a dyn Fn() -> Result<Option<Vec<u8>>, DeriveError>,
-}
-
-/// `before`, with what both sides made of it alike. Both together have everything that either has; to go
-/// from there to one side takes away what only the other has, and to go to both leaves what is shared.
-fn shared(before: &[u8], left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
-    let Merged::Clean(both) = merge_text(before, left, right) else { return None };
-    match merge_text(&both, left, right) {
-        Merged::Clean(shared) => Some(shared),
-        Merged::Conflict => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Lines far enough apart to be merged, some of them edited.
-    fn text(edits: &[Option<u8>]) -> Vec<u8> {
-        let line = |(at, edit): (usize, &Option<u8>)| {
-            let value = edit.map_or("first".to_owned(), |edit| format!("edit {edit}"));
-            format!("{at}.a\n{at}.b\n{at}.c\n[{at}]={value}\n")
-        };
-        edits.iter().enumerate().map(line).collect::<String>().into_bytes()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
-
-        #[test]
-        fn what_both_sides_have_is_shared_and_nothing_else(
-            sides in prop::collection::vec((prop::option::of(0u8..2), prop::option::of(0u8..2)), 1..9)
-        ) {
-            let (left, right): (Vec<_>, Vec<_>) = sides.iter().copied().unzip();
-            let both = |(left, right): &(Option<u8>, Option<u8>)| (left == right).then_some(*left).flatten();
-            let collides = sides.iter().any(|(left, right)| left != right && left.is_some() && right.is_some());
-            let before = text(&vec![None; sides.len()]);
-            let expected = (!collides).then(|| text(&sides.iter().map(both).collect::<Vec<_>>()));
-            prop_assert_eq!(shared(&before, &text(&left), &text(&right)), expected);
-        }
+        kept_file(memory, &bytes, mode).map(Some)
     }
 }

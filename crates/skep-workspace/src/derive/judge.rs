@@ -4,7 +4,7 @@ use super::content::Contents;
 use super::spelling::Spelling;
 use super::{Detail, kind_between};
 use crate::base::memory::Settled;
-use crate::base::{Base, BaseBytes, Inside, Question, Resolver};
+use crate::base::{Base, BaseBytes, Content, Question, Resolver};
 use crate::error::{DeriveError, is_mounted_over};
 use crate::merge::{Merged, merge_modes, merge_text};
 use crate::spec::{HeldTrees, WorkspaceSpec};
@@ -344,7 +344,8 @@ impl Judge<'_> {
             made_ns: made_ns.filter(|_| project.is_absent()),
             removed: sandbox.is_absent(),
             whiteout: sandbox.is_absent() && cuts,
-            inside: Inside { state: &sandbox, bytes: &bytes },
+            inside: Content { state: &sandbox, bytes: &bytes },
+            project_bytes: &|| self.contents.project(path, &project),
         };
         if sandbox.is_absent() && !project.is_absent() && found.came_with_theirs(path) {
             let mut entry = Entry::new_in_sandbox(path.clone(), sandbox, level);

@@ -15,12 +15,14 @@ pub use settle::{
 pub use sides::{Side, Sides, three_sides};
 
 use crate::apply::{Source, Target};
+use crate::base::Late;
 use crate::base::capture::{Insiders, capture};
 use crate::base::memory::{Memory, Settled};
 use crate::derive::{Contents, Derived, Entry};
 use crate::error::{DeriveError, PlanError};
 use crate::held::Kept;
 use crate::spec::{DeriveOptions, Trees, WorkspaceSpec};
+use rebase::keep_project;
 use select::{Pick, Picked, Purpose};
 use skep_types::{Change, ChangeKind, Conflict, EntryState, RelPath, Selection};
 use std::borrow::Cow;
@@ -188,12 +190,12 @@ impl Planner<'_> {
         self.target(&entry, outcome.state, outcome.source);
         if let Some(from) = from {
             self.target(&from, EntryState::Absent, Source::None);
-            self.settle(&from, Settled::of(EntryState::Absent));
+            self.settle(&from, Settled::of(EntryState::Absent))?;
             if let Some(target) = self.targets.get_mut(&entry.path) {
                 target.like = Some(from.path);
             }
         }
-        self.settle(&entry, outcome.settled);
+        self.settle(&entry, outcome.settled)?;
         Ok(())
     }
 
@@ -220,11 +222,15 @@ impl Planner<'_> {
         }
     }
 
-    fn settle(&mut self, entry: &Entry, after: Settled) {
+    fn settle(&mut self, entry: &Entry, after: Settled) -> Result<(), DeriveError> {
         let (path, before) = (entry.path.clone(), entry.settled());
-        // Whoever may not know something of the base may not after this either.
-        let after = Settled { late: before.late.clone(), ..after };
+        if entry.project != before.state {
+            keep_project(&self.contents, self.memory, entry)?;
+        }
+        let late = Late::after_approval(self.memory, &before, &entry.project, &after.state)?;
+        let after = Settled { late, ..after };
         self.settled.insert(path.clone(), SettledPath { path, before, after });
+        Ok(())
     }
 
     fn settle_directory(&mut self, path: &RelPath, before: EntryState, after: EntryState) {

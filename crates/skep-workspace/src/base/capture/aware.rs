@@ -4,7 +4,7 @@
 use super::CAPTURE_BYTES;
 use crate::base::memory::{Memory, Record};
 use crate::base::moment::Proofs;
-use crate::base::{Inside, Question, Resolver};
+use crate::base::{Content, Question, Resolver};
 use crate::error::DeriveError;
 use crate::git::Repository;
 use crate::markers::Markers;
@@ -60,7 +60,8 @@ fn has_it(
         made_ns: None,
         removed: false,
         whiteout: false,
-        inside: Inside { state: &state, bytes: &bytes },
+        inside: Content { state: &state, bytes: &bytes },
+        project_bytes: &|| Ok(None),
     };
-    Ok(resolver.base(&question)?.state.is_some())
+    resolver.is_all_there(&question)
 }
