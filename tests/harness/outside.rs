@@ -37,10 +37,16 @@ pub(crate) fn processes_of(directory: &Path) -> Vec<Process> {
         if Some(&namespace) == own.as_ref() {
             return false;
         }
-        *known.borrow_mut().entry(namespace).or_insert_with(|| {
-            let mounts = fs::read(at.join("mountinfo")).unwrap_or_default();
-            contains(&mounts, directory.as_os_str().as_bytes())
-        })
+        if let Some(known) = known.borrow().get(&namespace) {
+            return *known;
+        }
+        // Of one that is ending it is empty, and tells nothing of the others there.
+        let mounts = fs::read(at.join("mountinfo")).unwrap_or_default();
+        let holds = contains(&mounts, directory.as_os_str().as_bytes());
+        if !mounts.is_empty() {
+            known.borrow_mut().insert(namespace, holds);
+        }
+        holds
     })
 }
 

@@ -196,7 +196,7 @@ fn what_somebody_wrote_who_outlived_a_command_is_noted() {
         lab.write("go", "now");
         let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
         let index = lab.state.join("sandboxes").join(id).join("base/index");
-        let told = || fs::read_to_string(&index).ok()?.contains("d/new").then_some(());
+        let told = || fs::read_to_string(&index).ok()?.contains("\"d/g\"").then_some(());
         wait_for("a look at what was written", 20, told);
         // And then the user saves beside it.
         lab.write("d/g", with(30, &[(28, "the user's")]));
