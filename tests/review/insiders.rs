@@ -4,21 +4,21 @@
 use super::desk::{git, hunks, paths, repository};
 use crate::harness::{Lab, for_both, wait_for};
 
-const LINES: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+pub(super) const LINES: &str = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
 
 /// A script that goes on when a file is there.
-fn after(file: &str) -> String {
+pub(super) fn after(file: &str) -> String {
     format!("until test -e {file}; do sleep 0.02; done")
 }
 
 /// Long enough that the next command sees the project as it is.
-fn pause() {
+pub(super) fn pause() {
     std::thread::sleep(std::time::Duration::from_millis(300));
 }
 
 /// Asserts that approving everything is refused, and that the project stays as it is.
 #[track_caller]
-fn is_refused(lab: &Lab) {
+pub(super) fn is_refused(lab: &Lab) {
     let before = lab.tree();
     let refused = lab.skep(["approve", "s"]).run().exits(4);
     assert!(refused.errors().contains("conflict"), "{}", refused.describe());

@@ -22,6 +22,7 @@ mod history;
 mod hunks;
 mod insiders;
 mod kinds;
+mod late;
 mod layers;
 mod model;
 mod moments;

@@ -171,7 +171,7 @@ impl Known {
 
     fn move_base(&mut self, path: &RelPath, settled: Option<&Settled>) {
         self.late_sights.remove(path);
-        match settled.is_some_and(|settled| settled.late.is_some()) {
+        match settled.is_some_and(|settled| !settled.late.is_empty()) {
             true => self.late_bases.insert(path.clone()),
             false => self.late_bases.remove(path),
         };

@@ -155,14 +155,14 @@ pub struct Settled {
     /// Set when only some hunks of the file were taken.
     pub partial: Option<Partial>,
     /// Set when it has something of the user's that somebody inside may not know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub late: Option<Box<Late>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<Late>,
 }
 
 impl Settled {
     /// As a whole, and everybody knows it.
     pub(crate) fn of(state: EntryState) -> Self {
-        Self { state, partial: None, late: None }
+        Self { state, partial: None, late: Vec::new() }
     }
 
     pub(crate) fn is_file(&self) -> bool {
@@ -295,7 +295,7 @@ impl Memory {
                     sight.late = false;
                 }
                 if let Some(settled) = self.settled.get_mut(&path) {
-                    settled.late = None;
+                    settled.late.clear();
                 }
             }
         }
@@ -338,8 +338,8 @@ impl Memory {
             return Ok(noted);
         };
         let Some(state) = sight.base(self, &before.state)? else { return Ok(None) };
-        let late = sight.owes(before.late.as_deref(), &before.state, &state);
-        Ok(Some(Settled { state, partial: None, late: late.map(Box::new) }))
+        let late = sight.owes(&before.late, &before.state, &state);
+        Ok(Some(Settled { state, partial: None, late }))
     }
 
     /// Whether something else tells that nothing stood at a path that was not captured itself: the

@@ -29,7 +29,7 @@ mod room;
 pub(crate) mod stay;
 pub(crate) mod tracked;
 
-pub(crate) use late::{Content, Late};
+pub(crate) use late::{Content, after_approval};
 pub(crate) use resolve::{Base, BaseBytes, Question, Resolver};
 
 use crate::error::DeriveError;

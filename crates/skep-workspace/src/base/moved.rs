@@ -1,5 +1,6 @@
 //! What a move of one base is for another one of the same path.
 
+use super::late::{carried, followed};
 use super::memory::{Memory, Settled, Undone, Way};
 use crate::error::DeriveError;
 use crate::merge::{Merged, merge_modes, merge_text};
@@ -14,8 +15,7 @@ pub(crate) fn along(
     from: &Settled,
     to: &Settled,
 ) -> Result<Option<Settled>, DeriveError> {
-    // What somebody inside may not know is in it before and after.
-    let late = base.late.clone();
+    let late = followed(&base.late, &from.late, &to.late);
     if base.state == from.state {
         return Ok(Some(Settled { late, ..to.clone() }));
     }
@@ -53,9 +53,12 @@ pub(crate) fn moved_along(
     let Undone { from, to, way } = undone;
     // An approval settles: what is not settled has gone back, and has nothing of it.
     let Some(base) = base else { return Ok(None) };
-    let late = base.late.clone();
+    let late = carried(&base.late, &from.late, &to.late);
     let there = (&base.state, &base.partial) == (&to.state, &to.partial);
-    if there || base.state == from.state {
+    if there {
+        return Ok(Some(base.clone()));
+    }
+    if base.state == from.state {
         return Ok(Some(Settled { late, ..to.clone() }));
     }
     if [base, from, to].into_iter().any(|settled| !settled.is_file()) {
@@ -63,6 +66,6 @@ pub(crate) fn moved_along(
         let made = to.state.is_absent() && base.is_file() && from.is_file();
         return Ok(made.then(|| to.clone()));
     }
-    let moved = along(memory, base, from, to)?;
+    let moved = along(memory, base, from, to)?.map(|moved| Settled { late, ..moved });
     Ok(moved.filter(|moved| *way == Way::Back || earlier.contains(&moved.state)))
 }

@@ -1,7 +1,7 @@
 //! The base of one path, from what is settled, proven, captured or noted as clean.
 
 use super::Identity;
-use super::late::{Content, Late};
+use super::late::{Content, Late, all_in, all_kept};
 use super::memory::{Memory, Partial};
 use super::moment::Proofs;
 use super::noted::Noted;
@@ -29,16 +29,16 @@ pub(crate) struct Base {
     pub bytes: BaseBytes,
     pub partial: Option<Partial>,
     /// What somebody inside may not know of it.
-    pub late: Option<Box<Late>>,
+    pub late: Vec<Late>,
 }
 
 impl Base {
     pub(crate) fn known(state: EntryState, bytes: BaseBytes) -> Self {
-        Self { state: Some(state), bytes, partial: None, late: None }
+        Self { state: Some(state), bytes, partial: None, late: Vec::new() }
     }
 
     fn unknown() -> Self {
-        Self { state: None, bytes: BaseBytes::Blob, partial: None, late: None }
+        Self { state: None, bytes: BaseBytes::Blob, partial: None, late: Vec::new() }
     }
 }
 
@@ -95,31 +95,17 @@ impl<'a> Resolver<'a> {
     /// not known: whoever it was may have written what it knew.
     pub(crate) fn base(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
         let base = self.as_remembered(question)?;
-        let Some(late) = &base.late else { return Ok(base) };
-        if self.has_all(&base, late, question)? {
-            return Ok(base);
-        }
         let project = Content { state: question.project, bytes: question.project_bytes };
-        let left = late.left_in(self.memory, &project)?;
-        let kept = left.map(|left| left.is_in(self.memory, &question.inside)).transpose()?;
-        Ok(if kept == Some(true) { base } else { Base::unknown() })
+        let unchanged = base.state.as_ref() == Some(question.inside.state);
+        let kept = unchanged || all_kept(&base.late, self.memory, &question.inside, &project)?;
+        Ok(if kept { base } else { Base::unknown() })
     }
 
     /// Whether the base is known, and nothing in it is missing that somebody inside may not know.
     pub(crate) fn is_all_there(&self, question: &Question<'_>) -> Result<bool, DeriveError> {
         let base = self.as_remembered(question)?;
-        let kept = base.late.as_ref().map(|late| self.has_all(&base, late, question));
-        Ok(base.state.is_some() && kept.transpose()?.unwrap_or(true))
-    }
-
-    fn has_all(
-        &self,
-        base: &Base,
-        late: &Late,
-        question: &Question<'_>,
-    ) -> Result<bool, DeriveError> {
         Ok(base.state.as_ref() == Some(question.inside.state)
-            || late.is_in(self.memory, &question.inside)?)
+            || base.state.is_some() && all_in(&base.late, self.memory, &question.inside)?)
     }
 
     fn as_remembered(&self, question: &Question<'_>) -> Result<Base, DeriveError> {
@@ -147,7 +133,7 @@ impl<'a> Resolver<'a> {
             return Ok(stood.map_or_else(Base::unknown, |state| question.known(state.clone())));
         };
         let Some(state) = sight.base(self.memory, before)? else { return Ok(Base::unknown()) };
-        let late = sight.owes(noted.late.as_deref(), before, &state).map(Box::new);
+        let late = sight.owes(&noted.late, before, &state);
         if state == *before {
             return Ok(Base { late, ..noted });
         }

