@@ -233,12 +233,13 @@ fn eight_runs_at_once_in_one_project() {
 fn eight_callers_of_one_name_make_one_sandbox() {
     for_both(|lab| {
         let children: Vec<_> = (0..8).map(|_| lab.skep(["create", "s"]).spawn()).collect();
-        let codes: Vec<_> = children
+        let ends: Vec<_> = children
             .into_iter()
-            .map(|child| child.wait_with_output().unwrap().status.code())
+            .map(|child| child.wait_with_output().unwrap())
+            .map(|end| (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned()))
             .collect();
-        assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
-        assert_eq!(codes.iter().filter(|code| **code == Some(4)).count(), 7, "{codes:?}");
+        let ended = |code| ends.iter().filter(|(other, _)| *other == Some(code)).count();
+        assert_eq!((ended(0), ended(4)), (1, 7), "{ends:?}");
         assert_eq!(lab.keepers().len(), 1);
         // With a key of idempotence all of them get the same one, or are told to come again.
         let keyed = |_| lab.skep(["create", "--idempotency-key", "k", "--json"]).spawn();

@@ -66,20 +66,25 @@ impl SqliteStore {
         if access == Access::ReadWrite {
             refuse_remote(path)?;
         }
-        let is_new = match fs::metadata(path) {
-            Ok(found) => {
-                check_existing(path, access, found.len(), found.permissions().mode())?;
-                false
-            }
+        let found = match fs::metadata(path) {
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound && access == Access::ReadWrite =>
             {
-                refuse_in_place_of_a_lost_one(path)?;
-                create(path, first, migrations).map_err(|fault| fault.into_error("make", path))?;
-                true
+                match refuse_in_place_of_a_lost_one(path) {
+                    Ok(()) => None,
+                    // Or somebody has made one between the two looks.
+                    Err(lost) => Some(fs::metadata(path).map_err(|_| lost)?),
+                }
             }
-            Err(error) => return Err(io_error("open", path, error)),
+            other => Some(other.map_err(|error| io_error("open", path, error))?),
         };
+        let is_new = found.is_none();
+        match found {
+            Some(found) => check_existing(path, access, found.len(), found.permissions().mode())?,
+            None => {
+                create(path, first, migrations).map_err(|fault| fault.into_error("make", path))?;
+            }
+        }
         // Asked before SQLite makes a new one.
         let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|found| found.len() > 0);
         let store = Self::attach(path, access)?;
