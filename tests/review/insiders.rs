@@ -25,6 +25,36 @@ pub(super) fn is_refused(lab: &Lab) {
     lab.tree().assert_equals(&before, "refused");
 }
 
+/// Starts somebody who reads `f` now, and writes it without what came since when told; then it does `more`. Its exec.
+fn reader(lab: &Lab, more: &str) -> String {
+    let script = format!(
+        "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; {more}",
+        after("/tmp/write")
+    );
+    let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok().text();
+    lab.inside("s", &after("/tmp/read"));
+    exec.trim().to_owned()
+}
+
+/// The same, where git's list of clean files is made before the user goes on.
+fn somebody_who_read(lab: &Lab) -> String {
+    let stays = format!("echo A_2 >> f; touch /tmp/written; {}", after("/tmp/leave"));
+    let exec = reader(lab, &stays);
+    clean_files_are_listed(lab);
+    exec
+}
+
+fn tell_to_write(lab: &Lab) {
+    lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+}
+
+/// Waits until it is noted which files git had clean.
+pub(super) fn clean_files_are_listed(lab: &Lab) {
+    let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
+    let list = lab.state.join("sandboxes").join(id).join("base/tracked");
+    wait_for("the list of clean files", 30, || list.exists().then_some(()));
+}
+
 #[test]
 fn what_somebody_inside_knew_from_before_takes_no_line_of_yours_away() {
     for_both(|lab| {
@@ -32,12 +62,7 @@ fn what_somebody_inside_knew_from_before_takes_no_line_of_yours_away() {
         for between in ["formatter", "copy", "rejection"] {
             lab.write("f", LINES);
             lab.up("s");
-            let stale = format!(
-                "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; echo A_1 >> f; touch /tmp/written; sleep 600",
-                after("/tmp/write")
-            );
-            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok();
-            lab.inside("s", &after("/tmp/read"));
+            reader(lab, "echo A_1 >> f; touch /tmp/written; sleep 600");
             lab.write("f", format!("H_1\n{LINES}"));
             match between {
                 "formatter" => drop(lab.inside("s", "sed -i s/nomatch/x/ f")),
@@ -49,7 +74,7 @@ fn what_somebody_inside_knew_from_before_takes_no_line_of_yours_away() {
             }
             lab.inside("s", "true");
             assert!(lab.diff("s")["changes"].as_array().unwrap().is_empty(), "{between}");
-            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            tell_to_write(lab);
             is_refused(lab);
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
@@ -232,21 +257,6 @@ fn what_a_command_has_just_changed_is_looked_at_when_it_is_made_to_stand() {
     });
 }
 
-/// Starts somebody who reads `f` now, and writes it without what came since when told.
-fn somebody_who_read(lab: &Lab) -> String {
-    let stale = format!(
-        "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; echo A_2 >> f; touch /tmp/written; {}",
-        after("/tmp/write"),
-        after("/tmp/leave")
-    );
-    let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok().text();
-    lab.inside("s", &after("/tmp/read"));
-    let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
-    let list = lab.state.join("sandboxes").join(id).join("base/tracked");
-    wait_for("the list of clean files", 30, || list.exists().then_some(()));
-    exec.trim().to_owned()
-}
-
 #[test]
 fn an_approval_teaches_nobody_inside_what_you_wrote() {
     for_both(|lab| {
@@ -280,7 +290,7 @@ fn an_approval_teaches_nobody_inside_what_you_wrote() {
             lab.approve(&["s"]);
             let approved = "H_1\n1\n2\nA_3\n4\n5\n6\nA_7\n8\n9\nA_1\n";
             assert_eq!(lab.bytes("f"), approved.as_bytes(), "{since}");
-            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            tell_to_write(lab);
             is_refused(lab);
             // That whoever wrote it is gone makes it no better.
             lab.inside("s", "touch /tmp/leave");
@@ -335,7 +345,7 @@ fn a_rebase_teaches_nobody_inside_what_you_wrote() {
         lab.write("f", format!("H_1\n{LINES}"));
         lab.inside("s", "echo A_1 >> f");
         lab.skep(["rebase", "s"]).run().ok();
-        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        tell_to_write(lab);
         is_refused(lab);
     });
 }
@@ -348,12 +358,7 @@ fn a_line_that_both_have_is_yours_after_an_approval() {
             lab.write("f", LINES);
             lab.up("s");
             lab.inside("s", "echo A_0 >> f");
-            let stale = format!(
-                "cat f > /tmp/old; touch /tmp/read; {}; cat /tmp/old > f; touch /tmp/written; sleep 600",
-                after("/tmp/write")
-            );
-            lab.skep(["exec", "-d", "s", "--", "sh", "-c", &stale]).run().ok();
-            lab.inside("s", &after("/tmp/read"));
+            reader(lab, "touch /tmp/written; sleep 600");
             lab.write("f", format!("H_1\n{LINES}"));
             match way {
                 "copied" => drop(lab.skep(["cp", "f", "s:f"]).run().ok()),
@@ -363,7 +368,7 @@ fn a_line_that_both_have_is_yours_after_an_approval() {
             lab.approve(&["s"]);
             lab.inside("s", "sed -i s/5/A_5/ f");
             lab.approve(&["s"]);
-            lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+            tell_to_write(lab);
             is_refused(lab);
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
@@ -414,7 +419,7 @@ fn a_line_that_you_took_back_is_nobodys_to_keep() {
         lab.write("f", format!("H_1\n{LINES}"));
         lab.inside("s", "echo A_1 >> f");
         lab.approve(&["s"]);
-        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        tell_to_write(lab);
         is_refused(lab);
         lab.write("f", format!("{LINES}A_1\n"));
         assert!(lab.diff("s")["conflicts"].as_array().unwrap().is_empty());
@@ -461,7 +466,7 @@ fn a_state_without_your_line_is_no_better_for_one_that_had_it_later() {
         lab.write("f", format!("H_1\n{LINES}"));
         lab.inside("s", "echo A_1 >> f");
         lab.approve(&["s"]);
-        lab.inside("s", &format!("touch /tmp/write; {}", after("/tmp/written")));
+        tell_to_write(lab);
         lab.skep(["snapshot", "s", "stale"]).run().ok();
         is_refused(lab);
         lab.inside("s", "sed -i '1i H_1' f");

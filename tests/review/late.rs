@@ -1,8 +1,8 @@
 //! What somebody inside may not know stays with the bases that have it: through approvals, undos, and states gone back to.
 
 use super::desk::repository;
-use super::insiders::{LINES, after, is_refused, pause};
-use crate::harness::{Lab, for_both, wait_for};
+use super::insiders::{LINES, after, clean_files_are_listed, is_refused, pause};
+use crate::harness::{Lab, for_both};
 
 /// A project with one file that git has clean, and a sandbox in which the list of these is made.
 fn begun(lab: &Lab) {
@@ -20,9 +20,7 @@ fn reader(lab: &Lab, who: &str) -> String {
     );
     let exec = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok().text();
     lab.inside("s", &after(&format!("/tmp/read-{who}")));
-    let id = lab.sandbox("s")["id"].as_str().unwrap().to_owned();
-    let list = lab.state.join("sandboxes").join(id).join("base/tracked");
-    wait_for("the list of clean files", 30, || list.exists().then_some(()));
+    clean_files_are_listed(lab);
     exec.trim().to_owned()
 }
 

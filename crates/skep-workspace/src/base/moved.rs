@@ -1,10 +1,10 @@
 //! What a move of one base is for another one of the same path.
 
-use super::late::{carried, followed};
+use super::late::{carried, file, followed, kept_file};
 use super::memory::{Memory, Settled, Undone, Way};
 use crate::error::DeriveError;
 use crate::merge::{Merged, merge_modes, merge_text};
-use skep_types::{ContentHash, EntryState};
+use skep_types::EntryState;
 
 /// What `base` becomes where a base like it moves from `from` to `to`: it keeps what it has beyond
 /// `from`, and lacks what it lacks. Nothing, where that cannot be told: the bytes are not kept, do not
@@ -19,22 +19,16 @@ pub(crate) fn along(
     if base.state == from.state {
         return Ok(Some(Settled { late, ..to.clone() }));
     }
-    let file = |settled: &Settled| match settled.state {
-        EntryState::File { hash, mode, .. } => Some((hash, mode)),
-        _ => None,
-    };
-    let (Some(ours), Some(before), Some(theirs)) = (file(base), file(from), file(to)) else {
-        return Ok(None);
-    };
+    let files = (file(&base.state), file(&from.state), file(&to.state));
+    let (Some(ours), Some(before), Some(theirs)) = files else { return Ok(None) };
     let bytes = (memory.blob(&before.0)?, memory.blob(&ours.0)?, memory.blob(&theirs.0)?);
     let modes = merge_modes(before.1, ours.1, theirs.1);
     let ((Some(before), Some(ours), Some(theirs)), Some(mode)) = (bytes, modes) else {
         return Ok(None);
     };
     let Merged::Clean(merged) = merge_text(&before, &ours, &theirs) else { return Ok(None) };
-    memory.keep_blob(&merged)?;
-    let (hash, size) = (ContentHash::of(&merged), merged.len() as u64);
-    Ok(Some(Settled { state: EntryState::File { hash, size, mode }, partial: None, late }))
+    let state = kept_file(memory, &merged, mode)?;
+    Ok(Some(Settled { state, partial: None, late }))
 }
 
 /// What a base becomes when an approval is undone, or that undo is. Nothing, where it stays: it has nothing
