@@ -305,7 +305,7 @@ impl Lab {
                 super::hosted::wanted() && super::hosted::serves(&line)
             };
             let mut found = outside::processes_of(&self.root);
-            found.retain(|one| !of_server(one.pid));
+            found.retain(|one| !of_server(one.pid) && !counts(one));
             found
         };
         let look = || (self.tree(), listed());
@@ -325,6 +325,12 @@ impl Lab {
         }
         ran
     }
+}
+
+/// Whether it is the process that counts what lies in an upper: its keeper starts it a moment after a command began,
+/// whatever is called meanwhile, and it ends with that keeper.
+fn counts(process: &outside::Process) -> bool {
+    process.command.starts_with("skep: count")
 }
 
 /// The entries of a directory; none if it is not there.

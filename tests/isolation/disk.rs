@@ -1,6 +1,6 @@
 //! What may be written: the upper is counted, however the bytes are put away.
 
-use crate::harness::{Lab, for_both, for_each, outside, wait_for};
+use crate::harness::{Lab, for_both, for_each, outside, wait_for, wait_for_empty};
 use serde_json::Value;
 use std::path::Path;
 
@@ -43,6 +43,25 @@ fn res_5_many_files_are_a_sum() {
         // Control: below the limit nobody is ended.
         let end = fill(lab, "open('f', 'wb').write(bytes(8 << 20)); import time; time.sleep(0.3)");
         assert_eq!(end["reason"], "exited", "{end}");
+    });
+}
+
+/// It comes a moment after a command began, without anybody's call: whoever looks at the host's processes, as
+/// `Lab::without_effect` does, is told by its name that nobody left it.
+#[test]
+fn res_5_who_counts_the_upper_says_so_and_ends_with_its_keeper() {
+    for_both(|lab| {
+        lab.create("s");
+        lab.skep(["exec", "-d", "s", "--", "sleep", "4764"]).run().ok();
+        let counting = || -> Vec<_> {
+            let all = outside::processes_of(&lab.root);
+            all.into_iter().filter(|one| one.command.starts_with("skep: count")).collect()
+        };
+        let found =
+            wait_for("the count", 10, || Some(counting()).filter(|found| !found.is_empty()));
+        assert_eq!(found.len(), 1, "{found:?}");
+        lab.keepers().into_iter().for_each(outside::kill);
+        wait_for_empty("processes that count", 10, counting);
     });
 }
 

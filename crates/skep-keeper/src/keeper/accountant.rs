@@ -108,6 +108,8 @@ fn serve(
 ) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     skep_sys::process::close_all_but(&[question, answer])?;
+    // It comes at its own time and stays: who looks at the processes of the host is told what it is.
+    let _ = skep_sys::memory::set_command_line("skep: count");
     if let Some(map) = map {
         map.write_own().map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))?;
     }
