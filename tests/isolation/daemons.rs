@@ -82,6 +82,34 @@ fn res_11_a_timeout_takes_the_daemons_of_its_exec_along_and_no_others() {
     });
 }
 
+/// An exec that has ended and left somebody is no longer listed where no cgroup holds them; they are still its own,
+/// and not those of the only exec that runs. One that has daemons of its own takes these along.
+#[test]
+fn res_11_the_end_of_an_exec_leaves_alone_what_an_earlier_one_left() {
+    for_both(|lab| {
+        lab.create("s");
+        let daemon =
+            |seconds: &str| format!("(setsid sleep {seconds} >/dev/null 2>&1 </dev/null &)");
+        lab.exec_script("s", &daemon("4762")).run().ok();
+        wait_for("the daemon", 5, || (sleepers(lab, "4762") == 1).then_some(()));
+        let script = format!("{}; exec sleep 4763", daemon("4763"));
+        let gone = |how: &str| {
+            wait_for_empty("processes of the exec", 5, || vec![(); sleepers(lab, "4763")]);
+            assert_eq!(sleepers(lab, "4762"), 1, "what an earlier exec left, after a {how}");
+        };
+        let started = lab.skep(["exec", "-d", "s", "--", "sh", "-c", &script]).run().ok().text();
+        wait_for("the exec", 5, || (sleepers(lab, "4763") == 2).then_some(()));
+        lab.skep(["kill", started.trim()]).run().ok();
+        gone("kill");
+        let flags = ["exec", "--timeout", "700ms", "--grace", "200ms", "s", "--", "sh", "-c"];
+        lab.skep(flags).arg(&script).run().exits(124);
+        gone("timeout");
+        // Control: it is ended with the sandbox.
+        lab.skep(["stop", "s"]).run().ok();
+        wait_for_empty("daemons", 5, || vec![(); sleepers(lab, "4762")]);
+    });
+}
+
 /// A process whose first thread has ended is in no list of processes, and its other threads run on.
 #[test]
 fn res_11_a_process_without_its_first_thread_ends_with_its_exec() {

@@ -175,7 +175,7 @@ impl InsideMachine {
             return;
         }
         let meant = |exec: &ExecId| match whom {
-            Whom::Everyone => true,
+            Whom::Everyone | Whom::OnlyExec(_) => true,
             Whom::Exec(one) => one == exec,
         };
         let pids = running.iter().filter(|(_, exec)| meant(exec));

@@ -278,8 +278,11 @@ pub enum ToInit {
 /// Who gets a signal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Whom {
-    /// The process group of an exec.
+    /// The process group of an exec; for its end all of its processes, where they can be told from others'.
     Exec(ExecId),
+    /// The same of the only exec that runs, while others have left processes behind: where its own cannot be
+    /// told from those, everyone.
+    OnlyExec(ExecId),
     /// All but init.
     Everyone,
 }

@@ -322,10 +322,13 @@ impl Init {
         // Nobody of them can fork, and nobody is to go on.
         let still = self.held.holds() || self.stopped.is_some();
         match whom {
+            Whom::Exec(exec) | Whom::OnlyExec(exec)
+                if signal == Signal::KILL && self.marks.kill(exec, still) => {}
             // To -1 from number 1: everyone in this pid namespace but itself.
-            Whom::Everyone if self.bare => vessel::signal_family(signal),
-            Whom::Everyone => drop(skep_sys::process::signal_everyone(signal)),
-            Whom::Exec(exec) if signal == Signal::KILL && self.marks.kill(exec, still) => {}
+            Whom::Everyone | Whom::OnlyExec(_) if self.bare => vessel::signal_family(signal),
+            Whom::Everyone | Whom::OnlyExec(_) => {
+                drop(skep_sys::process::signal_everyone(signal));
+            }
             Whom::Exec(exec) => {
                 let pids = self.running.iter().filter(|(_, running)| *running == exec);
                 for pid in pids.filter_map(|(pid, _)| Pid::from_raw(*pid)) {

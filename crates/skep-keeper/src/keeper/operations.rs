@@ -261,8 +261,8 @@ impl Keeper<'_> {
 
     /// Ends every process of an exec, now.
     pub(super) fn kill(&mut self, exec: &ExecId, reason: EndReason) {
-        let alone = self.state.execs.len() == 1;
-        if !alone {
+        let only = self.state.execs.len() == 1;
+        if !only {
             // Only a group tells one exec's processes from another's.
             let _ = self.join_all();
         }
@@ -272,18 +272,22 @@ impl Keeper<'_> {
         if !running.has_ended() {
             running.stuck_at.get_or_insert(Instant::now() + DYING);
         }
-        let (born, grouped) = (running.born, running.group.is_some());
+        let (born, grouped, alone) = (running.born, running.group.is_some(), running.alone);
         let all_in = grouped && running.join_at.is_none();
         if let Some(group) = &running.group {
             let _ = group.kill_within(DYING);
         }
-        if grouped && !alone {
+        if grouped && !only {
             self.end_strays(born);
         }
-        if alone || !all_in {
-            // Without a cgroup init knows an exec's processes by a mark, where it could give one; if
-            // there is no other exec, everyone is meant.
-            let whom = if alone { Whom::Everyone } else { Whom::Exec(exec.clone()) };
+        if only || !all_in {
+            // Without a cgroup init knows an exec's processes by a mark, where it could give one. If
+            // nobody else has been inside meanwhile, everyone is meant.
+            let whom = match (alone, only) {
+                (true, _) => Whom::Everyone,
+                (false, true) => Whom::OnlyExec(exec.clone()),
+                (false, false) => Whom::Exec(exec.clone()),
+            };
             let _ = self.channel.send(&ToInit::Signal { whom, signal: libc::SIGKILL }, &[]);
         }
     }
