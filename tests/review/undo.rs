@@ -109,6 +109,33 @@ fn undo_refuses_and_names_what_the_user_changed_since() {
     });
 }
 
+/// Nothing came of it: the history tells what was done to the project, the events that it was tried.
+#[test]
+fn a_refused_undo_is_in_the_events_and_not_in_the_history() {
+    for_both(|lab| {
+        lab.write("f", "old\n");
+        lab.worked("s", "echo new > f");
+        let approval = lab.approve(&["s"])["approval"].as_str().unwrap().to_owned();
+        let history = || lab.skep(["history", "--json"]).run().ok().json();
+        let before = history();
+        lab.write("f", "mine\n");
+        for line in [&["undo"][..], &["undo", &approval]] {
+            lab.without_effect(lab.skep(line)).exits(4).says("nothing was changed");
+        }
+        assert_eq!(history(), before);
+        assert_eq!(lab.skep(["history", "f", "--json"]).run().ok().json(), before);
+        let events = lab.skep(["events", "--json"]).run().ok().json_lines();
+        let refused = events.iter().filter(|event| event["kind"] == "approval.refused");
+        assert_eq!(refused.count(), 2, "{events:?}");
+        assert_eq!(fs::read_dir(lab.state.join("approvals")).unwrap().count(), 1);
+        // Control: one that is not refused is there.
+        lab.write("f", "new\n");
+        lab.skep(["undo"]).run().ok();
+        assert_eq!(history()[0]["undoes"], approval.as_str());
+        assert_eq!(history().as_array().unwrap().len(), 2);
+    });
+}
+
 #[test]
 fn undo_of_an_older_approval_is_exact_or_refused() {
     for_both(|lab| {

@@ -246,6 +246,14 @@ pub(crate) fn reverses_at_commit(before: &Approval, to: ApprovalState) -> Option
     }
 }
 
+/// Only of one that has not passed its commit point nothing can be in the project.
+pub(crate) fn check_refusable(approval: &Approval) -> Result<()> {
+    match approval.state {
+        ApprovalState::Applying => Ok(()),
+        state => Err(illegal_move(approval, state, ApprovalState::Applying)),
+    }
+}
+
 /// Two undos of one approval may be staged at once; only the first may pass the commit point.
 /// `begun` are those of the project that have passed it.
 pub(crate) fn check_single_undo(

@@ -317,6 +317,11 @@ pub trait ApprovalStore: Send + Sync {
         change: &mut dyn FnMut(&mut Approval),
     ) -> Result<Approval>;
 
+    /// Forgets an approval that was refused before anything was staged: nothing came of it that a history could
+    /// tell. What happened stays in the events. Errors: `NotFound`; `IllegalApprovalMove` for one that is not
+    /// [`ApprovalState::Applying`].
+    fn refuse_approval(&self, id: &ApprovalId, events: &[NewEvent]) -> Result<()>;
+
     /// The approval with this id, or the only one whose id starts so. Errors: `NotFound`,
     /// `Ambiguous`.
     fn find_approval(&self, text: &str) -> Result<Approval>;

@@ -78,8 +78,12 @@ impl Engine {
         let staged = match staged {
             Ok(staged) => staged,
             Err(problem) => {
-                self.abort(&approval.id);
+                // Before the row: whoever finds the directory is to know whose it is.
                 let _ = crate::trash::discard(&directory, &self.layout().trash());
+                match problem.code {
+                    Code::Conflict => self.refuse(&approval),
+                    _ => self.abort(&approval.id),
+                }
                 return Err(problem);
             }
         };
@@ -136,6 +140,16 @@ impl Engine {
             progress: &mut |progress| (self.config.progress)(progress),
         };
         apply::stage(request).map_err(|error| apply_problem(&error))
+    }
+
+    /// The project is not as reviewed, and nothing was staged: that is told by the events, and is no part of what
+    /// was done to the project.
+    fn refuse(&self, approval: &Approval) {
+        let data = json!({ "approval": approval.id });
+        let event = self.event("approval.refused", &approval.sandbox, None, data);
+        if self.store.refuse_approval(&approval.id, &[event]).is_err() {
+            self.abort(&approval.id);
+        }
     }
 
     fn abort(&self, id: &ApprovalId) {

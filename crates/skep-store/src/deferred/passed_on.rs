@@ -118,6 +118,7 @@ impl ApprovalStore for DeferredStore {
             events: &[NewEvent],
             change: &mut dyn FnMut(&mut Approval)
         ) -> Approval;
+        fn refuse_approval(&self, id: &ApprovalId, events: &[NewEvent]) -> ();
         fn find_approval(&self, text: &str) -> Approval;
         fn list_approvals(&self, filter: &ApprovalFilter) -> Vec<Approval>;
         fn newest_undoable(&self, project: &ByteString) -> Option<Approval>;

@@ -5,8 +5,8 @@ use super::row::{IdSearch, by_id_prefix, exists, first, rows};
 use super::session::Session;
 use super::{PostgresStore, ledger};
 use crate::rules::{
-    PathRange, approval_not_found, check_single_undo, illegal_move, moved_approval,
-    reverses_at_commit, state_word, undoes, undone,
+    PathRange, approval_not_found, check_refusable, check_single_undo, illegal_move,
+    moved_approval, reverses_at_commit, state_word, undoes, undone,
 };
 use crate::value::{encode, micros};
 use crate::{ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
@@ -63,6 +63,15 @@ impl ApprovalStore for PostgresStore {
             }
             ledger::append(session, events)?;
             Ok(after)
+        })
+    }
+
+    fn refuse_approval(&self, id: &ApprovalId, events: &[NewEvent]) -> Result<()> {
+        self.write("forget a refused approval", |session| {
+            check_refusable(&self.load_approval(session, id)?)?;
+            session.execute("DELETE FROM approval_paths WHERE approval = $1", &[&id.as_str()])?;
+            session.execute("DELETE FROM approvals WHERE id = $1", &[&id.as_str()])?;
+            ledger::append(session, events)
         })
     }
 

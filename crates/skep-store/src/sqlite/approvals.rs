@@ -4,8 +4,8 @@ use super::fault::Outcome;
 use super::row::{IdSearch, by_id_prefix, first, rows};
 use super::{Durability, SqliteStore, ledger};
 use crate::rules::{
-    PathRange, approval_not_found, check_single_undo, illegal_move, moved_approval,
-    reverses_at_commit, state_word, undoes, undone,
+    PathRange, approval_not_found, check_refusable, check_single_undo, illegal_move,
+    moved_approval, reverses_at_commit, state_word, undoes, undone,
 };
 use crate::value::{encode, micros};
 use crate::{ApprovalFilter, ApprovalStore, NewEvent, Result, StoreError};
@@ -65,6 +65,16 @@ impl ApprovalStore for SqliteStore {
             }
             ledger::append(tx, events)?;
             Ok(after)
+        })
+    }
+
+    fn refuse_approval(&self, id: &ApprovalId, events: &[NewEvent]) -> Result<()> {
+        self.write("forget a refused approval", Durability::Power, |tx| {
+            check_refusable(&load(tx, id)?)?;
+            tx.execute("DELETE FROM approval_paths WHERE approval = ?1", [id.as_str()])?;
+            tx.execute("DELETE FROM approvals WHERE id = ?1", [id.as_str()])?;
+            ledger::append(tx, events)?;
+            Ok(())
         })
     }
 

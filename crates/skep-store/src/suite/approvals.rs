@@ -1,7 +1,7 @@
 //! Approvals and undos.
 
-use super::sample::{approval, path, sandbox, time};
-use crate::{APPROVAL_MOVES, ApprovalFilter, Store, StoreError};
+use super::sample::{approval, event, path, sandbox, time};
+use crate::{APPROVAL_MOVES, ApprovalFilter, EventFilter, Store, StoreError};
 use skep_types::{Approval, ApprovalId, ApprovalKind, ApprovalState};
 
 use ApprovalState::{Aborted, Applied, Applying, Committed, NeedsAttention, Undone};
@@ -95,6 +95,29 @@ pub(super) fn history(store: &dyn Store) {
     // The paths follow the row.
     store.move_approval(&b, Applied, &[], &mut |row| row.paths.clear()).unwrap();
     assert_eq!(ids(ApprovalFilter { path: Some(path("src")), ..here }), [a]);
+}
+
+/// Only one that was never committed can be forgotten, and with it its paths; the events tell of it.
+pub(super) fn refused(store: &dyn Store) {
+    let home = sandbox(1, "a");
+    for (seed, state) in (1..).zip(ALL) {
+        let row = approval(seed, &home, &["x"]);
+        insert(store, &row, state);
+        let refused = store.refuse_approval(&row.id, &[event("approval.refused", 1)]);
+        let found = store.find_approval(row.id.as_str());
+        if state == Applying {
+            refused.unwrap();
+            assert!(matches!(found, Err(StoreError::NotFound { .. })), "{found:?}");
+            let again = store.refuse_approval(&row.id, &[]);
+            assert!(matches!(again, Err(StoreError::NotFound { .. })), "{again:?}");
+        } else {
+            assert!(matches!(refused, Err(StoreError::IllegalApprovalMove { .. })), "{refused:?}");
+            assert_eq!(found.unwrap().state, state);
+        }
+    }
+    let at = ApprovalFilter { path: Some(path("x")), ..ApprovalFilter::default() };
+    assert_eq!(store.list_approvals(&at).unwrap().len(), ALL.len() - 1);
+    assert_eq!(store.list_events(&EventFilter::default()).unwrap().len(), 1);
 }
 
 pub(super) fn undo(store: &dyn Store) {

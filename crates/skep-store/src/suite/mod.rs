@@ -59,6 +59,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("execs are taken in once", execs::taken_in_once),
     ("approval moves", approvals::moves),
     ("approval history", approvals::history),
+    ("a refused approval is forgotten", approvals::refused),
     ("undo settles both", approvals::undo),
     ("undo retention", approvals::retention),
     ("snapshots and templates hold layers", ledger::layers),
