@@ -77,16 +77,18 @@ class Overlay:
 
     def __init__(self, work):
         self.bench, self.work = work.bench, work
-        self.folder = self.bench.folder(f"{os.path.basename(work.outside)}-overlay")
-        for name in ("upper", "work", "view"):
-            os.mkdir(os.path.join(self.folder, name))
+        # Where the work was done outside, the view of the next one would have its results.
+        self.lower = work.project if work.fresh else work.outside
+        self.folder = None
 
     def run(self):
-        """Milliseconds of the work alone, on a view that has been looked at once, as that of a sandbox has."""
+        """Milliseconds of the work alone, on a view that has been looked at once, as that of a sandbox has; on a new one
+        where the work leaves many changes behind."""
         if os.geteuid() != 0:
             raise Missing("a bare overlay is mounted by root only")
-        options = f"lowerdir={self.work.outside},upperdir=upper,workdir=work,volatile"
-        script = f"{self.work.script} >/dev/null; date +%s%N; {self.work.script} >/dev/null; date +%s%N"
+        options = f"lowerdir={self.lower},upperdir=upper,workdir=work,volatile"
+        first = ":" if self.work.fresh else self.work.script
+        script = f"{first} >/dev/null; date +%s%N; {self.work.script} >/dev/null; date +%s%N"
         whole = f"mount -t overlay overlay -o {options} view && cd view && {{ {script}; }}"
         command = ["unshare", "--mount", "sh", "-c", whole]
         done = subprocess.run(command, cwd=self.folder, env=self.bench.environment, capture_output=True, text=True)
@@ -96,12 +98,15 @@ class Overlay:
         return (ended - began) / 1e6
 
     def ready(self):
-        # The kernel leaves a mark in the work directory of a volatile overlay.
-        shutil.rmtree(os.path.join(self.folder, "work", "work"), ignore_errors=True)
+        # New each time: the kernel leaves a mark in the work directory of a volatile overlay.
+        self.folder = self.bench.folder(f"{self.bench.unique()}-overlay")
+        for name in ("upper", "work", "view"):
+            os.mkdir(os.path.join(self.folder, name))
         self.bench.settle()
 
     def cases(self):
-        return [Case(f"{self.work.name}, bare overlay", self.run, self.ready)]
+        rounds = {"most": FRESH_ROUNDS if self.work.fresh else 0}
+        return [Case(f"{self.work.name}, bare overlay", self.run, self.ready, **rounds)]
 
     def ratios(self):
         (overlay,) = (case.name for case in self.cases())
@@ -117,7 +122,7 @@ def inside_group(bench):
     """A compile, `git status` of 10,000 files (five times) and an untar of 10,000 files, inside against outside. Each has a
     tree and a sandbox of its own (the untar a new one each round), and a copy of the tree outside; data is synced before
     each. The ratio is of the work alone: from either side the start of a shell that does nothing is taken off, which
-    inside is an exec. `git status` also on a bare overlay of the kernel: what no such view is faster than."""
+    inside is an exec. The last two also on a bare overlay of the kernel: what no such view is faster than."""
     bench.program("gcc", "gcc")
     files = bench.tree("untar-source", 10_000)
     untar = bench.folder("untar")
@@ -128,6 +133,6 @@ def inside_group(bench):
              f"for i in $(seq {STATUS_TIMES}); do git status --porcelain; done"),
         Work(bench, "untar", 1.15, untar, "mkdir out && tar -C out -xf files.tar", fresh=True),
     ]
-    works.append(Overlay(works[1]))
+    works.extend([Overlay(works[1]), Overlay(works[2])])
     cases = [case for work in works for case in work.cases()]
     return Group(cases, [ratio for work in works for ratio in work.ratios()], max(5, bench.rounds // 4), chart=True)

@@ -78,9 +78,9 @@ impl Desk {
                 meanwhile: &mut || {
                     if let Ok(engine) = open() {
                         engine.store.rehearse();
-                        // A run does so while its command is at work.
+                        // A run does so while its command is at work, a server between requests.
                         if !engine.store.is_deferred() {
-                            waste::clear(engine.layout(), &|_| true);
+                            waste::clear_if_much(engine.layout());
                         }
                     }
                 },

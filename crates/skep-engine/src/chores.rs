@@ -3,7 +3,8 @@
 //!
 //! A command that takes its time leaves time for both; one that is over at once does not, and would wait for
 //! them. So there is a stock, which whoever has time fills up: nothing is begun before a command has been
-//! quiet for a while, but where the last directory of the stock was taken.
+//! quiet for a while, but where the last directory of the stock was taken. What waits to be removed goes on waiting
+//! even then, unless it has become much.
 //!
 //! Both wait for the disk, so they have a thread of their own. It is started after the keeper was forked;
 //! whoever forks later, and whoever ends, waits until what it has in hand is done ([`Chores::finish`]).
@@ -25,7 +26,16 @@ const STACK: usize = 128 << 10;
 /// A command that says nothing for so long leaves time.
 const QUIET: Duration = Duration::from_millis(20);
 /// What is done of each at least, once it is begun: the next ones have time for nothing either.
-const LEAST: usize = 3;
+const LEAST: usize = 8;
+
+/// When chores are begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// The command has been quiet for a while.
+    Quiet,
+    /// It has only begun, and may be over at once.
+    Busy,
+}
 
 /// Chores of one run.
 #[derive(Debug, Default)]
@@ -45,13 +55,13 @@ impl Chores {
         let empty = spare::is_out(&layout);
         let mut chores = Self::Waiting { layout, name };
         if empty {
-            chores.begin();
+            chores.begin(Moment::Busy);
         }
         chores
     }
 
     /// Where no thread can be had, the next one does it.
-    fn begin(&mut self) {
+    fn begin(&mut self, moment: Moment) {
         let Self::Waiting { layout, name } = std::mem::take(self) else { return };
         let enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&enough);
@@ -59,7 +69,10 @@ impl Chores {
         let work = move || {
             // A disk that is full, or not to be written, is met by somebody who can say so.
             let _ = spare::fill(&layout, &name, &goes_on);
-            waste::clear(&layout, &goes_on);
+            match moment {
+                Moment::Quiet => waste::clear(&layout, &goes_on),
+                Moment::Busy => waste::clear_if_much(&layout),
+            }
         };
         let thread = std::thread::Builder::new().name("chores".into()).stack_size(STACK);
         if let Ok(thread) = thread.spawn(work) {
@@ -112,7 +125,7 @@ impl ExecStream for Attended {
     }
 
     fn quiet(&mut self) {
-        self.chores.borrow_mut().begin();
+        self.chores.borrow_mut().begin(Moment::Quiet);
     }
 }
 
@@ -133,7 +146,7 @@ mod tests {
         assert!(made >= LEAST, "{made}");
         let mut waiting = chores("b");
         assert!(matches!(waiting, Chores::Waiting { .. }), "{waiting:?}");
-        waiting.begin();
+        waiting.begin(Moment::Quiet);
         assert!(matches!(waiting, Chores::Begun { .. }), "{waiting:?}");
         waiting.finish();
         assert!(matches!(waiting, Chores::None), "{waiting:?}");

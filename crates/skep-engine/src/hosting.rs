@@ -1,12 +1,12 @@
 //! What a long-lived server asks beyond the [`Api`](crate::api::Api): on whose behalf it acts,
 //! settling while it runs, sums for quotas, and requests that may be sent twice.
 
-use crate::Engine;
 use crate::api::Finding;
 use crate::create::self_identity;
 use crate::problems::{OrProblem, doubt};
 use crate::reconcile::directory_names;
 use crate::repeated::is_alive;
+use crate::{Engine, spare, waste};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skep_store::{KeyClaim, SandboxFilter, Stop, StoreError};
@@ -70,8 +70,17 @@ impl Engine {
         // A server that has nothing to write is alive all the same.
         self.store.renew().or_problem()?;
         self.reconcile()?;
+        self.do_chores();
         // A server lives for months: nobody else would fold its log.
         self.store.upkeep().map(drop).or_problem()
+    }
+
+    /// What commands leave to those who have time: see [`crate::chores`].
+    fn do_chores(&self) {
+        let name = SandboxId::from_random((self.config.random)());
+        // A disk that is full, or not to be written, is met by somebody who can say so.
+        let _ = spare::fill(self.layout(), name.as_str(), &|_| true);
+        waste::clear(self.layout(), &|_| true);
     }
 
     /// Why the store takes no more changes, if it does not.

@@ -1,14 +1,17 @@
 //! The directories of the next sandboxes, made while nobody waits for them.
 //!
 //! A directory that is put far from the others (`layout::spread`) lies in a part of the disk that may not
-//! have been read yet, and whoever makes it waits for that. So a few are made ahead, while the command of a run
+//! have been read yet, and whoever makes it waits for that. So some are made ahead, while the command of a run
 //! is at work, and each of the next runs moves one to its place. It is new: no process was ever inside, and
 //! nobody has a descriptor of it. (Used ones are never used again: see `waste.rs`.)
+//!
+//! Those that are made together are made in one directory that is put far from the others, and moved out of it: the
+//! disk is waited for once, and not once for each.
 //!
 //! It is a convenience and nothing else. Where there is none, where somebody else was faster, or where a
 //! part is missing, what is needed is made then.
 
-use crate::layout::{Layout, make_private, spread};
+use crate::layout::{Layout, make_private, make_private_in, spread};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,7 +23,7 @@ pub const PARTS: [&str; 4] = ["work", "messages", "execs", "upper"];
 /// And an empty file, for the record of the next run ([`Layout::blank_record`]).
 pub const RECORD: &str = "record";
 /// How many are made ahead.
-const STOCK: usize = 6;
+const STOCK: usize = 16;
 /// What begins so is not finished.
 const UNFINISHED: &str = ".making-";
 
@@ -55,24 +58,29 @@ pub fn is_out(layout: &Layout) -> bool {
 /// nobody else uses.
 pub fn fill(layout: &Layout, name: &str, goes_on: &impl Fn(usize) -> bool) -> io::Result<()> {
     let missing = STOCK.saturating_sub(finished(layout).count());
-    (0..missing)
-        .take_while(|made| goes_on(*made))
-        .try_for_each(|number| make(layout, &format!("{name}-{number}")))
-}
-
-fn make(layout: &Layout, name: &str) -> io::Result<()> {
+    if missing == 0 {
+        return Ok(());
+    }
     let place = layout.spare();
-    let unfinished = place.join(format!("{UNFINISHED}{name}"));
     if !place.exists() {
         make_private(&place)?;
         spread(&place);
     }
-    for part in PARTS {
-        make_private(&unfinished.join(part))?;
-    }
+    let nursery = place.join(format!("{UNFINISHED}{name}"));
+    make_private(&nursery)?;
+    (0..missing).take_while(|made| goes_on(*made)).try_for_each(|number| {
+        let born = nursery.join(number.to_string());
+        make(&born)?;
+        fs::rename(&born, place.join(format!("{name}-{number}")))
+    })?;
+    fs::remove_dir(&nursery)
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    make_private_in(directory)?;
+    PARTS.into_iter().try_for_each(|part| make_private_in(&directory.join(part)))?;
     let blank = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
-    blank.open(unfinished.join(RECORD))?;
-    fs::rename(&unfinished, place.join(name))
+    blank.open(directory.join(RECORD)).map(drop)
 }
 
 /// Removes what somebody died over.
@@ -102,7 +110,7 @@ mod tests {
         let stock = || fs::read_dir(layout.spare()).unwrap().count();
         assert!(is_out(&layout) && !take(&layout, &place("a")));
         fill(&layout, "one", &|made| made < 2).unwrap();
-        assert_eq!(stock(), 2);
+        assert_eq!(stock(), 2, "where they were made is gone");
         fill(&layout, "two", &|_| true).unwrap();
         assert_eq!(stock(), STOCK);
         fill(&layout, "three", &|_| true).unwrap();

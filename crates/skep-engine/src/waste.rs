@@ -21,7 +21,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How many wait at most: commands that end at once leave no time to remove any.
-const MOST: usize = 8;
+const MOST: usize = 64;
+/// From here on somebody begins to remove them who has no time to spare,
+const MANY: usize = 32;
+/// so many at once.
+const SOME: usize = 8;
 /// What is in each.
 const PARTS: [&str; 4] = ["upper", "work", "messages", "execs"];
 /// Overlayfs's own directories, one in the other. They are shut, and whoever removes a state directory by
@@ -50,6 +54,13 @@ pub fn keep(layout: &Layout, directory: &Path) -> io::Result<bool> {
         // Somebody who found it without its row has thrown it away meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         moved => moved.map(|()| true),
+    }
+}
+
+/// Removes some where so many wait that somebody has to begin.
+pub fn clear_if_much(layout: &Layout) {
+    if read_dir(layout.waste()).is_ok_and(|waiting| waiting.count() >= MANY) {
+        clear(layout, &|removed| removed < SOME);
     }
 }
 
