@@ -46,6 +46,37 @@ fn files_and_trees_are_copied_in_and_out_exactly() {
     });
 }
 
+/// Whoever names `/dev/null` as the place wants nothing kept, and root would lose the device.
+#[test]
+fn a_copy_takes_the_place_of_a_file_and_of_nothing_else() {
+    for_both(|lab| {
+        lab.write("f", "new\n");
+        lab.up("s");
+        let out = lab.directory(lab.root.join("out"));
+        let place = |name: &str| out.join(name);
+        let make = "echo old > file; mkfifo fifo; ln -s file link; ln -s nowhere dangling; mkdir d; ln -s d to-d";
+        lab.program("sh").args(["-ec", &format!("cd \"$0\"; {make}")]).arg(&out).run().ok();
+        let kinds = || {
+            ["fifo", "link", "dangling"]
+                .map(|name| fs::symlink_metadata(place(name)).unwrap().file_type())
+        };
+        let before = kinds();
+        for name in ["fifo", "link", "dangling"] {
+            let ran = lab.skep(["cp", "s:f"]).arg(place(name)).run();
+            assert_eq!(ran.code(), 4, "{name}: {}", ran.describe());
+            assert!(ran.errors().contains(name) && ran.errors().contains("name another place"));
+        }
+        assert_eq!(kinds(), before);
+        assert_eq!(fs::read(place("file")).unwrap(), b"old\n");
+        // The control; and a directory is one also by a link.
+        lab.skep(["cp", "s:f"]).arg(place("file")).run().ok();
+        lab.skep(["cp", "s:f"]).arg(place("to-d")).run().ok();
+        for name in ["file", "d/f"] {
+            assert_eq!(fs::read(place(name)).unwrap(), b"new\n");
+        }
+    });
+}
+
 #[test]
 fn copies_leave_neither_the_workspace_nor_the_asked_place() {
     for_both(|lab| {
@@ -69,12 +100,12 @@ fn copies_leave_neither_the_workspace_nor_the_asked_place() {
             let ran = lab.skep(["cp", path]).arg(out.join("x")).run();
             assert_eq!(ran.code(), 2, "{path}: {}", ran.describe());
         }
-        // Over a link on the host: the link goes, what it points to stays.
+        // Over a link on the host: it stays, and so does what it points to.
         symlink(&secret, out.join("planted")).unwrap();
         lab.who.own(&out.join("planted"));
-        lab.skep(["cp", "s:e"]).arg(out.join("planted")).run().ok();
+        assert_eq!(lab.skep(["cp", "s:e"]).arg(out.join("planted")).run().code(), 4);
         assert_eq!(fs::read(&secret).unwrap(), b"secret\n");
-        assert!(fs::symlink_metadata(out.join("planted")).unwrap().is_file());
+        assert!(fs::symlink_metadata(out.join("planted")).unwrap().is_symlink());
         // In through a link inside that leads out.
         let ran = lab.skep(["cp"]).arg(&secret).arg("s:up/planted").run();
         assert_ne!(ran.code(), 0, "{}", ran.describe());

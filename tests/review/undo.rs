@@ -54,6 +54,28 @@ fn undo_restores_everything_exactly_and_can_be_undone() {
     });
 }
 
+/// A command in a running sandbox is asked of its keeper, and nobody opens the store for it.
+#[test]
+fn crash_3_a_command_after_a_killed_undo_sees_all_of_it_or_nothing() {
+    for_both(|lab| {
+        let files = || ["f1", "f2", "f3", "f4"].into_iter();
+        for name in files() {
+            lab.write(name, "before\n");
+        }
+        lab.create("s");
+        lab.exec_script("s", "for f in f1 f2 f3 f4; do echo after > $f; done").run().ok();
+        lab.approve(&["s"]);
+        lab.exec_script("s", "true").run().ok();
+        let undo = lab.skep(["undo"]).env("SKEP_FAILPOINT", "apply.published:1=kill");
+        assert_ne!(undo.run().code(), 0);
+        let undone = || files().filter(|name| lab.bytes(name) == b"before\n").count();
+        assert!((1..4).contains(&undone()), "the control: it is half done");
+        lab.exec_script("s", "true").run().ok();
+        assert_eq!(undone(), 4);
+        assert!(!lab.state.join("applying").exists(), "the next command asks the keeper again");
+    });
+}
+
 #[test]
 fn undo_works_when_the_sandbox_is_gone() {
     for_both(|lab| {

@@ -121,6 +121,11 @@ impl Layout {
         self.root.join("approvals").join(id.as_str())
     }
 
+    /// Which approvals and undos are being applied, or were when whoever did it died; it is there only while there are some.
+    pub fn applying(&self) -> PathBuf {
+        self.root.join("applying")
+    }
+
     /// What is on its way out.
     pub fn trash(&self) -> PathBuf {
         self.root.join("trash")

@@ -7,7 +7,7 @@
 
 use crate::api::StartedExec;
 use crate::execs::check_spec;
-use crate::layout::{Layout, make_private};
+use crate::layout::{Layout, make_private, may_be_there};
 use crate::problems::OrProblem;
 use serde::{Deserialize, Serialize};
 use skep_provider::record::Begun;
@@ -95,7 +95,9 @@ impl Way {
         wish: Wish<'_>,
     ) -> Result<Option<StartedExec>, Problem> {
         let Wish { exec, spec, started_at, attach, no_input } = wish;
-        if check_spec(spec).is_err() || self.is_over(&started_at) {
+        // Whoever opens the store finishes what somebody died over, before a command sees half of it.
+        let applying = may_be_there(&layout.applying());
+        if check_spec(spec).is_err() || self.is_over(&started_at) || applying {
             return Ok(None);
         }
         let begun = Begun { spec: spec.clone(), started_at };

@@ -24,7 +24,7 @@ pub(super) struct Place {
 impl Place {
     /// `to` itself, or in it if it is a directory.
     pub(super) fn find(to: &Path, path: &RelPath, sandbox: &Sandbox) -> Result<Self, Problem> {
-        let is_directory = std::fs::symlink_metadata(to).is_ok_and(|found| found.is_dir());
+        let is_directory = std::fs::metadata(to).is_ok_and(|found| found.is_dir());
         let (directory, name) = match (is_directory, to.file_name(), to.parent()) {
             (false, Some(name), Some(parent)) => (parent, name.to_owned()),
             (false, ..) => {
@@ -97,16 +97,19 @@ pub(super) fn copy(
     copied.map(|()| report)
 }
 
+/// A file takes the place of a file and of nothing else: whoever names a device, a pipe or a link means what is behind
+/// it, and would lose it.
 fn refuse_taken(place: &Place, directory: bool) -> Result<(), Problem> {
     let found = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
-    let taken = match found {
+    let message = match found.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
         Err(_) => return Ok(()),
-        Ok(stat) => directory || FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+        Ok(FileType::RegularFile) if !directory => return Ok(()),
+        Ok(FileType::Symlink) => format!("`{}` is a link", place.shown()),
+        Ok(FileType::RegularFile | FileType::Directory) => {
+            format!("`{}` is there already", place.shown())
+        }
+        Ok(_) => format!("`{}` is a special file", place.shown()),
     };
-    if !taken {
-        return Ok(());
-    }
-    let message = format!("`{}` is there already", place.shown());
     Err(Problem::new(Code::AlreadyExists, message).hint("name another place"))
 }
 

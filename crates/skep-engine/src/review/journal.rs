@@ -64,7 +64,6 @@ impl Engine {
         note: &Note,
     ) -> Result<(Approval, Applied), Problem> {
         self.settle_project(&approval.project)?;
-        let directory = self.layout().approval(&approval.id);
         approval.state = ApprovalState::Applying;
         open_closed_files(&targets);
         let event = self.event(
@@ -74,6 +73,21 @@ impl Engine {
             json!({ "approval": approval.id }),
         );
         self.store.insert_approval(&approval, &[event]).or_problem()?;
+        self.note_under_way(&approval.id);
+        let applied = self.apply_noted(approval, root_identity, targets, note);
+        // What was interrupted stays noted, until whoever comes next has settled it.
+        let _ = self.forget_what_is_over();
+        applied
+    }
+
+    fn apply_noted(
+        &self,
+        approval: Approval,
+        root_identity: (u64, u64),
+        targets: Vec<Target>,
+        note: &Note,
+    ) -> Result<(Approval, Applied), Problem> {
+        let directory = self.layout().approval(&approval.id);
         let staged = self.stage(&approval, root_identity, &directory, targets, note);
         let staged = match staged {
             Ok(staged) => staged,
@@ -285,7 +299,7 @@ impl Engine {
                 }
             }
         }
-        Ok(())
+        self.forget_what_is_over()
     }
 
     /// The sandbox of an approval, unless it was deleted. One that cannot be read now is not gone: to

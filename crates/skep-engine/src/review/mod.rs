@@ -10,6 +10,7 @@ mod reject;
 mod settings;
 mod settling;
 mod siblings;
+mod under_way;
 mod undo;
 
 pub(crate) use left::{Left, PULLED, all_pulled, counted, references};
