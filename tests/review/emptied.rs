@@ -1,8 +1,9 @@
-//! Directories that the user moved away, and in which the sandbox has something still.
+//! Directories that the user moved away, and in which the sandbox has something still; and decisions that cannot be
+//! carried out to their end.
 
 use super::desk::paths;
 use super::gone::noted;
-use crate::harness::{Lab, for_both};
+use crate::harness::{Held, Lab, for_both};
 use std::fs;
 
 /// Files of one line each, and a sandbox that is up with work in all of them, of which `d/settled` is approved.
@@ -80,6 +81,61 @@ fn directories_that_you_moved_away_beside_a_command_go_with_one_rebase() {
             lab.skep(["reject", "s"]).run().ok();
             assert_eq!(paths(&lab.diff("s")), [""; 0], "{path}");
             is_taken_in_by_one_rebase(lab, path);
+            lab.skep(["rm", "--discard", "s"]).run().ok();
+        }
+    });
+}
+
+/// The kernel shows whoever stands in a directory what was in it.
+#[test]
+fn a_directory_that_somebody_stands_in_keeps_no_rejection_from_being_done() {
+    for_both(|lab| {
+        lab.write("d/x/same", "old\n");
+        lab.write("a", "old\n");
+        lab.up("s");
+        let script = "cd d/x; echo new > new; echo new > ../../a; touch /tmp/there; sleep 1000";
+        lab.skep(["exec", "-d", "s", "--", "sh", "-c", script]).run().ok();
+        lab.inside("s", &super::insiders::after("/tmp/there"));
+        noted(lab, "s");
+        move_away(lab, "d");
+        let report = lab.skep(["reject", "s", "--reason", "all", "--json"]).run().ok().json();
+        assert_eq!(report["rejected"].to_string(), r#"["d/x/new","a"]"#, "{report}");
+        assert_eq!(report["not_taken_in"].to_string(), r#"["d","d/x"]"#, "{report}");
+        assert_eq!(paths(&lab.diff("s")), [""; 0]);
+        assert_eq!(reasons(lab)[0].0, "all");
+        is_taken_in_by_one_rebase(lab, "after the command");
+    });
+}
+
+/// Some of it is done: then it is not said that nothing was changed, and the reason is kept.
+#[test]
+fn a_rejection_that_fails_half_way_says_what_was_done_and_keeps_its_reason() {
+    for_both(|lab| {
+        for (stopped, saved) in [(true, true), (true, false), (false, true), (false, false)] {
+            fs::remove_dir_all(&lab.project).unwrap();
+            lab.write("f", "1\n2\n3\n");
+            lab.up("s");
+            lab.inside("s", "sed -i s/2/two/ f; echo new > new");
+            if stopped {
+                lab.skep(["stop", "s"]).run().ok();
+            }
+            let reject = lab.skep(["reject", "s", "--reason", "why", "--json"]);
+            let (code, said) = if saved {
+                let held = Held::at(reject, &["settle.opened"]);
+                lab.write("f", "1\n2\n3\nUSER\n");
+                let output = held.go_on();
+                (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+            } else {
+                let ran = reject.env("SKEP_FAILPOINT", "settle.opened=eio").run();
+                (Some(ran.code()), ran.errors())
+            };
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("1 path was written in `s` before that"), "{said}");
+            assert!(said.contains(r#""written":["new"]"#), "{said}");
+            assert_eq!(paths(&lab.diff("s")), ["f"], "{stopped}, {saved}");
+            assert_eq!(reasons(lab), [("why".to_owned(), vec!["new".to_owned()])]);
+            lab.skep(["reject", "s"]).run().ok();
+            assert_eq!(paths(&lab.diff("s")), [""; 0]);
             lab.skep(["rm", "--discard", "s"]).run().ok();
         }
     });
