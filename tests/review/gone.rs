@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Waits until it is noted what stood in the project. Where git knows a file that is not needed.
-fn noted(lab: &Lab, name: &str) {
+pub(super) fn noted(lab: &Lab, name: &str) {
     let id = lab.sandbox(name)["id"].as_str().unwrap().to_owned();
     let names = lab.state.join("sandboxes").join(id).join("base/names");
     wait_for("names of the project", 20, || names.exists().then_some(()));

@@ -13,6 +13,7 @@ mod decisions;
 mod desk;
 mod digest;
 mod drift;
+mod emptied;
 mod feedback;
 mod forged_pack;
 mod git_base;

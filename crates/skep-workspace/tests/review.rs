@@ -5,14 +5,12 @@
 mod model;
 
 use model::apply::{apply_plan, approve, derived};
+use model::view::write_view;
 use model::{Node, Tree, World, path, read_tree, remove};
-use skep_types::{
-    ByteString, ChangeKind, EntryState, HunkId, HunkLine, RelPath, Selection, WorkspaceDriver,
-};
-use skep_workspace::apply::Source;
+use skep_types::{ByteString, ChangeKind, HunkId, HunkLine, RelPath, Selection, WorkspaceDriver};
 use skep_workspace::{
-    Company, DeriveError, DeriveOptions, Insiders, PlanError, ViewWrite, capture, derive, plan,
-    rebase, reject, settle, three_sides, unsettle,
+    Company, DeriveError, DeriveOptions, Insiders, PlanError, capture, derive, plan, rebase,
+    reject, settle, three_sides, unsettle,
 };
 use std::os::unix::fs::PermissionsExt;
 
@@ -70,34 +68,6 @@ fn of_hunks(hunks: &[HunkId]) -> Selection {
 
 fn project_text(world: &World, at: &str) -> String {
     std::fs::read_to_string(world.spec.project.join(at)).unwrap()
-}
-
-/// Carries out view writes on the model.
-fn write_view(world: &mut World, writes: &[ViewWrite]) {
-    for write in writes {
-        let bytes = match &write.content {
-            Source::Bytes(bytes) => bytes.clone(),
-            Source::File { root, path } => std::fs::read(root.join(path.as_path())).unwrap(),
-            Source::None | Source::Backup { .. } => match world.view.get(&write.path) {
-                Some(Node::File(bytes, _)) => bytes.clone(),
-                _ => Vec::new(),
-            },
-        };
-        match &write.state {
-            EntryState::Absent => world.remove(&write.path),
-            EntryState::File { mode, .. } => world.put(&write.path, Node::File(bytes, *mode)),
-            EntryState::Dir { mode }
-                if matches!(world.view.get(&write.path), Some(Node::Dir(_))) =>
-            {
-                world.chmod(&write.path, *mode);
-            }
-            EntryState::Dir { mode } => world.put(&write.path, Node::Dir(*mode)),
-            EntryState::Symlink { target } => {
-                world.put(&write.path, Node::Link(target.as_bytes().to_vec()));
-            }
-            EntryState::Special { .. } => unreachable!("never written"),
-        }
-    }
 }
 
 #[test]

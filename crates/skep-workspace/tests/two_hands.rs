@@ -6,10 +6,13 @@
 mod model;
 
 use model::apply::{apply_plan, derived};
+use model::view::write_view;
 use model::{Node, Tree, World, create, path, remove};
 use proptest::prelude::*;
 use skep_types::{EntryState, RelPath, Selection, WorkspaceDriver};
-use skep_workspace::{Insiders, PlanError, capture, moment, plan};
+use skep_workspace::{
+    Company, Insiders, PlanError, capture, moment, plan, rebase, reject, settle_taken_in,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone)]
@@ -175,6 +178,52 @@ proptest! {
         }
         check_approval(&mut world, &base, &made_anew)?;
     }
+
+    /// Whatever both did, and whatever of it was approved: with nobody inside, what a rejection and a rebase write
+    /// can be written, and after both the sandbox has what the project has.
+    #[test]
+    fn a_rejection_and_a_rebase_can_be_carried_out_and_leave_nothing(
+        driver in prop_oneof![Just(WorkspaceDriver::OverlayUserns), Just(WorkspaceDriver::FuseOverlayfs)],
+        files in prop::collection::vec(text(), 3),
+        rounds in prop::collection::vec(prop::collection::vec(step(), 0..9), 2..4),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
+    ) {
+        let mut world = World::new(driver, base_tree(&files));
+        for (number, steps) in rounds.iter().enumerate() {
+            run_all(&mut world, steps, &mut BTreeSet::new());
+            let selection = one_of(&world, &picks[number]);
+            if let Ok(plan) = plan(&world.spec, &derived(&world), &selection) {
+                apply_plan(&world, &plan, number as u8);
+            }
+        }
+        rounds.iter().flatten().filter(|step| is_users(step)).for_each(|step| run(&mut world, step));
+        let everything = Selection::default();
+        for selection in [one_of(&world, &picks[0]), everything.clone(), everything.clone(), everything] {
+            drop(world.see_anew());
+            let rejected = reject(&world.spec, &derived(&world), &selection, Company::None).unwrap();
+            write_view(&mut world, &rejected.writes);
+            settle_taken_in(&world.spec, &rejected.settlement).unwrap();
+        }
+        let left = derived(&world);
+        prop_assert!(left.changes.is_empty(), "{:?}", left.changes);
+        drop(world.see_anew());
+        let rebased = rebase(&world.spec, &left, Company::None).unwrap();
+        write_view(&mut world, &rebased.writes);
+        settle_taken_in(&world.spec, &rebased.settlement).unwrap();
+        drop(world.see_anew());
+        prop_assert_eq!(states(&world.view), world.project());
+    }
+}
+
+/// One of the changes, if there is one.
+fn one_of(world: &World, pick: &prop::sample::Index) -> Selection {
+    let changes = derived(world).changes;
+    let picked = (!changes.is_empty()).then(|| pick.get(&changes).path.to_byte_string());
+    Selection { paths: picked.into_iter().collect(), ..Selection::default() }
+}
+
+fn is_users(step: &Step) -> bool {
+    matches!(step, Step::UserPut(..) | Step::UserRemove(_) | Step::UserMove(..))
 }
 
 /// Runs them. What the sandbox made where the user had already removed something: it knew.

@@ -6,6 +6,7 @@ mod journal;
 mod judge;
 mod left;
 mod own_writes;
+mod progress;
 mod reject;
 mod settings;
 mod settling;

@@ -3,6 +3,7 @@
 
 use super::approve::check_digest;
 use super::is_ending;
+use super::progress::Progress;
 use super::settling::Shut;
 use crate::Engine;
 use crate::api::{RebaseReport, RebasedView, RejectReport};
@@ -18,6 +19,7 @@ use skep_types::{
 use skep_workspace::apply::Source;
 use skep_workspace::tree::TreeRoot;
 use skep_workspace::{Company, Insiders, PutOff, Settlement};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
@@ -31,6 +33,8 @@ impl Engine {
         reason: Option<&str>,
     ) -> Result<RejectReport, Problem> {
         let (sandbox, _lock) = self.lock_sandbox(id)?;
+        let progress = Progress::default();
+        let planned = RefCell::default();
         let plan = |sandbox: &Sandbox| {
             let derived = self.derive(sandbox)?;
             check_digest(digest, sandbox, &derived)?;
@@ -40,29 +44,25 @@ impl Engine {
                 .or_problem()
                 .map_err(about(sandbox))?;
             self.begin_settling(sandbox, &rejected.writes, &rejected.settlement)?;
-            let said = (rejected.rejected, rejected.settlement, rejected.not_taken_in);
-            Ok((rejected.writes, said))
+            planned.replace(rejected.rejected);
+            Ok((rejected.writes, (rejected.settlement, rejected.not_taken_in)))
         };
-        let settle = |(_, settlement, _): &(Vec<RelPath>, Settlement, Vec<RelPath>)| {
-            self.end_settling(&sandbox, settlement)
+        let settle = |(settlement, _): &(Settlement, Vec<RelPath>)| {
+            self.end_settling(&sandbox, &progress.settled(settlement))
         };
-        let (rejected, _, not_taken_in) =
-            self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
-        let rejection = Rejection {
-            sandbox: sandbox.id.clone(),
-            at: self.now(),
-            selection: selection.clone(),
-            reason: reason.map(str::to_owned),
-            paths: rejected.clone(),
+        let through = self
+            .through_view_noting(&sandbox, Bytes::AsPlanned, &progress, plan, settle)
+            .map_err(|problem| progress.cut_short(problem, &sandbox));
+        let rejected = progress.of(&planned.take());
+        let note = || self.note_rejection(&sandbox, selection, reason, &rejected);
+        let (_, mut not_taken_in) = match through {
+            Err(problem) if rejected.is_empty() => return Err(problem),
+            // Some of it is dropped: why is kept with that.
+            Err(problem) => return Err(unnoted(problem, note().err())),
+            Ok(said) => note().map(|()| said)?,
         };
-        let event = self.event(
-            "changes.rejected",
-            &sandbox.id,
-            None,
-            json!({ "paths": rejected, "reason": reason }),
-        );
-        self.store.insert_rejection(&rejection, &[event]).or_problem()?;
-        self.tell_inside(&sandbox)?;
+        not_taken_in.extend(progress.stayed());
+        not_taken_in.sort();
         let sandbox = self.load(id)?;
         let left = self.while_still(&sandbox, || self.derive(&sandbox))?;
         let remaining = left.changes.len() as u64;
@@ -71,6 +71,31 @@ impl Engine {
             self.all_reviewed(&sandbox, SandboxState::Rejected)?;
         }
         Ok(RejectReport { rejected, remaining, not_taken_in })
+    }
+
+    /// Notes what was dropped and why, and tells those inside.
+    fn note_rejection(
+        &self,
+        sandbox: &Sandbox,
+        selection: &Selection,
+        reason: Option<&str>,
+        rejected: &[RelPath],
+    ) -> Result<(), Problem> {
+        let rejection = Rejection {
+            sandbox: sandbox.id.clone(),
+            at: self.now(),
+            selection: selection.clone(),
+            reason: reason.map(str::to_owned),
+            paths: rejected.to_vec(),
+        };
+        let event = self.event(
+            "changes.rejected",
+            &sandbox.id,
+            None,
+            json!({ "paths": rejected, "reason": reason }),
+        );
+        self.store.insert_rejection(&rejection, &[event]).or_problem()?;
+        self.tell_inside(sandbox)
     }
 
     pub(crate) fn rebase_sandbox(&self, id: &SandboxId) -> Result<RebaseReport, Problem> {
@@ -88,14 +113,18 @@ impl Engine {
             Ok((rebased.writes, (merged, left, rebased.settlement)))
         };
         let view = std::cell::Cell::new(RebasedView::AsItWas);
+        let progress = Progress::default();
         type Left = (Vec<Conflict>, Vec<PutOff>);
         let settle = |(_, _, settlement): &(Vec<RelPath>, Left, Settlement)| {
-            self.end_settling(&sandbox, settlement)?;
+            self.end_settling(&sandbox, &progress.settled(settlement))?;
             view.set(self.take_moment(&sandbox)?);
             Ok(())
         };
-        let (merged, (conflicts, put_off), _) =
-            self.through_view(&sandbox, Bytes::AsPlanned, plan, settle)?;
+        let (planned, (conflicts, mut put_off), _) = self
+            .through_view_noting(&sandbox, Bytes::AsPlanned, &progress, plan, settle)
+            .map_err(|problem| progress.cut_short(problem, &sandbox))?;
+        let merged = progress.of(&planned);
+        put_off.extend(progress.stayed().into_iter().map(still_shown));
         let event = self.event(
             "sandbox.rebased",
             id,
@@ -157,6 +186,18 @@ impl Engine {
         plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,
         settle: impl FnOnce(&T) -> Result<(), Problem>,
     ) -> Result<T, Problem> {
+        self.through_view_noting(sandbox, bytes, &Progress::default(), plan, settle)
+    }
+
+    /// The same, and `progress` tells how far it came, also when it fails.
+    fn through_view_noting<T>(
+        &self,
+        sandbox: &Sandbox,
+        bytes: Bytes,
+        progress: &Progress,
+        plan: impl FnOnce(&Sandbox) -> Result<(Vec<skep_workspace::ViewWrite>, T), Problem>,
+        settle: impl FnOnce(&T) -> Result<(), Problem>,
+    ) -> Result<T, Problem> {
         let was_running = self.is_running(sandbox);
         if !was_running {
             self.resume_settling(sandbox, Shut::Left)?;
@@ -174,7 +215,9 @@ impl Engine {
             // Paused at once: nobody who knows the way begins a command in it.
             let paused = provider.freeze(&spec).or_problem();
             let written = paused.and_then(|()| {
-                self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))
+                self.noting_own_writes(&sandbox.id, || {
+                    write_noting(provider, &spec, writes, bytes, progress)
+                })
             });
             provider.stop(&sandbox.id, &spec.directory, Some(&started.keeper)).or_problem()?;
             return written.and_then(|()| settle(&value)).map(|()| value);
@@ -183,7 +226,9 @@ impl Engine {
             self.resume_settling(sandbox, Shut::Left)?;
             let (writes, value) = plan(sandbox)?;
             let (provider, spec) = (self.provider(&sandbox.provider)?, self.run_spec(sandbox));
-            self.noting_own_writes(&sandbox.id, || write_all(provider, &spec, writes, bytes))?;
+            self.noting_own_writes(&sandbox.id, || {
+                write_noting(provider, &spec, writes, bytes, progress)
+            })?;
             settle(&value).map(|()| value)
         })
     }
@@ -232,6 +277,17 @@ pub(crate) fn write_all(
     writes: Vec<skep_workspace::ViewWrite>,
     bytes: Bytes,
 ) -> Result<(), Problem> {
+    write_noting(provider, spec, writes, bytes, &Progress::default())
+}
+
+/// One write after the other; where it ends, `progress` has what was made.
+fn write_noting(
+    provider: &dyn skep_provider::Provider,
+    spec: &skep_provider::RunSpec,
+    writes: Vec<skep_workspace::ViewWrite>,
+    bytes: Bytes,
+    progress: &Progress,
+) -> Result<(), Problem> {
     for write in writes {
         let failed =
             |error: std::io::Error| io_problem("read the bytes for", write.path.as_path(), &error);
@@ -247,10 +303,39 @@ pub(crate) fn write_all(
                 })?,
             );
         }
-        let write = ViewWrite { path: write.path, state: write.state, content };
-        provider.write_view(spec, &[write]).map_err(|error| write_problem(&error))?;
+        let may_stay = bytes == Bytes::AsPlanned && write.state.is_absent();
+        let write = [ViewWrite { path: write.path, state: write.state, content }];
+        let written = provider.write_view(spec, &write);
+        let [ViewWrite { path, .. }] = write;
+        match written {
+            Err(error) if may_stay && is_not_empty(&error) => progress.note_stayed(path),
+            Err(error) => return Err(write_problem(&error)),
+            Ok(()) => progress.note(path),
+        }
     }
     Ok(())
+}
+
+/// A problem, and that not even what was done can be noted.
+fn unnoted(mut problem: Problem, note: Option<Problem>) -> Problem {
+    if let Some(note) = note {
+        problem.message = format!("{problem}; nor can that be noted: {note}");
+    }
+    problem
+}
+
+/// A directory that the plan knows to be empty, and that the view which is up shows something in.
+fn is_not_empty(error: &ProviderError) -> bool {
+    use rustix::io::Errno;
+    let ProviderError::Setup { source, .. } = error else { return false };
+    matches!(Errno::from_io_error(source), Some(Errno::NOTEMPTY | Errno::EXIST))
+}
+
+fn still_shown(path: RelPath) -> PutOff {
+    let reason = "was removed from the project, and the view that is up still shows what was in it; it goes when the \
+                  sandbox is stopped"
+        .to_owned();
+    PutOff { path, reason }
 }
 
 /// A copy of a file that nobody else writes to, if its bytes are those with this hash.

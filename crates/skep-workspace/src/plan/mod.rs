@@ -1,6 +1,7 @@
 //! Plans an approval: a selection becomes targets for the apply, and what to remember afterwards.
 
 mod content;
+mod emptied;
 mod rebase;
 mod reject;
 mod select;

@@ -1,5 +1,6 @@
 //! Rebase: the sandbox takes the project's newer state in.
 
+use super::emptied::{drop_directories, nothing_at};
 use super::reject::{ViewWrite, order_writes, project_write, restore_parents};
 use super::settle::{SettledPath, Settlement};
 use crate::apply::Source;
@@ -46,7 +47,8 @@ pub enum Company {
 }
 
 /// Plans to take the project's newer state in: changed paths are merged, copies that the sandbox has
-/// not changed are brought up to date, conflicts are listed and not touched.
+/// not changed are brought up to date, conflicts are listed and not touched. A directory that the user removed goes with
+/// the last of what the sandbox has in it.
 ///
 /// While somebody is inside, nothing of this is done to files that the sandbox has: with the project's newer state as
 /// their base, what is written without having seen it would take the user's lines away. An approval merges
@@ -93,17 +95,12 @@ pub fn rebase(
     for top in derived.detail.replaced().into_iter().filter(|path| !stays(path)) {
         let below = derived.detail.directories.keys();
         let below = below.filter(|path| *path != top && path.starts_with(top));
-        let (state, content) = (EntryState::Absent, Source::None);
-        let gone = |path: &RelPath| ViewWrite {
-            path: path.clone(),
-            state: state.clone(),
-            content: content.clone(),
-        };
-        writes.extend(below.map(gone));
+        writes.extend(below.map(nothing_at));
     }
     let mut writes: BTreeMap<RelPath, ViewWrite> =
         writes.into_iter().map(|write| (write.path.clone(), write)).collect();
     restore_parents(derived, &trees, BTreeSet::new(), &mut writes)?;
+    drop_directories(derived, &trees, &mut writes)?;
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
     order_writes(&mut writes);
     let conflicts = derived.conflicts.clone();

@@ -4,6 +4,7 @@
 //! through a view mounted for the purpose).
 
 use super::content::file_state;
+use super::emptied::{below_what_gives_way, drop_directories, nothing_at};
 use super::rebase::{Company, keep_project, moved_base};
 use super::select::{self, Pick, Picked, Purpose};
 use super::settle::{GivenPath, Settlement};
@@ -58,7 +59,7 @@ pub fn reject(
     // What was moved away is rejected with what it was moved to.
     bare.retain(|entry| entry.kind().is_none());
     picked.extend(bare.iter().map(|entry| (entry.path.clone(), Pick::Whole)));
-    pull_in(derived, &mut picked);
+    pull_in(derived, company, &mut picked);
     let trees = Trees::open(spec)?;
     let memory = Memory::load(&spec.memory)?;
     let limit = DeriveOptions::default().max_hunk_bytes;
@@ -134,6 +135,15 @@ pub fn reject(
             beside.insert(entry.path.clone());
         }
     }
+    let (stale, directories) = below_what_gives_way(derived, &writes);
+    writes.extend(directories.into_iter().map(|path| (path.clone(), nothing_at(path))));
+    for entry in stale {
+        writes.insert(entry.path.clone(), project_write(spec, entry));
+        beside.insert(entry.path.clone());
+        if company != Company::Busy {
+            settlement.paths.push(moved_base(entry));
+        }
+    }
     restore_parents(derived, &trees, returning, &mut writes)?;
     drop_directories(derived, &trees, &mut writes)?;
     let mut writes: Vec<ViewWrite> = writes.into_values().collect();
@@ -151,8 +161,8 @@ fn in_its_place<'a>(derived: &'a Derived, entry: &'a Entry) -> impl Iterator<Ite
 }
 
 /// Nothing can come back below something that is no directory, nor in the place of a directory
-/// that still holds added entries.
-fn pull_in(derived: &Derived, picked: &mut Picked) {
+/// that still holds changed entries.
+fn pull_in(derived: &Derived, company: Company, picked: &mut Picked) {
     let changes: BTreeMap<&RelPath, &Change> =
         derived.changes.iter().map(|change| (&change.path, change)).collect();
     let directory = |state: &EntryState| matches!(state, EntryState::Dir { .. });
@@ -167,7 +177,10 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
             .ancestors()
             .filter(|parent| changes.get(parent).is_some_and(in_the_way))
             .collect();
-        if change.is_some_and(|change| directory(&change.new) && !directory(&change.old)) {
+        let gives_way = |change: &&Change| {
+            directory(&change.new) && !directory(&becomes(derived, change, company))
+        };
+        if change.is_some_and(gives_way) {
             let below = derived
                 .changes
                 .iter()
@@ -180,6 +193,16 @@ fn pull_in(derived: &Derived, picked: &mut Picked) {
                 pending.push(need);
             }
         }
+    }
+}
+
+/// What stands at a change's path once it is rejected.
+fn becomes(derived: &Derived, change: &Change, company: Company) -> EntryState {
+    match derived.entry(&change.path) {
+        Some(entry) if company != Company::Busy && entry.standing != Standing::Clean => {
+            entry.project.clone()
+        }
+        _ => change.old.clone(),
     }
 }
 
@@ -237,49 +260,6 @@ pub(super) fn restore_parents(
         writes.insert(path.clone(), ViewWrite { path, state, content: Source::None });
     }
     Ok(())
-}
-
-/// Directories that the sandbox made, once everything in them is rejected.
-fn drop_directories(
-    derived: &Derived,
-    trees: &Trees,
-    writes: &mut BTreeMap<RelPath, ViewWrite>,
-) -> Result<(), PlanError> {
-    let children = children_of(derived);
-    for path in derived.detail.directories.keys().rev() {
-        let goes =
-            |child: &&RelPath| writes.get(*child).is_some_and(|write| write.state.is_absent());
-        let emptied = children
-            .get(path)
-            .is_some_and(|children| !children.is_empty() && children.iter().all(goes));
-        if !emptied || writes.contains_key(path) {
-            continue;
-        }
-        let standing = trees
-            .project
-            .stat(path)
-            .map_err(|source| DeriveError::read("project", path, source))?;
-        if standing.is_none() {
-            let write =
-                ViewWrite { path: path.clone(), state: EntryState::Absent, content: Source::None };
-            writes.insert(path.clone(), write);
-        }
-    }
-    Ok(())
-}
-
-/// What the sandbox has in each of its directories.
-fn children_of(derived: &Derived) -> BTreeMap<RelPath, BTreeSet<&RelPath>> {
-    let changed = derived.changes.iter().filter(|change| !change.new.is_absent());
-    let present = derived.detail.entries.values().filter(|entry| !entry.sandbox.is_absent());
-    let present = present.map(|entry| &entry.path).chain(changed.map(|change| &change.path));
-    let mut children: BTreeMap<RelPath, BTreeSet<&RelPath>> = BTreeMap::new();
-    for path in present.chain(derived.detail.directories.keys()) {
-        if let Some(parent) = path.parent() {
-            children.entry(parent).or_default().insert(path);
-        }
-    }
-    children
 }
 
 /// Removals from the deepest up, then the rest from the top down.

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod apply;
+pub mod view;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use skep_types::{
