@@ -14,6 +14,7 @@ use skep_workspace::{
     Company, Insiders, PlanError, capture, moment, plan, rebase, reject, settle_taken_in,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -226,11 +227,14 @@ fn is_users(step: &Step) -> bool {
     matches!(step, Step::UserPut(..) | Step::UserRemove(_) | Step::UserMove(..))
 }
 
-/// Runs them. What the sandbox made where the user had already removed something: it knew.
+/// Runs them. What the sandbox made where the user had already removed something: it knew. A file of its own that it
+/// writes once more still comes from what it first came from.
 fn run_all(world: &mut World, steps: &[Step], made_anew: &mut BTreeSet<RelPath>) {
     for step in steps {
+        let is_in = |tree: &Path, at: usize| std::fs::symlink_metadata(tree.join(NAMES[at]));
         if let Step::SandboxPut(at, _) = step
-            && std::fs::symlink_metadata(world.spec.project.join(NAMES[*at])).is_err()
+            && is_in(&world.spec.project, *at).is_err()
+            && !is_in(&world.spec.upper, *at).is_ok_and(|found| found.is_file())
         {
             made_anew.insert(path(NAMES[*at]));
         }
