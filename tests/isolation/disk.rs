@@ -240,7 +240,7 @@ fn res_5_inodes_are_kept_for_the_host_too() {
     for_each([crate::harness::Who::root()], |lab| {
         lab.write("a", "a\n");
         let (skep, state) = (lab.binary.display(), lab.state.display());
-        let maker = "import time\nfor i in range(30000):\n  open(f'f{i}', 'wb').close(); i % 40 or time.sleep(0.002)";
+        let maker = "import time\nfor i in range(30000):\n  open(f'f{i}', 'wb').close(); i % 40 or time.sleep(0.006)";
         lab.write("maker.py", maker);
         let script = format!(
             "mkdir -p {state}; mount -t tmpfs -o size=300m,nr_inodes=20000,mode=700 none {state}
