@@ -76,7 +76,7 @@ impl Engine {
         self.note_under_way(&approval.id);
         let applied = self.apply_noted(approval, root_identity, targets, note);
         // What was interrupted stays noted, until whoever comes next has settled it.
-        let _ = self.forget_what_is_over();
+        self.forget_what_is_over();
         applied
     }
 
@@ -299,7 +299,8 @@ impl Engine {
                 }
             }
         }
-        self.forget_what_is_over()
+        self.forget_what_is_over();
+        Ok(())
     }
 
     /// The sandbox of an approval, unless it was deleted. One that cannot be read now is not gone: to

@@ -7,10 +7,9 @@
 
 use crate::Engine;
 use crate::layout::make_private_in;
-use crate::problems::OrProblem;
 use crate::reconcile::directory_names;
 use skep_store::StoreError;
-use skep_types::{ApprovalId, ApprovalState, Problem};
+use skep_types::{ApprovalId, ApprovalState};
 use std::fs;
 
 impl Engine {
@@ -24,14 +23,14 @@ impl Engine {
         let _ = (0..3).find_map(|_| note().ok());
     }
 
-    /// Takes the word back of everything that is not under way any more.
-    pub(super) fn forget_what_is_over(&self) -> Result<(), Problem> {
+    /// Takes the word back of everything that is not under way any more. What the store cannot tell of stays, and costs a look.
+    pub(super) fn forget_what_is_over(&self) {
+        use ApprovalState::{Applying, Committed};
         let place = self.layout().applying();
         for name in directory_names(&place) {
             let over = match self.store.find_approval(&name) {
-                Ok(row) => !matches!(row.state, ApprovalState::Applying | ApprovalState::Committed),
-                Err(StoreError::NotFound { .. }) => true,
-                Err(error) => return Err(error).or_problem(),
+                Ok(row) => !matches!(row.state, Applying | Committed),
+                Err(error) => matches!(error, StoreError::NotFound { .. }),
             };
             if over {
                 let _ = fs::remove_file(place.join(name));
@@ -39,6 +38,5 @@ impl Engine {
         }
         // One that holds others stays.
         let _ = fs::remove_dir(place);
-        Ok(())
     }
 }
