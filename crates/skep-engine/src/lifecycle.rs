@@ -8,7 +8,8 @@ use crate::quota::Wanted;
 use crate::review::{Left, Shut, counted};
 use crate::shut::note_shut;
 use crate::state_place::spend_reserve;
-use crate::{Engine, Layout, hidden, trash, waste, ways};
+use crate::waste::Waste;
+use crate::{Engine, hidden, trash, ways};
 use serde_json::{Value, json};
 use skep_provider::{ProviderError, Started, Stillness};
 use skep_store::{ExecMoves, Expect, NewEvent, Snapshot};
@@ -17,8 +18,6 @@ use skep_types::{
     ChangeSet, Code, ExecEnd, ExecId, Problem, RelPath, Sandbox, SandboxId, SandboxState,
     WorkspaceDriver,
 };
-use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 /// What a freeze without a freezer is called.
@@ -467,28 +466,25 @@ impl Engine {
             self.store.remove_snapshot(&sandbox.id, &snapshot.label).or_problem()?;
             layers.extend(snapshot.layers.iter().cloned());
         }
-        self.clear_away(sandbox, waste::keep)?;
+        // While its keeper clears away.
+        let waste = Waste::found(self.layout(), &directory);
+        self.clear_away(sandbox, waste)?;
         self.sweep_layers(&layers)
     }
 
     /// Goes on deleting what somebody has begun to delete, and may be about to.
     pub(crate) fn finish_deleting(&self, sandbox: &Sandbox) -> Result<(), Problem> {
-        self.clear_away(sandbox, |_, _| Ok(false))
+        self.clear_away(sandbox, None)
     }
 
-    /// The directory goes, unless `keep` takes it over; nobody else may touch it then.
-    fn clear_away(
-        &self,
-        sandbox: &Sandbox,
-        keep: impl Fn(&Layout, &Path) -> io::Result<bool>,
-    ) -> Result<(), Problem> {
+    /// Waits until its keeper has gone, and then the directory goes, at once or as waste.
+    fn clear_away(&self, sandbox: &Sandbox, waste: Option<Waste>) -> Result<(), Problem> {
         self.end_processes(sandbox)?;
         let directory = self.layout().sandbox(&sandbox.id);
         // Before, or a crash would leave the way; and after, because whoever has just run a command in
         // it may write the way down once more, as long as there is a directory.
         ways::forget(self.layout(), sandbox);
-        // One that cannot be kept is removed.
-        if !keep(self.layout(), &directory).unwrap_or(false) {
+        if !waste.is_some_and(|waste| waste.keep(&directory)) {
             trash::discard(&directory, &self.layout().trash())
                 .map_err(|error| io_problem("remove", &directory, &error))?;
         }

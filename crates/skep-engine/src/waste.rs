@@ -18,7 +18,7 @@ use std::ffi::{CStr, CString};
 use std::fs::{DirEntry, read_dir, rename};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How many wait at most: commands that end at once leave no time to remove any.
 const MOST: usize = 64;
@@ -28,32 +28,41 @@ const MANY: usize = 32;
 const SOME: usize = 8;
 /// What is in each.
 const PARTS: [&str; 4] = ["upper", "work", "messages", "execs"];
+/// And this, until its keeper has gone.
+const KEEPERS_OWN: &str = "keeper.sock";
 /// Overlayfs's own directories, one in the other. They are shut, and whoever removes a state directory by
 /// hand would be in trouble with them.
 const OVERLAYS_OWN: [&CStr; 3] = [c"work", c"incompat", c"volatile"];
 
-/// Moves the directory of a removed sandbox, in which nothing runs, to where it waits. `Ok(false)`: it
-/// holds something, or enough are waiting; it is to be removed now.
-pub fn keep(layout: &Layout, directory: &Path) -> io::Result<bool> {
-    let place = layout.waste();
-    let (Some(name), Ok(there)) = (directory.file_name(), open(directory)) else {
-        return Ok(false);
-    };
-    let waiting = match read_dir(&place) {
-        Ok(waiting) => waiting.count(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            layout::make_private(&place)?;
-            0
-        }
-        Err(error) => return Err(error),
-    };
-    if waiting >= MOST || !is_known(directory)? || !holds_nothing(&there)? {
-        return Ok(false);
+/// The directory of a removed sandbox that may wait: nothing is in it that somebody could miss.
+#[derive(Debug)]
+pub struct Waste {
+    place: PathBuf,
+}
+
+impl Waste {
+    /// Looks into the directory of one in which nothing can change any more; its keeper may still be on its way
+    /// out. `None`: it holds something, or enough are waiting; it is to be removed when its keeper has gone.
+    pub fn found(layout: &Layout, directory: &Path) -> Option<Self> {
+        let (name, there) = (directory.file_name()?, open(directory).ok()?);
+        let place = layout.waste();
+        let waiting = match read_dir(&place) {
+            Ok(waiting) => waiting.count(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                layout::make_private(&place).ok()?;
+                0
+            }
+            Err(_) => return None,
+        };
+        let nothing = waiting < MOST && is_known(directory).ok()? && holds_nothing(&there).ok()?;
+        nothing.then(|| Self { place: place.join(name) })
     }
-    match rename(directory, place.join(name)) {
-        // Somebody who found it without its row has thrown it away meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        moved => moved.map(|()| true),
+
+    /// Moves it to where it waits, now that its keeper has gone. False: it is to be removed.
+    pub fn keep(self, directory: &Path) -> bool {
+        // A keeper that could not take everything away leaves its socket, to say so. And somebody who found the
+        // directory without its row may have thrown it away meanwhile.
+        !directory.join(KEEPERS_OWN).exists() && rename(directory, self.place).is_ok()
     }
 }
 
@@ -76,8 +85,9 @@ pub fn clear(layout: &Layout, goes_on: &impl Fn(usize) -> bool) {
 
 /// Whether nothing is there that is not known.
 fn is_known(directory: &Path) -> io::Result<bool> {
+    let names = || PARTS.iter().chain([&KEEPERS_OWN]);
     let known =
-        |entry: &DirEntry| PARTS.iter().any(|part| entry.file_name().as_bytes() == part.as_bytes());
+        |entry: &DirEntry| names().any(|name| entry.file_name().as_bytes() == name.as_bytes());
     let entries = read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().all(known))
 }
@@ -142,7 +152,10 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
+
+    fn keep(layout: &Layout, directory: &Path) -> bool {
+        Waste::found(layout, directory).is_some_and(|waste| waste.keep(directory))
+    }
 
     struct Place {
         _base: tempfile::TempDir,
@@ -182,7 +195,7 @@ mod tests {
     fn one_that_holds_nothing_waits_and_can_be_removed_by_anybody_who_may() {
         let place = Place::new();
         let old = place.sandbox("old");
-        assert!(keep(&place.layout, &old).unwrap());
+        assert!(keep(&place.layout, &old));
         assert!(!old.exists());
         let own = place.layout.waste().join("old/work/work/incompat/volatile");
         let open = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777 == 0o700;
@@ -215,16 +228,29 @@ mod tests {
             let place = Place::new();
             let directory = place.sandbox("old");
             mark(&directory);
-            assert!(!keep(&place.layout, &directory).unwrap_or(false), "{what}");
+            assert!(!keep(&place.layout, &directory), "{what}");
             assert!(directory.exists(), "{what}");
         }
+    }
+
+    #[test]
+    fn one_whose_keeper_left_something_is_removed_at_once() {
+        let place = Place::new();
+        let old = place.sandbox("old");
+        fs::write(old.join(KEEPERS_OWN), "").unwrap();
+        // On its way out it still has its socket.
+        let waste = Waste::found(&place.layout, &old).unwrap();
+        assert!(!waste.keep(&old));
+        let waste = Waste::found(&place.layout, &old).unwrap();
+        fs::remove_file(old.join(KEEPERS_OWN)).unwrap();
+        assert!(waste.keep(&old));
     }
 
     #[test]
     fn no_more_than_a_few_wait() {
         let place = Place::new();
         let kept = (0..MOST + 2)
-            .filter(|number| keep(&place.layout, &place.sandbox(&format!("s{number}"))).unwrap());
+            .filter(|number| keep(&place.layout, &place.sandbox(&format!("s{number}"))));
         assert_eq!(kept.count(), MOST);
     }
 }

@@ -56,10 +56,21 @@ impl Keeper<'_> {
             // It was ended, and so are those that its end was not told to.
             self.kill(exec, end.reason);
         }
-        // Before anybody hears of the end: whoever waits for it may edit the project the next
-        // moment, and then the base of what was changed here could no longer be proven.
-        self.capture();
+        let over = self.ends_with_caller(exec);
+        if over {
+            // They die while the end is written down. What was changed is looked at when they are gone, and the
+            // caller, who has the end by then, waits for that.
+            self.init.kill();
+        } else {
+            // Before anybody hears of the end: whoever waits for it may edit the project the next
+            // moment, and then the base of what was changed here could no longer be proven.
+            self.capture();
+        }
         self.finish(exec, end);
+        if over && !self.state.stopping {
+            // The caller is gone, or has not heard everything yet: that look may be long in coming.
+            self.capture();
+        }
         self.schedule_capture();
         let alone = self.nobody_is_left();
         self.state.counted = Some(counted).filter(|_| alone);
@@ -139,6 +150,15 @@ impl Keeper<'_> {
             self.state.idle_since.get_or_insert_with(Instant::now);
         }
         self.look_for_left();
+    }
+
+    /// Whether everything ends with this command, and whoever started us stays with it until that is so.
+    fn ends_with_caller(&self, exec: &ExecId) -> bool {
+        let Some(running) = self.state.execs.get(exec) else { return false };
+        let client = running.client.and_then(|id| self.state.connections.get(&id));
+        let alone = self.state.execs.len() == 1;
+        let stays = client.is_some_and(|connection| connection.of_the_caller);
+        running.last && alone && stays && self.may_be_over()
     }
 
     /// The last command has ended, and whoever ran it is about to say stop. Nobody has to wait for
