@@ -5,6 +5,7 @@ import os
 
 import peers
 from measure import Case, Group, Missing, Ratio
+from start import floor_case
 
 SMALL, BIG, HUGE = 10, 30_000, 300_000
 
@@ -47,10 +48,13 @@ def huge_tree(bench):
 
 def create_group(bench):
     """`skep create` on projects of several sizes: does it follow the size? Data is synced before each, and each sandbox is
-    removed outside the measured time."""
+    removed outside the measured time. Each directory of the project is looked at once, because a file to hide may have come
+    into it: what the bare calls for that take stands beside it."""
     trees = {SMALL: bench.tree("small", SMALL), BIG: big_tree(bench)} | ({HUGE: huge_tree(bench)} if bench.huge else {})
     names = {count: f"`skep create`, {count:,} files" for count in trees}
     cases = [create_case(bench, names[count], tree) for count, tree in trees.items()]
+    looks = {count: f"floor: a look at each directory, {count:,} files" for count in trees}
+    cases += [floor_case(bench, looks[count], "directories", tree) for count, tree in trees.items()]
     ratios = []
     for count in list(trees)[1:]:
         name = f"create on {count:,} ÷ on {SMALL} files"

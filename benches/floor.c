@@ -6,6 +6,7 @@
  *   floor spaces-hostnet           the same without a network namespace
  *   floor view DIR                 and a view: a tmpfs root, /usr read-only, an overlay of DIR/lower and DIR/upper, /proc, /dev, pivot_root
  *   floor view-volatile DIR        the overlay does not sync its whole filesystem when it goes
+ *   floor directories DIR          one look at each directory below DIR, which are listed before: has anything come or gone?
  *
  * Each run does the thing once and prints the microseconds until the command had ended, and until the namespaces were
  * gone (the parent had reaped process number 1). benches/run.py repeats it and takes the median.
@@ -13,6 +14,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <linux/mount.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -125,12 +127,37 @@ static void build_view(const char *directory, int volatile_overlay) {
     must(chdir("/project"));
 }
 
+static char **directories;
+static size_t found;
+
+static int note(const char *path, const struct stat *stat, int kind, struct FTW *at) {
+    (void)stat, (void)at;
+    if (kind != FTW_D) return 0;
+    if ((found & (found + 1)) == 0) directories = realloc(directories, 2 * (found + 1) * sizeof *directories);
+    if (!directories) return -1;
+    return (directories[found++] = strdup(path)) ? 0 : -1;
+}
+
+static int look(const char *root) {
+    struct stat seen;
+    step = "list";
+    must(chdir(root));
+    must(nftw(".", note, 64, FTW_PHYS));
+    step = "look";
+    int64_t began = now();
+    for (size_t i = 0; i < found; i++) must(fstatat(AT_FDCWD, directories[i], &seen, AT_SYMLINK_NOFOLLOW));
+    long long taken = now() - began;
+    printf("%lld %lld\n", taken, taken);
+    return 0;
+}
+
 int main(int count, char **words) {
     if (count < 2) {
-        fprintf(stderr, "floor: what? one of: exec spaces spaces-hostnet view view-volatile\n");
+        fprintf(stderr, "floor: what? one of: exec spaces spaces-hostnet view view-volatile directories\n");
         return 2;
     }
     const char *what = words[1];
+    if (!strcmp(what, "directories") && count == 3) return look(words[2]);
     int plain = !strcmp(what, "exec"), view = !strncmp(what, "view", 4);
     if (view && count < 3) return 2;
     uint64_t spaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;

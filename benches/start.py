@@ -14,6 +14,8 @@ FORK, HELLO = "fork + exec of `true`", "hello world in C"
 def compiled(bench, name, source, *options):
     """A C program of this folder, or of the text given."""
     target = os.path.join(bench.scratch, name)
+    if os.path.exists(target):
+        return target
     if not os.path.exists(source):
         path = target + ".c"
         with open(path, "w") as handle:
@@ -50,22 +52,29 @@ def start_group(bench):
     return Group(cases, ratios, bench.rounds, chart=True)
 
 
+def floor_case(bench, name, *words, after=lambda: None):
+    """One of the things that `floor.c` does."""
+    floor = compiled(bench, "floor", os.path.join(os.path.dirname(os.path.abspath(__file__)), "floor.c"))
+
+    def run():
+        done = subprocess.run([floor, *words], capture_output=True, cwd=bench.scratch)
+        if done.returncode != 0:
+            raise Missing(done.stderr.decode(errors="replace").strip())
+        return int(done.stdout.split()[1]) / 1e3
+
+    return Case(name, run, after=after)
+
+
 def floor_group(bench):
     """The bare kernel calls without anything around them (`benches/floor.c`): what no sandbox can be faster than."""
-    floor = compiled(bench, "floor", os.path.join(os.path.dirname(os.path.abspath(__file__)), "floor.c"))
     folder = bench.folder("floor-view")
     for name in ("lower", "upper", "work"):
         os.makedirs(os.path.join(folder, name))
 
     def made(name, *words):
-        def run():
-            done = subprocess.run([floor, *words], capture_output=True, cwd=bench.scratch)
-            if done.returncode != 0:
-                raise Missing(done.stderr.decode(errors="replace").strip())
-            return int(done.stdout.split()[1]) / 1e3
-
         # The kernel leaves a mark in the work directory of a volatile overlay.
-        return Case(name, run, after=lambda: shutil.rmtree(os.path.join(folder, "work", "work"), ignore_errors=True))
+        clear = lambda: shutil.rmtree(os.path.join(folder, "work", "work"), ignore_errors=True)
+        return floor_case(bench, name, *words, after=clear)
 
     cases = [
         made("floor: fork + exec", "exec"),
