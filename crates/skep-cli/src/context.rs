@@ -1,10 +1,11 @@
 //! What a running command has at hand.
 
 use crate::arguments::GlobalArguments;
+use crate::arguments::sandbox::SandboxArguments;
 use crate::output::Output;
 use crate::project;
 use crate::surroundings::{self, Surroundings};
-use crate::wiring::{self, Shortcut};
+use crate::wiring::{self, Early, Shortcut};
 use skep_engine::api::{Api, CreateRequest, StartedRun};
 use skep_types::{Code, ExecSpec, Problem};
 use std::cell::OnceCell;
@@ -93,6 +94,17 @@ pub(crate) struct Context {
     api: OnceCell<Box<dyn Api>>,
     /// Whether the command changes nothing that is remembered.
     reads: bool,
+    /// What is begun before it is known what for.
+    early: Early,
+}
+
+/// What a command does with the sandbox that it makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// It runs a command there at once, and stays with it.
+    ForACommand,
+    /// It leaves it.
+    No,
 }
 
 impl Context {
@@ -111,7 +123,8 @@ impl Context {
             host: host(typed, &surroundings),
         };
         output.detail(&format!("state directory: {}", show_path(&global.state_dir)));
-        Self { surroundings, output, global, api: OnceCell::new(), reads: false }
+        let early = Early::default();
+        Self { surroundings, output, global, api: OnceCell::new(), reads: false, early }
     }
 
     /// For a command that changes nothing that is remembered, or for one that may.
@@ -123,7 +136,7 @@ impl Context {
     /// The API, opened on first use.
     pub(crate) fn api(&self) -> Result<&dyn Api, Problem> {
         if self.api.get().is_none() {
-            let opened = wiring::open(&self.global);
+            let opened = wiring::open(&self.global, &self.early);
             let opened = opened.or_else(|problem| self.open_in_doubt(problem))?;
             let _ = self.api.set(opened);
         }
@@ -151,6 +164,19 @@ impl Context {
         }
     }
 
+    /// Begins a sandbox in this process, if it seems to be an ordinary one, before it is known what it will be: what
+    /// takes the longest needs no more than that there will be one.
+    pub(crate) fn begin_early(&self, typed: &SandboxArguments, stay: Stay) {
+        if self.global.host.is_none() && self.api.get().is_none() && typed.seems_ordinary() {
+            self.early.begin(stay == Stay::ForACommand);
+        }
+    }
+
+    /// What was begun and has not been used goes.
+    pub(crate) fn end_early(&self) {
+        self.early.end();
+    }
+
     /// Begins a run. An engine in this process is opened while the sandbox comes up.
     pub(crate) fn begin_run(
         &self,
@@ -161,7 +187,8 @@ impl Context {
             let api = self.api()?;
             return Ok((api, api.begin_run(request, spec)?));
         }
-        let (opened, run) = wiring::open_for_run(&self.global, request, spec)?;
+        let (opened, run) = wiring::open_for_run(&self.global, &self.early, request, spec)?;
+        self.end_early();
         let _ = self.api.set(opened);
         Ok((self.api()?, run))
     }

@@ -6,6 +6,7 @@ use crate::storage::{self, ConfigFile};
 use skep_client::Client;
 use skep_engine::api::{Api, CreateRequest, StartedExec, StartedRun};
 use skep_engine::{Engine, EngineConfig, Layout, Need, OrProblem as _, Way, Wish};
+use skep_keeper::Nest;
 use skep_keeper::kept::Kept;
 use skep_policy::ConfigDocument;
 use skep_provider::{Attach, Provider};
@@ -15,13 +16,15 @@ use skep_provider_namespace::{Bubblewrap, Namespace, Subprocess};
 use skep_provider_oci::Oci;
 use skep_store::{Access, DeferredStore, NewInstance, Store};
 use skep_types::{Code, ExecId, ExecSpec, Problem, Sandbox, SandboxId, WorkspaceDriver};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Opens the engine in this process, or the way to a server.
-pub(crate) fn open(global: &Global) -> Result<Box<dyn Api>, Problem> {
+pub(crate) fn open(global: &Global, early: &Early) -> Result<Box<dyn Api>, Problem> {
     match &global.host {
-        None => Ok(Box::new(open_engine(global)?)),
+        None => Ok(Box::new(engine_with(global, early)?)),
         Some(host) => Ok(Box::new(open_client(host, global.user)?)),
     }
 }
@@ -51,33 +54,55 @@ fn layout(global: &Global) -> Result<Layout, Problem> {
     })
 }
 
+/// A keeper that was begun before it is known what for. Its provider takes it for the first sandbox that it fits.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Early(Rc<RefCell<Option<Nest>>>);
+
+impl Early {
+    /// Forks it, so this process must be single threaded. Where it cannot be had, it is begun later, and whoever does
+    /// that says why not.
+    pub(crate) fn begin(&self, stays: bool) {
+        self.0.replace(Nest::make(stays).ok());
+    }
+
+    /// It ends, if nobody has taken it.
+    pub(crate) fn end(&self) {
+        self.0.take();
+    }
+}
+
 /// Opens the engine in this process.
 pub(crate) fn open_engine(global: &Global) -> Result<Engine, Problem> {
-    let (config, providers) = parts(global)?;
+    engine_with(global, &Early::default())
+}
+
+fn engine_with(global: &Global, early: &Early) -> Result<Engine, Problem> {
+    let (config, providers) = parts(global, early)?;
     let store = open_store(global, &config, Access::ReadWrite)?;
     Engine::open(config, providers, store)
 }
 
 /// Opens one that only reads: nothing is settled, migrated or made.
 pub(crate) fn open_to_read(global: &Global) -> Result<Engine, Problem> {
-    let (config, providers) = parts(global)?;
+    let (config, providers) = parts(global, &Early::default())?;
     let store = open_store(global, &config, Access::ReadOnly)?;
     Ok(Engine::open_to_read(config, providers, store))
 }
 
 /// Reads the store from end to end: a sentence per problem.
 pub(crate) fn check_store(global: &Global) -> Result<Vec<String>, Problem> {
-    let (config, _) = parts(global)?;
+    let (config, _) = parts(global, &Early::default())?;
     open_store(global, &config, Access::ReadWrite)?.check().or_problem()
 }
 
 /// Opens it and begins a run, both at once.
 pub(crate) fn open_for_run(
     global: &Global,
+    early: &Early,
     request: &CreateRequest,
     spec: &ExecSpec,
 ) -> Result<(Box<dyn Api>, StartedRun), Problem> {
-    let (config, providers) = parts(global)?;
+    let (config, providers) = parts(global, early)?;
     let own = config.clone();
     let open = |need: Need| match need {
         Need::Memory => match deferred_store(global, &own.layout) {
@@ -110,12 +135,15 @@ fn open_store(
 }
 
 /// All of an engine but its store.
-fn parts(global: &Global) -> Result<(EngineConfig, Vec<Box<dyn Provider>>), Problem> {
+fn parts(
+    global: &Global,
+    early: &Early,
+) -> Result<(EngineConfig, Vec<Box<dyn Provider>>), Problem> {
     let layout = layout(global)?;
     let user = global.user_name();
     let configs = (global.system_config()?, global.user_config()?);
     let settings = (configs.clone(), global.variables.clone());
-    let providers = providers(&layout, &user, settings)?;
+    let providers = providers(&layout, &user, settings, early)?;
     let config = EngineConfig {
         layout,
         system_config: configs.0,
@@ -157,7 +185,7 @@ impl Shortcut {
         attach: Attach,
         no_input: bool,
     ) -> Result<Option<StartedExec>, Problem> {
-        let providers = providers(&self.layout, "", Settings::default())?;
+        let providers = providers(&self.layout, "", Settings::default(), &Early::default())?;
         let provider = providers.iter().find(|provider| provider.serves(&self.way.provider));
         let Some(provider) = provider else { return Ok(None) };
         let exec = ExecId::from_random(random());
@@ -184,6 +212,7 @@ fn providers(
     layout: &Layout,
     user: &str,
     settings: Settings,
+    early: &Early,
 ) -> Result<Vec<Box<dyn Provider>>, Problem> {
     let programs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
     let programs = programs.iter().map(Into::into).collect();
@@ -196,7 +225,7 @@ fn providers(
     let docker = Docker::new(layout.root().to_owned(), this_program, docker_engine);
     let driver = forced_driver()?;
     Ok(vec![
-        Box::new(Kept::new(namespace).force_driver(driver)),
+        Box::new(Kept::new(namespace).force_driver(driver).with_nest(Rc::clone(&early.0))),
         Box::new(Kept::new(Bubblewrap::new(this_program)).force_driver(driver)),
         Box::new(Kept::new(Oci::new(layout.root().to_owned(), this_program)).force_driver(driver)),
         Box::new(Kept::new(microvm).force_driver(driver)),

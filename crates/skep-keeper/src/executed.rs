@@ -1,9 +1,9 @@
 //! Init as a program: executed by bubblewrap or by an OCI runtime, with the channel as its
 //! standard input; or by an engine, which hands nothing on: then init knocks at a door.
 
-use crate::channel::{Channel, from_file};
-use crate::init::{self, InitSpec};
-use crate::protocol::{FromInit, ToInit};
+use crate::channel::Channel;
+use crate::init;
+use crate::protocol::FromInit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -32,12 +32,7 @@ fn run(door: Option<&Path>) -> io::Result<i32> {
     if channel.send(&FromInit::Here, &attached).is_err() {
         channel.send(&FromInit::Here, &[])?;
     }
-    let spec = loop {
-        let (message, mut descriptors) = channel.receive::<ToInit>()?;
-        if let (ToInit::Spec, Some(spec)) = (message, descriptors.pop()) {
-            break from_file::<InitSpec<'static>>(spec)?;
-        }
-    };
+    let spec = init::receive_plan(&channel)?;
     Ok(init::run(&spec, None, channel))
 }
 

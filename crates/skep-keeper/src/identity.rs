@@ -10,6 +10,7 @@ use skep_sys::subordinate;
 use skep_types::{InsideUser, SystemView};
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// First id of the range that root's sandboxes are mapped to. It lies above the ranges that
 /// distributions and container managers hand out, and below 2³¹, where some tools stop counting.
@@ -167,8 +168,13 @@ pub fn take_on(around: IdMap, wanted: InsideUser) -> Result<(), Failure> {
         .map_err(|error| Failure::invalid(skep_types::chain(&error)))
 }
 
-/// Whether the range exists in this user namespace, for users and for groups.
-fn has_range() -> bool {
+/// Whether the range exists in the user namespace that this process began in, for users and for groups. Looked up once.
+pub fn has_range() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(look_for_range)
+}
+
+fn look_for_range() -> bool {
     let covered = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.lines().any(covers_range)

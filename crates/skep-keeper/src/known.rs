@@ -45,8 +45,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// The place for a start, unless it has to be asked anew.
-    pub fn of(spec: &RunSpec, vessel: &Vessel, map: IdMap) -> Option<Self> {
+    /// The place for a start from `here`, unless it has to be asked anew.
+    pub fn of(spec: &RunSpec, vessel: &Vessel, map: IdMap, here: Option<&Here>) -> Option<Self> {
         let counts_on_it = !spec.asked.is_empty() || !spec.policy.require.is_empty();
         let other = *vessel != Vessel::Namespaces || spec.policy.network != NetworkMode::None;
         if counts_on_it || other {
@@ -54,7 +54,7 @@ impl Known {
         }
         // The sandbox's directory is `sandboxes/ID` in the state directory.
         let state = spec.directory.ancestors().nth(2)?;
-        let name = ContentHash::of(&circumstances(spec, map)?).to_string();
+        let name = ContentHash::of(&circumstances(spec, map, here?)?).to_string();
         Some(Self { path: state.join("probed").join(name) })
     }
 
@@ -95,23 +95,41 @@ impl Known {
     }
 }
 
+/// Where this process stands: all that an answer depends on and no plan changes.
+#[derive(Debug, Serialize)]
+pub struct Here {
+    version: &'static str,
+    /// Device, inode, time of change.
+    program: (u64, u64, i64, u64),
+    kernel: (Vec<u8>, Vec<u8>),
+    boot: String,
+    mounts: (u64, u64),
+    users: (u64, u64),
+}
+
+impl Here {
+    /// `None` if that cannot be told.
+    pub fn look() -> Option<Self> {
+        let program = rustix::fs::stat("/proc/self/exe").ok()?;
+        let namespace = |name: &str| rustix::fs::stat(Path::new("/proc/self/ns").join(name)).ok();
+        let namespace = |name| namespace(name).map(|stat| (stat.st_dev, stat.st_ino));
+        let kernel = rustix::system::uname();
+        Some(Self {
+            version: env!("CARGO_PKG_VERSION"),
+            program: (program.st_dev, program.st_ino, program.st_mtime, program.st_mtime_nsec),
+            kernel: (kernel.release().to_bytes().to_vec(), kernel.version().to_bytes().to_vec()),
+            boot: skep_sys::process::boot_id().ok()?,
+            mounts: namespace("mnt")?,
+            users: namespace("user")?,
+        })
+    }
+}
+
 /// Everything an answer depends on.
-fn circumstances(spec: &RunSpec, map: IdMap) -> Option<Vec<u8>> {
-    let program = rustix::fs::stat("/proc/self/exe").ok()?;
-    let program = (program.st_dev, program.st_ino, program.st_mtime, program.st_mtime_nsec);
-    let namespace = |name: &str| rustix::fs::stat(Path::new("/proc/self/ns").join(name)).ok();
-    let namespace = |name| namespace(name).map(|stat| (stat.st_dev, stat.st_ino));
-    let kernel = rustix::system::uname();
+fn circumstances(spec: &RunSpec, map: IdMap, here: &Here) -> Option<Vec<u8>> {
     // Neither changes what is enforced, and both are different in every other project.
     let policy = Policy { env: Default::default(), scope: Vec::new(), ..spec.policy.clone() };
-    let everything = (
-        (env!("CARGO_PKG_VERSION"), program),
-        (kernel.release().to_bytes(), kernel.version().to_bytes()),
-        skep_sys::process::boot_id().ok()?,
-        (namespace("mnt")?, namespace("user")?),
-        (map, spec.driver, &spec.home, policy),
-    );
-    serde_json::to_vec(&everything).ok()
+    serde_json::to_vec(&(here, map, spec.driver, &spec.home, policy)).ok()
 }
 
 /// Takes away all answers when there are too many of them: those in use come back.

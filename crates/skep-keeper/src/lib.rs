@@ -59,7 +59,7 @@ pub use client::Client;
 pub use executed::run_executed;
 pub use identity::IdMap;
 pub use keeper::{Usage, usage};
-pub use launch::{CGROUP_PARENT, start};
+pub use launch::{CGROUP_PARENT, Nest, start};
 pub use network::rules_unavailable;
 #[doc(hidden)]
 pub use protocol::{FrameKind, Request, parse_frame, push_frame};

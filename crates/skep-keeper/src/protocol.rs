@@ -216,7 +216,7 @@ pub enum ToInit {
     /// The ids are mapped and the cgroup is joined; where sources come late, a second time when
     /// they are there.
     Go,
-    /// The whole plan, for an init that was executed and not forked. Descriptor: the plan.
+    /// The whole plan, for an init that was executed, or forked before there was one. Descriptor: the plan.
     Spec,
     /// The answer to `Serve`; descriptor: the mount.
     Served(Result<(), Failure>),

@@ -39,6 +39,7 @@ pub mod newborn;
 pub mod peek;
 pub mod privileges;
 pub mod process;
+pub mod processors;
 pub mod program;
 pub mod quota;
 pub mod raw;

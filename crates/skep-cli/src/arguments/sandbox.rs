@@ -122,6 +122,25 @@ pub(crate) struct SandboxArguments {
     pub(crate) io_weight: Option<u64>,
 }
 
+impl SandboxArguments {
+    /// Whether nothing was typed that an ordinary start in namespaces does not know. Settings may ask for more: this is
+    /// only a guess.
+    pub(crate) fn seems_ordinary(&self) -> bool {
+        let elsewhere =
+            self.provider.as_ref().is_some_and(|word| word != "auto" && word != "namespace");
+        let network = !matches!(self.net, None | Some(NetworkWord::None | NetworkWord::Loopback));
+        let reaches = network || !self.allow.is_empty() || !self.publish.is_empty();
+        let secret = !self.secret.is_empty() || !self.secret_env.is_empty();
+        let system = self.image.is_some() || self.system == Some(SystemWord::Cow);
+        let limits = self.memory.is_some()
+            || self.cpus.is_some()
+            || self.pids.is_some()
+            || self.disk.is_some();
+        let asked = limits || self.io_weight.is_some() || !self.require.is_empty();
+        !(elsewhere || reaches || secret || system || asked)
+    }
+}
+
 /// Who the processes inside look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UserWord {

@@ -3,7 +3,7 @@
 use crate::arguments::exec::{EnvironmentArguments, ExecLimitArguments};
 use crate::arguments::sandbox::SandboxArguments;
 use crate::arguments::{AfterDashes, Json};
-use crate::context::{Context, show_path};
+use crate::context::{Context, Stay, show_path};
 use crate::environment::{self, Environment};
 use crate::exit::Outcome;
 use crate::json::sandbox::SandboxDocument;
@@ -32,6 +32,7 @@ pub(crate) struct Create {
 
 impl Run for Create {
     fn run(mut self, _: AfterDashes, context: &Context) -> Outcome {
+        context.begin_early(&self.sandbox, Stay::No);
         self.sandbox.name = self.sandbox.name.or(self.positional_name);
         let project = context.project_to_use(self.sandbox.project.as_deref())?;
         let env = read_environment(context, &self.environment)?;
@@ -39,6 +40,7 @@ impl Run for Create {
         let request = resolve::create(&self.sandbox, &self.limits, env, project, around)?;
         super::image::places::ensure(context, &request)?;
         let sandbox = context.api()?.create(&request)?;
+        context.end_early();
         super::warn_of_no_isolation(context, &sandbox);
         if self.json.json {
             context.output.document(&SandboxDocument::new(&sandbox))?;

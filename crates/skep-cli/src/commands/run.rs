@@ -10,7 +10,7 @@ use crate::commands::create::{read_environment, say_unsearched, say_weakened};
 use crate::commands::exec::{
     Ended, Through, enforcement_of, refuse_endless_terminal, say_why, stay_with,
 };
-use crate::context::Context;
+use crate::context::{Context, Stay};
 use crate::exit::{self, Failure, Outcome};
 use crate::json::exec::{ExecDocument, ExecResult};
 use crate::render::egress;
@@ -69,6 +69,7 @@ pub(crate) fn without_options(
 
 impl crate::tree::Run for Run {
     fn run(self, after: AfterDashes, context: &Context) -> Outcome {
+        context.begin_early(&self.sandbox, Stay::ForACommand);
         let (request, spec) = self.resolve(after, context)?;
         let (api, StartedRun { sandbox, exec }) = context.begin_run(&request, &spec)?;
         warn_of_no_isolation(context, &sandbox);

@@ -7,7 +7,7 @@
 mod marks;
 mod serve;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
 use crate::identity::{self, IdMap};
@@ -20,7 +20,7 @@ use crate::vessel;
 use crate::view::apply::{self, Left, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
 use crate::view::image::ImageParts;
-use crate::view::plan::{self, CowDirectory, ViewOp, ViewSpec};
+use crate::view::plan::{self, CowDirectory, SystemEntry, ViewOp, ViewSpec};
 use crate::view::sources::{self, SourceSpec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -29,11 +29,13 @@ use serde::{Deserialize, Serialize};
 use serve::Init;
 use skep_machine::boot::MachineFiles;
 use skep_provider::RunSpec;
+use skep_sys::processors::Processors;
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, MachineSpec, NetworkMode, SystemView};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// What init needs to know, decided by the keeper before the fork, or sent to it.
@@ -139,7 +141,16 @@ pub struct Places {
 
 /// The life of init. `files` are what a machine is booted from. Returns its exit code.
 pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) -> i32 {
-    match set_up(spec, files, &channel) {
+    go_on(spec, files, channel, None)
+}
+
+fn go_on(
+    spec: &InitSpec<'_>,
+    files: Option<&MachineFiles>,
+    channel: Channel,
+    before: Option<Beforehand>,
+) -> i32 {
+    match set_up(spec, files, &channel, before) {
         Ok((init, report, left)) => {
             let (facts, handle) = match &init.machine {
                 Some(machine) => (machine.facts(), vec![machine.handle()]),
@@ -162,6 +173,47 @@ pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) 
     }
 }
 
+/// The life of an init that is there before its plan. `processors` are those that it may use once it has it. Returns its
+/// exit code.
+pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
+    let alone = || skep_sys::process::close_all_but(&[channel.as_fd()]);
+    // The end of the channel ends it too, should the keeper have died before this.
+    if die_with_parent().is_err() || alone().is_err() {
+        return 1;
+    }
+    let before = Beforehand::done();
+    let Ok(plan) = receive_plan(&channel) else { return 1 };
+    // Commands inherit what it has.
+    if processors.is_some_and(|all| all.use_all().is_err()) {
+        return 1;
+    }
+    go_on(&plan, None, channel, before)
+}
+
+/// What an ordinary init can do before it has a plan.
+struct Beforehand {
+    system_entries: Vec<SystemEntry>,
+}
+
+impl Beforehand {
+    /// `None` if something went wrong: then it is tried again in its turn, and said.
+    fn done() -> Option<Self> {
+        leave_watches_for_the_caller();
+        skep_sys::network::loopback_up().ok()?;
+        Some(Self { system_entries: sources::system_entries() })
+    }
+}
+
+/// Waits for the plan.
+pub fn receive_plan(channel: &Channel) -> io::Result<InitSpec<'static>> {
+    loop {
+        let (message, mut descriptors) = channel.receive::<ToInit>()?;
+        if let (ToInit::Spec, Some(plan)) = (message, descriptors.pop()) {
+            return from_file(plan);
+        }
+    }
+}
+
 /// 1. Die with the keeper, from the very start.
 /// 2. Map the own id, or wait until the keeper has mapped the range.
 /// 3. Open what the view is made from, while the host's tree is still there.
@@ -176,6 +228,7 @@ fn set_up(
     spec: &InitSpec<'_>,
     files: Option<&MachineFiles>,
     channel: &Channel,
+    before: Option<Beforehand>,
 ) -> Result<(Init, EnforcementReport, Option<Left>), Failure> {
     if !spec.is_bare() {
         die_with_parent()?;
@@ -183,7 +236,7 @@ fn set_up(
     let mut kept = vec![channel.as_fd()];
     kept.extend(files.iter().flat_map(|files| files.descriptors()));
     skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
-    let Taken { project, doors, mut left } = take_place(spec, channel)?;
+    let Taken { project, doors, mut left } = take_place(spec, channel, before)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "hide init from the inside".into())?;
     if !spec.is_bare() {
@@ -247,22 +300,36 @@ struct Taken {
 }
 
 /// Steps 2 to 6, as far as they are left for init.
-fn take_place(spec: &InitSpec<'_>, channel: &Channel) -> Result<Taken, Failure> {
+fn take_place(
+    spec: &InitSpec<'_>,
+    channel: &Channel,
+    before: Option<Beforehand>,
+) -> Result<Taken, Failure> {
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
             let place = late_place(spec)?;
             let later = || late_sources(spec, channel, place.as_ref());
             let mut opened = Opened::from(settle(spec, channel)?);
-            leave_watches_for_the_caller();
+            if before.is_none() {
+                leave_watches_for_the_caller();
+            }
             if !spec.late.is_empty() {
                 spec.late.iter().for_each(|index| opened.now.insert(*index, None));
                 opened.later = Some(&later);
             }
-            let left = Some(apply::build(&plan_of(spec), opened, &spec.parts, &serve)?);
+            let ops = match &before {
+                Some(before) => plan_with(spec, &before.system_entries),
+                None => plan_of(spec),
+            };
+            let left = Some(apply::build(&ops, opened, &spec.parts, &serve)?);
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
-            let doors = connect(spec.run.policy.network, channel)?;
+            let doors = match (spec.run.policy.network, before) {
+                // The loopback is on.
+                (NetworkMode::None, Some(_)) => None,
+                (network, _) => connect(network, channel)?,
+            };
             Ok(Taken { project: open_project(spec)?, doors, left })
         }
         Manner::Bare { .. } => {
@@ -412,14 +479,17 @@ pub(crate) fn connect(network: NetworkMode, channel: &Channel) -> Result<Option<
 
 /// The steps that build the view.
 pub fn plan_of(spec: &InitSpec<'_>) -> Vec<ViewOp> {
-    let entries = sources::system_entries();
+    plan_with(spec, &sources::system_entries())
+}
+
+fn plan_with(spec: &InitSpec<'_>, system_entries: &[SystemEntry]) -> Vec<ViewOp> {
     plan::plan(&ViewSpec {
         project: &spec.run.project,
         scope: &spec.run.policy.scope,
         home: &spec.run.home,
         scratch_size: spec.scratch_size,
         devices: machine::devices(spec.machine.as_deref()),
-        system_entries: &entries,
+        system_entries,
         copy_on_write: &spec.copy_on_write,
         mounts: &spec.run.policy.mounts,
         mounts_from: spec.places.mounts,

@@ -14,7 +14,7 @@ pub use made_from::{file_identity, find_image, version_of};
 use crate::keeper::Adoption;
 use crate::launch::{Launched, identity_of};
 use crate::vessel::Vessel;
-use crate::{CGROUP_PARENT, Client, Operation, Reply};
+use crate::{CGROUP_PARENT, Client, Nest, Operation, Reply};
 use own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -32,6 +32,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long a keeper may take to end everything before it is killed.
@@ -122,12 +123,18 @@ pub struct Kept<K> {
     kind: K,
     forced: Option<WorkspaceDriver>,
     own: RefCell<Option<Own>>,
+    nest: Rc<RefCell<Option<Nest>>>,
 }
 
 impl<K: Kind> Kept<K> {
     /// A provider of this kind.
     pub fn new(kind: K) -> Self {
-        Self { kind, forced: None, own: RefCell::default() }
+        Self { kind, forced: None, own: RefCell::default(), nest: Rc::default() }
+    }
+
+    /// Takes a keeper from here for the next sandbox, if there is one.
+    pub fn with_nest(self, nest: Rc<RefCell<Option<Nest>>>) -> Self {
+        Self { nest, ..self }
     }
 
     /// Uses this copy-on-write driver and no other.
@@ -237,7 +244,8 @@ impl<K: Kind> Provider for Kept<K> {
             false => intend,
         };
         let vessel = self.kind.vessel(spec)?;
-        let launched = crate::start(spec, &vessel, Beside { intend, meanwhile, stays })?;
+        let launched =
+            crate::start(spec, &vessel, Beside { intend, meanwhile, stays }, self.nest.take())?;
         let Launched { mut started, process, line } = launched;
         self.own.replace(line.map(|line| Own::new(&spec.id, &started.keeper, process, line)));
         // The best one needs no excuse.

@@ -9,6 +9,8 @@ use crate::client::Client;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, recv};
+use rustix::process::Pid;
+use skep_sys::processors::Processors;
 use skep_types::{KeeperIdentity, SandboxId};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -67,6 +69,7 @@ impl Own {
         if !self.ends(keeper) {
             return false;
         }
+        self.make_room();
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -84,6 +87,15 @@ impl Own {
                 Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                 Err(_) => return has_ended(&self.process, Duration::ZERO),
             }
+        }
+    }
+
+    /// What is left for it to do is done beside us, and not on the processor that we go on with. A hint.
+    fn make_room(&self) {
+        let pid = i32::try_from(self.identity.pid).ok().and_then(Pid::from_raw);
+        // It is a child of ours that nobody has waited for, so the number is still its own.
+        if let (Some(pid), Ok(all)) = (pid, Processors::own()) {
+            let _ = all.move_away(pid);
         }
     }
 

@@ -12,11 +12,12 @@
 //! filesystems in memory depends on it. A wrong guess costs a second init.
 
 use super::arrival::{Arrival, Way};
+use super::nest::Blank;
 use super::{Arrived, Undo, owners, plan, quota};
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::InitSpec;
-use crate::known::{Found, Known};
+use crate::known::{Found, Here, Known};
 use crate::vessel::Vessel;
 use skep_provider::RunSpec;
 use skep_types::{SystemView, WorkspaceDriver};
@@ -31,10 +32,11 @@ pub struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Begins, where that can be done.
+    /// Begins, where that can be done, with an init that waits if there is one.
     pub fn begin(
         spec: &'a RunSpec,
         vessel: &'a Vessel,
+        blank: Option<Blank>,
         undo: &mut Undo<'_>,
     ) -> Result<Option<Self>, Failure> {
         let policy = &spec.policy;
@@ -47,13 +49,21 @@ impl<'a> Ahead<'a> {
         }
         let mut plan = plan::make(spec, vessel, true)?;
         // Not for those who typed a limit or want a way out: see there.
-        let Some(known) = Known::of(spec, vessel, plan.map) else { return Ok(None) };
+        let now = if blank.is_none() { Here::look() } else { None };
+        let here = blank.as_ref().and_then(Blank::here).or(now.as_ref());
+        let Some(known) = Known::of(spec, vessel, plan.map, here) else { return Ok(None) };
         let Some(found) = known.recall() else { return Ok(None) };
         plan.scratch_size = plan::scratch_size(&policy.limits, found.counted);
         plan.known = Some(found.report.clone());
         plan.late = vec![plan.parts.directory, plan.places.messages];
-        let (channel, theirs) = Channel::pair().step(|| "make the channel to init".into())?;
-        let way = undo.begin_init(vessel, &plan, None, theirs)?;
+        let (channel, way) = match blank {
+            Some(blank) => undo.take_init(blank)?,
+            None => {
+                let pair = Channel::pair();
+                let (channel, theirs) = pair.step(|| "make the channel to init".into())?;
+                (channel, undo.begin_init(vessel, &plan, None, theirs)?)
+            }
+        };
         let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
         Arrival::new(&plan, &channel, way, Vec::new()).settle(init, None)?;
         Ok(Some(Self { spec, plan, known, found, channel }))

@@ -40,7 +40,7 @@ pub struct Way {
     gate: Option<OwnedFd>,
     /// The user namespace it will be in, where that exists already.
     namespace: Option<OwnedFd>,
-    /// Whether init is executed at once and waits for its plan.
+    /// Whether init is there and waits for its plan.
     sends_plan: bool,
     /// Where it knocks, if the channel could not be handed on.
     door: Option<Door>,
@@ -49,6 +49,11 @@ pub struct Way {
 }
 
 impl Way {
+    /// To an init that waits for its plan.
+    pub fn to_blank() -> Self {
+        Self { sends_plan: true, ..Self::default() }
+    }
+
     /// The channel to an init that has to knock, and with it init itself.
     pub fn welcome(
         &mut self,
@@ -152,16 +157,20 @@ fn words() -> Result<OwnedFd, Failure> {
         .step(|| "make room for messages".into())
 }
 
+/// Those of a sandbox that has a network of its own.
+pub(super) const ALL_NAMESPACES: Namespaces = WITH_THE_HOSTS_NETWORK.with(Namespaces::NETWORK);
+
+const WITH_THE_HOSTS_NETWORK: Namespaces = Namespaces::USER
+    .with(Namespaces::MOUNT)
+    .with(Namespaces::PID)
+    .with(Namespaces::IPC)
+    .with(Namespaces::UTS)
+    .with(Namespaces::CGROUP);
+
 fn all_namespaces(plan: &InitSpec<'_>) -> Namespaces {
-    let namespaces = Namespaces::USER
-        .with(Namespaces::MOUNT)
-        .with(Namespaces::PID)
-        .with(Namespaces::IPC)
-        .with(Namespaces::UTS)
-        .with(Namespaces::CGROUP);
     match plan.run.policy.network {
-        NetworkMode::Host => namespaces,
-        _ => namespaces.with(Namespaces::NETWORK),
+        NetworkMode::Host => WITH_THE_HOSTS_NETWORK,
+        _ => ALL_NAMESPACES,
     }
 }
 
@@ -285,15 +294,17 @@ impl<'a> Arrival<'a> {
                     .step(|| "put init into its cgroup".into())?;
             }
         }
+        let mut sources = Vec::new();
+        if plan.map == IdMap::Range {
+            let there = |index: &usize| !plan.late.contains(index);
+            let there: Vec<usize> = (0..plan.sources.len()).filter(there).collect();
+            sources = open_sources(self.namespace(init)?, plan, &there)?;
+        }
+        // All that it needs in one go: once it works, it does not wait.
         if way.sends_plan {
             send_plan(plan, channel)?;
         }
-        if plan.map == IdMap::Range {
-            let namespace = self.namespace(init)?;
-            let there = |index: &usize| !plan.late.contains(index);
-            let there: Vec<usize> = (0..plan.sources.len()).filter(there).collect();
-            pass_sources(namespace, plan, &there, channel)?;
-        }
+        pass_sources(sources, channel)?;
         self.go_on()?;
         match &way.gate {
             Some(gate) => vessel::open_gate(gate).step(|| "let init go on".into()),
@@ -305,8 +316,8 @@ impl<'a> Arrival<'a> {
     pub fn catch_up(&self, init: &Held) -> Result<(), Failure> {
         let pass = || match self.plan.map {
             IdMap::Range => {
-                let namespace = self.namespace(init)?;
-                pass_sources(namespace, self.plan, &self.plan.late, self.channel)
+                let sources = open_sources(self.namespace(init)?, self.plan, &self.plan.late)?;
+                pass_sources(sources, self.channel)
             }
             _ => Ok(()),
         };
@@ -453,12 +464,11 @@ fn send_plan(plan: &InitSpec<'_>, channel: &Channel) -> Result<(), Failure> {
     channel.send(&ToInit::Spec, &[file.as_fd()]).step(step)
 }
 
-fn pass_sources(
+fn open_sources(
     namespace: OwnedFd,
     plan: &InitSpec<'_>,
     which: &[usize],
-    channel: &Channel,
-) -> Result<(), Failure> {
+) -> Result<Vec<OwnedFd>, Failure> {
     let chosen = which.iter().filter_map(|index| plan.sources.get(*index));
     let mut owners = OwnerMaps::new(namespace);
     let mut opened: Vec<OwnedFd> =
@@ -467,6 +477,10 @@ fn pass_sources(
         let workspace = outside::overlay(&opened, &plan.parts)?;
         opened.push(workspace);
     }
+    Ok(opened)
+}
+
+fn pass_sources(opened: Vec<OwnedFd>, channel: &Channel) -> Result<(), Failure> {
     for batch in opened.chunks(MAX_DESCRIPTORS) {
         let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
         channel.send(&ToInit::Sources, &batch).step(|| "pass the sources to init".into())?;

@@ -2,6 +2,7 @@
 //!
 //! - [`plan`]: what the sandbox is made from, decided before anything is made.
 //! - [`owners`]: the workspace belongs to the ids inside.
+//! - [`nest`]: what is begun before the caller knows what it wants.
 //! - [`ahead`]: what is begun before the caller has written anything down.
 //! - [`arrival`]: init, from its beginning in the vessel to its report.
 //! - [`quota`]: the disk limit as the filesystem keeps it, where it can.
@@ -12,6 +13,7 @@ mod absent;
 mod ahead;
 mod arrival;
 mod limits;
+mod nest;
 mod owners;
 mod plan;
 mod quota;
@@ -21,7 +23,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::InitSpec;
 use crate::keeper::{Attendants, Keeper, Membership, Promise};
-use crate::known::{Found, Known};
+use crate::known::{Found, Here, Known};
 use crate::machine;
 use crate::network;
 use crate::network::publish::{self, Taken};
@@ -31,15 +33,17 @@ use crate::vessel::{Held, Tasks, Vessel};
 use ahead::Ahead;
 use arrival::{Arrival, Up, Way};
 use limits::Holders;
+use nest::Blank;
+pub use nest::Nest;
 use quota::Quota;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use skep_confine::cgroup::{CgroupError, CgroupHost, Group, GroupLimits, ParentName};
 use skep_machine::boot::MachineFiles;
 use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
-use skep_sys::process::{Namespaces, clone_with};
+use skep_sys::process::{Child, Namespaces, clone_with};
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, KeeperIdentity};
 use std::fs::File;
@@ -52,7 +56,7 @@ pub const CGROUP_PARENT: &str = "skep";
 /// Tasks that a runtime with a kernel of its own may have in any case.
 const RUNTIME_TASKS: u64 = 4096;
 
-/// Starts a keeper for `spec` and waits until its sandbox is up.
+/// Starts a keeper for `spec` and waits until its sandbox is up. One that waits in a `nest` is used if it fits.
 ///
 /// Forks without an exec, so the caller must be single threaded. On error nothing is left.
 ///
@@ -63,19 +67,15 @@ pub fn start(
     spec: &RunSpec,
     vessel: &Vessel,
     beside: Beside<'_>,
+    nest: Option<Nest>,
 ) -> Result<Launched, ProviderError> {
     let setup = |source| ProviderError::Setup { operation: "start the keeper".into(), source };
-    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-    let (answer, report) = pipe().map_err(|error| setup(error.into()))?;
-    let (gate, opener) = pipe().map_err(|error| setup(error.into()))?;
-    let (line, theirs) = match beside.stays {
-        true => Some(line().map_err(setup)?).unzip(),
-        false => (None, None),
-    };
     failpoint::hit("create.fork").map_err(setup)?;
-    // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
-    let keeper = clone_with(Namespaces::NONE, move || run(spec, vessel, report, gate, theirs))
-        .map_err(setup)?;
+    let begun = match nest.and_then(|nest| nest.tell(spec, vessel, beside.stays)) {
+        Some(begun) => begun,
+        None => begin(spec, vessel, beside.stays).map_err(setup)?,
+    };
+    let Begun { keeper, ends: CallersEnds { answer, opener, line } } = begun;
     if (beside.intend)().is_err() {
         drop(opener);
         let _ = skep_sys::process::wait_for(&keeper);
@@ -112,7 +112,49 @@ pub struct Launched {
     pub line: Option<OwnedFd>,
 }
 
-/// A connection to a keeper that is not there yet: our end, and its.
+/// A keeper that has begun.
+struct Begun {
+    keeper: Child,
+    ends: CallersEnds,
+}
+
+/// What the caller holds of its connections to the keeper.
+#[derive(Debug)]
+struct CallersEnds {
+    /// The report comes here.
+    answer: OwnedFd,
+    /// The gate is opened here.
+    opener: OwnedFd,
+    /// Commands are ordered here, where the caller stays.
+    line: Option<OwnedFd>,
+}
+
+/// What the keeper holds of them.
+struct KeepersEnds {
+    report: OwnedFd,
+    gate: OwnedFd,
+    caller: Option<OwnedFd>,
+}
+
+impl KeepersEnds {
+    fn all(&self) -> Vec<BorrowedFd<'_>> {
+        let pipes = [&self.report, &self.gate].into_iter();
+        pipes.chain(&self.caller).map(OwnedFd::as_fd).collect()
+    }
+}
+
+/// The connections of a caller and a keeper that is not there yet.
+fn ends(stays: bool) -> io::Result<(CallersEnds, KeepersEnds)> {
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+    let (answer, report) = pipe()?;
+    let (gate, opener) = pipe()?;
+    let (line, caller) = match stays {
+        true => Some(line()?).unzip(),
+        false => (None, None),
+    };
+    Ok((CallersEnds { answer, opener, line }, KeepersEnds { report, gate, caller }))
+}
+
 fn line() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -122,6 +164,17 @@ fn line() -> io::Result<(OwnedFd, OwnedFd)> {
     )?;
     rustix::io::ioctl_fionbio(&theirs, true)?;
     Ok((ours, theirs))
+}
+
+/// Forks a keeper that knows what it is for.
+fn begin(spec: &RunSpec, vessel: &Vessel, stays: bool) -> io::Result<Begun> {
+    let (ours, keepers) = ends(stays)?;
+    // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
+    let keeper = clone_with(Namespaces::NONE, move || {
+        let detached = Detached::from_caller(&keepers.all());
+        live(spec, vessel, keepers, detached, None)
+    })?;
+    Ok(Begun { keeper, ends: ours })
 }
 
 /// Who a keeper is, beyond its number: the process, and what it holds.
@@ -136,16 +189,15 @@ pub(crate) fn identity_of(pid: i32, directory: &Path) -> io::Result<KeeperIdenti
 }
 
 /// The keeper's life. Returns its exit code.
-fn run(
+fn live(
     spec: &RunSpec,
     vessel: &Vessel,
-    report: OwnedFd,
-    gate: OwnedFd,
-    caller: Option<OwnedFd>,
+    ends: KeepersEnds,
+    detached: Result<Detached, Failure>,
+    blank: Option<Blank>,
 ) -> i32 {
-    let mut kept = vec![report.as_fd(), gate.as_fd()];
-    kept.extend(caller.as_ref().map(AsFd::as_fd));
-    let up = detach(&kept).and_then(|umask| bring_up(spec, vessel, umask, gate));
+    let KeepersEnds { report, gate, caller } = ends;
+    let up = detached.and_then(|detached| bring_up(spec, vessel, detached, gate, blank));
     let message = match &up {
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
@@ -167,23 +219,35 @@ fn run(
     }
 }
 
-/// Lets go of everything that belongs to the caller: terminal, directory, descriptors, environment.
-fn detach(kept: &[rustix::fd::BorrowedFd<'_>]) -> Result<u32, Failure> {
-    let step = || "detach the keeper".to_owned();
-    rustix::process::setsid().step(step)?;
-    skep_sys::process::close_all_but(kept).step(step)?;
-    let null =
-        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).step(step)?;
-    rustix::stdio::dup2_stdin(&null).step(step)?;
-    rustix::stdio::dup2_stdout(&null).step(step)?;
-    rustix::stdio::dup2_stderr(&null).step(step)?;
-    rustix::process::chdir("/").step(step)?;
-    skep_sys::memory::wipe_environment();
-    // Best effort: a kernel built without checkpointing does not tell where they are.
-    let _ = skep_sys::memory::set_command_line("skep: keeper");
-    skep_sys::signal::reset_all();
-    skep_sys::signal::ignore(libc::SIGPIPE);
-    Ok(rustix::process::umask(Mode::from_raw_mode(0o077)).bits())
+/// A keeper that has nothing of its caller's any more.
+struct Detached {
+    /// The caller's, for commands.
+    umask: u32,
+    terminate: SignalFd,
+}
+
+impl Detached {
+    /// Lets go of everything that belongs to the caller: terminal, directory, descriptors, environment.
+    fn from_caller(kept: &[BorrowedFd<'_>]) -> Result<Self, Failure> {
+        let step = || "detach the keeper".to_owned();
+        rustix::process::setsid().step(step)?;
+        skep_sys::process::close_all_but(kept).step(step)?;
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .step(step)?;
+        rustix::stdio::dup2_stdin(&null).step(step)?;
+        rustix::stdio::dup2_stdout(&null).step(step)?;
+        rustix::stdio::dup2_stderr(&null).step(step)?;
+        rustix::process::chdir("/").step(step)?;
+        skep_sys::memory::wipe_environment();
+        // Best effort: a kernel built without checkpointing does not tell where they are.
+        let _ = skep_sys::memory::set_command_line("skep: keeper");
+        skep_sys::signal::reset_all();
+        skep_sys::signal::ignore(libc::SIGPIPE);
+        let umask = rustix::process::umask(Mode::from_raw_mode(0o077)).bits();
+        failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
+        let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
+        Ok(Self { umask, terminate })
+    }
 }
 
 /// A keeper that is ready to serve.
@@ -206,13 +270,12 @@ struct Running<'a> {
 fn bring_up<'a>(
     spec: &'a RunSpec,
     vessel: &'a Vessel,
-    umask: u32,
+    detached: Detached,
     gate: OwnedFd,
+    blank: Option<Blank>,
 ) -> Result<Running<'a>, Failure> {
-    failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
-    let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
     let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
-    let ahead = Ahead::begin(spec, vessel, &mut undo)?;
+    let ahead = Ahead::begin(spec, vessel, blank, &mut undo)?;
     pass(gate)?;
     let listener = listen(spec)?;
     undo.listening = true;
@@ -228,7 +291,7 @@ fn bring_up<'a>(
         Some(arrived) => arrived,
         None => arrive(spec, vessel, published, &mut undo)?,
     };
-    let running = take_over(arrived, spec, vessel, (umask, terminate, listener), undo)?;
+    let running = take_over(arrived, spec, vessel, (detached, listener), undo)?;
     Ok(Running { image, ..running })
 }
 
@@ -275,7 +338,7 @@ fn arrive<'a>(
         undo.make_group(vessel)?;
     }
     let mut plan = plan::make(spec, vessel, undo.group.is_some())?;
-    let known = Known::of(spec, vessel, plan.map);
+    let known = Known::of(spec, vessel, plan.map, Here::look().as_ref());
     let found = known.as_ref().and_then(Known::recall);
     plan.known = found.as_ref().map(|found| found.report.clone());
     let files = vessel.machine().map(MachineFiles::open).transpose()?;
@@ -301,7 +364,7 @@ fn take_over<'a>(
     arrived: Arrived<'a>,
     spec: &'a RunSpec,
     vessel: &'a Vessel,
-    (umask, terminate, listener): (u32, SignalFd, OwnedFd),
+    (Detached { umask, terminate }, listener): (Detached, OwnedFd),
     mut undo: Undo<'_>,
 ) -> Result<Running<'a>, Failure> {
     let Arrived { plan, known: (known, found), channel, up, quota, joined, promised } = arrived;
@@ -388,6 +451,15 @@ impl Undo<'_> {
         });
         failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
         Ok(way)
+    }
+
+    /// One that waits for its plan is taken, and ended if we fail.
+    fn take_init(&mut self, blank: Blank) -> Result<(Channel, Way), Failure> {
+        let taken = blank.take();
+        let (init, channel) = taken.ok_or_else(|| Failure::invalid("init is missing"))?;
+        self.init = Some(init);
+        failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+        Ok((channel, Way::to_blank()))
     }
 
     /// The sandbox's cgroup is made, if one can be, and is removed if we fail.
