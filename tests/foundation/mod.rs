@@ -20,6 +20,7 @@ mod leftovers;
 mod lifecycle;
 mod manners;
 mod meanwhile;
+mod nest;
 mod on_fuse;
 mod options;
 mod overlay;
