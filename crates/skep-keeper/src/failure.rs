@@ -57,6 +57,21 @@ impl Failure {
     ) -> Self {
         Self::Missing { what: what.into(), reason: reason.into(), remedy: remedy.into() }
     }
+
+    /// The kernel made no namespaces.
+    pub fn no_namespaces(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Self::missing(
+                "a user namespace",
+                format!("the kernel refused to make one: {error}"),
+                "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`",
+            ),
+            _ => Self::Step {
+                operation: "make the sandbox's namespaces".into(),
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
+            },
+        }
+    }
 }
 
 impl From<Failure> for ProviderError {

@@ -28,6 +28,7 @@
 //! What is deliberately not here: an async runtime (a forked process must be simple), and decisions
 //! about changes (the engine's).
 
+mod caller;
 mod census;
 mod channel;
 mod client;

@@ -7,6 +7,7 @@
 mod marks;
 mod serve;
 
+use crate::caller;
 use crate::channel::{Channel, from_file};
 use crate::confinement::Confinement;
 use crate::failure::{Failure, Step};
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use serve::Init;
 use skep_machine::boot::MachineFiles;
 use skep_provider::RunSpec;
+use skep_sys::process::Namespaces;
 use skep_sys::processors::Processors;
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, MachineSpec, NetworkMode, SystemView};
@@ -165,20 +167,16 @@ fn go_on(
             }
             init.serve(&channel)
         }
-        Err(failure) => {
-            // If the keeper is gone too, nobody is left to tell.
-            let _ = channel.send(&FromInit::Failed(failure), &[]);
-            1
-        }
+        Err(failure) => fail(&channel, failure),
     }
 }
 
-/// The life of an init that is there before its plan. `processors` are those that it may use once it has it. Returns its
-/// exit code.
+/// The life of an init that is there before its plan, in the host's network until it has made its own. `processors` are
+/// those that it may use once it has the plan. Returns its exit code.
 pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
     let alone = || skep_sys::process::close_all_but(&[channel.as_fd()]);
     // The end of the channel ends it too, should the keeper have died before this.
-    if die_with_parent().is_err() || alone().is_err() {
+    if die_with_parent().is_err() || alone().is_err() || caller::leave().is_err() {
         return 1;
     }
     let before = Beforehand::done();
@@ -187,20 +185,30 @@ pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
     if processors.is_some_and(|all| all.use_all().is_err()) {
         return 1;
     }
-    go_on(&plan, None, channel, before)
+    match before {
+        Ok(before) => go_on(&plan, None, channel, Some(before)),
+        Err(failure) => fail(&channel, failure),
+    }
 }
 
-/// What an ordinary init can do before it has a plan.
+/// Says why nothing comes of it. Returns its exit code.
+fn fail(channel: &Channel, failure: Failure) -> i32 {
+    // If the keeper is gone too, nobody is left to tell.
+    let _ = channel.send(&FromInit::Failed(failure), &[]);
+    1
+}
+
+/// What an ordinary init does before it has a plan: its network is there, with nothing but the loopback.
 struct Beforehand {
     system_entries: Vec<SystemEntry>,
 }
 
 impl Beforehand {
-    /// `None` if something went wrong: then it is tried again in its turn, and said.
-    fn done() -> Option<Self> {
+    fn done() -> Result<Self, Failure> {
+        skep_sys::process::unshare(Namespaces::NETWORK).map_err(Failure::no_namespaces)?;
         leave_watches_for_the_caller();
-        skep_sys::network::loopback_up().ok()?;
-        Some(Self { system_entries: sources::system_entries() })
+        skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
+        Ok(Self { system_entries: sources::system_entries() })
     }
 }
 

@@ -60,7 +60,7 @@ impl Keeper<'_> {
         if over {
             // They die while the end is written down. What was changed is looked at when they are gone, and the
             // caller, who has the end by then, waits for that.
-            self.init.kill();
+            self.init.kill_beside();
         } else {
             // Before anybody hears of the end: whoever waits for it may edit the project the next
             // moment, and then the base of what was changed here could no longer be proven.

@@ -158,9 +158,10 @@ fn words() -> Result<OwnedFd, Failure> {
 }
 
 /// Those of a sandbox that has a network of its own.
-pub(super) const ALL_NAMESPACES: Namespaces = WITH_THE_HOSTS_NETWORK.with(Namespaces::NETWORK);
+const ALL_NAMESPACES: Namespaces = WITH_THE_HOSTS_NETWORK.with(Namespaces::NETWORK);
 
-const WITH_THE_HOSTS_NETWORK: Namespaces = Namespaces::USER
+/// Those of one that has the host's, or makes its own later.
+pub(super) const WITH_THE_HOSTS_NETWORK: Namespaces = Namespaces::USER
     .with(Namespaces::MOUNT)
     .with(Namespaces::PID)
     .with(Namespaces::IPC)
@@ -180,7 +181,7 @@ fn clone_init(
     files: Option<&MachineFiles>,
     channel: Channel,
 ) -> Result<Child, Failure> {
-    clone_with(namespaces, move || init::run(plan, files, channel)).map_err(no_namespaces)
+    clone_with(namespaces, move || init::run(plan, files, channel)).map_err(Failure::no_namespaces)
 }
 
 fn clone_stage(
@@ -190,21 +191,7 @@ fn clone_stage(
     said: OwnedFd,
 ) -> Result<Child, Failure> {
     let stage = move || vessel::run_stage(plan, runtime, channel, said);
-    clone_with(all_namespaces(plan), stage).map_err(no_namespaces)
-}
-
-fn no_namespaces(error: io::Error) -> Failure {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Failure::missing(
-            "a user namespace",
-            format!("the kernel refused to make one: {error}"),
-            "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`",
-        ),
-        _ => Failure::Step {
-            operation: "make the sandbox's namespaces".into(),
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-        },
-    }
+    clone_with(all_namespaces(plan), stage).map_err(Failure::no_namespaces)
 }
 
 /// Init on its way.

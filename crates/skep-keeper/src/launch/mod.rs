@@ -19,6 +19,7 @@ mod plan;
 mod quota;
 mod workspace;
 
+use crate::caller;
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::InitSpec;
@@ -171,8 +172,8 @@ fn begin(spec: &RunSpec, vessel: &Vessel, stays: bool) -> io::Result<Begun> {
     let (ours, keepers) = ends(stays)?;
     // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
     let keeper = clone_with(Namespaces::NONE, move || {
-        let detached = Detached::from_caller(&keepers.all());
-        live(spec, vessel, keepers, detached, None)
+        let come = stand_apart(&keepers.all()).and_then(|()| Detached::from_caller());
+        live(spec, vessel, keepers, come.map(Come::Detached))
     })?;
     Ok(Begun { keeper, ends: ours })
 }
@@ -189,15 +190,9 @@ pub(crate) fn identity_of(pid: i32, directory: &Path) -> io::Result<KeeperIdenti
 }
 
 /// The keeper's life. Returns its exit code.
-fn live(
-    spec: &RunSpec,
-    vessel: &Vessel,
-    ends: KeepersEnds,
-    detached: Result<Detached, Failure>,
-    blank: Option<Blank>,
-) -> i32 {
+fn live(spec: &RunSpec, vessel: &Vessel, ends: KeepersEnds, come: Result<Come, Failure>) -> i32 {
     let KeepersEnds { report, gate, caller } = ends;
-    let up = detached.and_then(|detached| bring_up(spec, vessel, detached, gate, blank));
+    let up = come.and_then(|come| bring_up(spec, vessel, come, gate));
     let message = match &up {
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
@@ -219,6 +214,18 @@ fn live(
     }
 }
 
+/// How far a keeper has come when it learns what it is for.
+enum Come {
+    /// Nothing of its caller's is left.
+    Detached(Detached),
+    /// It stands apart, perhaps with an init that waits; the rest is done while that is at work.
+    Apart(Option<Blank>),
+}
+
+fn stand_apart(kept: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    caller::stand_apart(kept).step(|| "stand apart from the caller".into())
+}
+
 /// A keeper that has nothing of its caller's any more.
 struct Detached {
     /// The caller's, for commands.
@@ -227,23 +234,9 @@ struct Detached {
 }
 
 impl Detached {
-    /// Lets go of everything that belongs to the caller: terminal, directory, descriptors, environment.
-    fn from_caller(kept: &[BorrowedFd<'_>]) -> Result<Self, Failure> {
-        let step = || "detach the keeper".to_owned();
-        rustix::process::setsid().step(step)?;
-        skep_sys::process::close_all_but(kept).step(step)?;
-        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .step(step)?;
-        rustix::stdio::dup2_stdin(&null).step(step)?;
-        rustix::stdio::dup2_stdout(&null).step(step)?;
-        rustix::stdio::dup2_stderr(&null).step(step)?;
-        rustix::process::chdir("/").step(step)?;
-        skep_sys::memory::wipe_environment();
-        // Best effort: a kernel built without checkpointing does not tell where they are.
-        let _ = skep_sys::memory::set_command_line("skep: keeper");
-        skep_sys::signal::reset_all();
-        skep_sys::signal::ignore(libc::SIGPIPE);
-        let umask = rustix::process::umask(Mode::from_raw_mode(0o077)).bits();
+    /// Lets go of what still belongs to the caller of one that stands apart.
+    fn from_caller() -> Result<Self, Failure> {
+        let umask = caller::leave().step(|| "detach the keeper".into())?;
         failpoint::hit("create.keeper").step(|| "pass a failpoint".into())?;
         let terminate = SignalFd::new(&[libc::SIGTERM]).step(|| "watch for signals".into())?;
         Ok(Self { umask, terminate })
@@ -270,12 +263,17 @@ struct Running<'a> {
 fn bring_up<'a>(
     spec: &'a RunSpec,
     vessel: &'a Vessel,
-    detached: Detached,
+    come: Come,
     gate: OwnedFd,
-    blank: Option<Blank>,
 ) -> Result<Running<'a>, Failure> {
     let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
-    let ahead = Ahead::begin(spec, vessel, blank, &mut undo)?;
+    let (ahead, detached) = match come {
+        Come::Detached(detached) => (Ahead::begin(spec, vessel, None, &mut undo)?, detached),
+        Come::Apart(blank) => {
+            let ahead = Ahead::begin(spec, vessel, blank, &mut undo)?;
+            (ahead, Detached::from_caller()?)
+        }
+    };
     pass(gate)?;
     let listener = listen(spec)?;
     undo.listening = true;

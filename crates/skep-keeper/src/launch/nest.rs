@@ -9,7 +9,8 @@
 //! Nothing of this outlives its processes, and nothing is written anywhere. If the caller wants something else after all, or
 //! dies, the end of its line ends the keeper, and with it init.
 
-use super::{Begun, CallersEnds, Detached, KeepersEnds, ends, live};
+use super::arrival::WITH_THE_HOSTS_NETWORK;
+use super::{Begun, CallersEnds, Come, KeepersEnds, ends, live, stand_apart};
 use crate::channel::{Channel, from_file, to_file};
 use crate::identity;
 use crate::init;
@@ -18,6 +19,7 @@ use crate::vessel::{Held, Vessel};
 use rustix::fd::AsFd;
 use serde::{Deserialize, Serialize};
 use skep_provider::RunSpec;
+use skep_sys::failpoint;
 use skep_sys::process::{Child, Namespaces, clone_with, wait_for};
 use skep_sys::processors::Processors;
 use skep_types::NetworkMode;
@@ -45,6 +47,7 @@ impl Nest {
         let (orders, theirs) = Channel::pair()?;
         let (ours, keepers) = ends(stays)?;
         let processors = Processors::own().ok();
+        failpoint::arm();
         // The closure owns its ends: here they are dropped unrun, and the keeper alone has them.
         let keeper = clone_with(Namespaces::NONE, move || wait(theirs, keepers, processors))?;
         // A hint: where it cannot be had, one works after the other.
@@ -85,15 +88,10 @@ impl Drop for Nest {
 fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i32 {
     let mut kept = ends.all();
     kept.push(orders.as_fd());
-    let detached = Detached::from_caller(&kept);
-    let blank = match &detached {
-        Ok(_) => {
-            // Where it is by now is good enough; init shall not be kept to it.
-            let _ = processors.map(|all| all.use_all());
-            Blank::clone(processors)
-        }
-        Err(_) => None,
-    };
+    let apart = stand_apart(&kept);
+    // Where it is by now is good enough; init shall not be kept to it.
+    let _ = processors.map(|all| all.use_all());
+    let come = apart.map(|()| Come::Apart(Blank::clone(processors)));
     let told = orders.receive::<Order>().map(|(_, mut plan)| plan.pop());
     drop(orders);
     // Told nothing, it is not wanted.
@@ -101,12 +99,13 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
     // Again: the caller may have moved it away since, but did so before it said anything.
     let _ = processors.map(|all| all.use_all());
     match from_file::<RunSpec>(plan) {
-        Ok(spec) => live(&spec, &Vessel::Namespaces, ends, detached, blank),
+        Ok(spec) => live(&spec, &Vessel::Namespaces, ends, come),
         Err(_) => 1,
     }
 }
 
-/// An init in namespaces of its own that waits for its plan. Gone when dropped.
+/// An init in namespaces of its own that waits for its plan. Gone when dropped. Its network it makes itself, which takes
+/// as long as all the others, while nobody waits for it.
 pub struct Blank {
     init: Option<(Held, Channel)>,
     processors: Option<Processors>,
@@ -118,7 +117,7 @@ impl Blank {
     fn clone(processors: Option<Processors>) -> Option<Self> {
         let (channel, theirs) = Channel::pair().ok()?;
         let born = move || init::run_blank(theirs, processors);
-        let child = clone_with(super::arrival::ALL_NAMESPACES, born).ok()?;
+        let child = clone_with(WITH_THE_HOSTS_NETWORK, born).ok()?;
         let init = Some((Held::with_view(child), channel));
         // Whatever else takes a look is best taken while nobody waits for it.
         identity::has_range();

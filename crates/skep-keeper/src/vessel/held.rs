@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, Signal};
 use skep_sys::process::{Child, send_signal, wait_for, wait_for_handle};
+use skep_sys::processors::Processors;
 use std::fs::File;
 
 /// Init, held by the keeper.
@@ -65,6 +66,15 @@ impl Held {
         self.launcher = Some(Child { pid: self.pid, pidfd: child });
         self.pid = pid;
         Ok(())
+    }
+
+    /// The same as [`Held::kill`], beside us: it dies on another processor than the one that we go on with. A hint.
+    pub fn kill_beside(&mut self) {
+        // With a view it is a child of ours that nobody has waited for, so the number is still its own.
+        if let (Some(_), Ok(all)) = (&self.view, Processors::own()) {
+            let _ = all.move_away(self.pid);
+        }
+        self.kill();
     }
 
     /// Ends it, and with it everything inside.
