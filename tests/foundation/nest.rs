@@ -38,7 +38,7 @@ fn one_that_does_not_fit_is_gone_when_the_command_runs() {
         for (name, value) in [
             ("SKEP_PROVIDER_NAME", "subprocess"),
             ("SKEP_SANDBOX_NETWORK", "host"),
-            ("SKEP_SANDBOX_SYSTEM", "cow"),
+            ("SKEP_SANDBOX_NETWORK", "allow"),
         ] {
             let script = "echo x > begun; exec sleep 66664";
             let mut run = lab.run_script(script).env(name, value).spawn();

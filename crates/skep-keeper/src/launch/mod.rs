@@ -442,12 +442,11 @@ impl Undo<'_> {
         channel: Channel,
     ) -> Result<Way, Failure> {
         let (child, mut way) = arrival::begin(vessel, plan, files, channel)?;
-        self.init = Some(match (way.life.take(), vessel) {
+        self.hold(match (way.life.take(), vessel) {
             (None, Vessel::Namespaces) => Held::with_view(child),
             (None, _) => Held::new(child),
             (Some(life), _) => Held::attended(child, life),
-        });
-        failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+        })?;
         Ok(way)
     }
 
@@ -455,9 +454,13 @@ impl Undo<'_> {
     fn take_init(&mut self, blank: Blank) -> Result<(Channel, Way), Failure> {
         let taken = blank.take();
         let (init, channel) = taken.ok_or_else(|| Failure::invalid("init is missing"))?;
-        self.init = Some(init);
-        failpoint::hit("create.init").step(|| "pass a failpoint".into())?;
+        self.hold(init)?;
         Ok((channel, Way::to_blank()))
+    }
+
+    fn hold(&mut self, init: Held) -> Result<(), Failure> {
+        self.init = Some(init);
+        failpoint::hit("create.init").step(|| "pass a failpoint".into())
     }
 
     /// The sandbox's cgroup is made, if one can be, and is removed if we fail.
