@@ -1,6 +1,8 @@
 //! The loopback interface of a new network namespace, and where a redirected connection was going.
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -19,6 +21,26 @@ pub fn loopback_up() -> io::Result<()> {
     // SAFETY: SIOCSIFFLAGS reads an ifreq, and `request` is a whole one that outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Leaves the network of this process for a new one, in which `lo` is on; returns a handle on it. On error it may have
+/// been left all the same.
+///
+/// Allocates nothing.
+pub fn new_namespace() -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Before: the tree that it is found in may be left by somebody who shares our mounts.
+    let own = rustix::fs::open(c"/proc/self/ns", flags, Mode::empty())?;
+    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+    crate::process::unshare(crate::process::Namespaces::NETWORK).map_err(errno)?;
+    loopback_up().map_err(errno)?;
+    rustix::fs::openat(own, c"net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Enters the network that this is a handle on.
+pub fn enter_namespace(network: &OwnedFd) -> io::Result<()> {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    Ok(rustix::thread::move_into_link_name_space(network.as_fd(), kind)?)
 }
 
 /// Where a connection was going before NAT sent it to the listener that accepted it.

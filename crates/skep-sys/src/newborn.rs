@@ -27,6 +27,7 @@ use rustix::thread::CapabilitySet;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One thing a newborn does to itself.
@@ -58,6 +59,8 @@ pub enum Step<'a> {
     Filter(&'a [Instruction]),
     /// The same, the parent being sent where refused calls wait.
     NotedFilter(&'a [Instruction]),
+    /// Has a network of its own, with nothing in it but a loopback that is on; the parent is sent it.
+    Network,
 }
 
 /// Steps in order, each with a mark that tells where one failed.
@@ -110,6 +113,10 @@ impl Step<'_> {
                 let listener = crate::seccomp::set_mode_filter_listening(program).map_err(errno)?;
                 send_with(report, &[0], &[listener.as_fd()]).map(drop).map_err(errno)
             }
+            Self::Network => {
+                let network = crate::network::new_namespace()?;
+                send_with(report, &[0], &[network.as_fd()]).map(drop).map_err(errno)
+            }
         }
     }
 }
@@ -153,8 +160,7 @@ pub fn start(
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|error| unborn(error.into()))?;
     let stack = SPARE.take().map_or_else(Stack::new, Ok).map_err(unborn)?;
-    let taken = AtomicUsize::new(0);
-    let life = Box::new(Life { steps, program, mark, report: report.as_raw_fd(), taken });
+    let life = Life::new(steps, Some(program), mark, &report);
     let (pid, pidfd) = clone_onto(&stack, &life).map_err(unborn)?;
     // The newborn has descriptors of its own; this was the other copy.
     drop(report);
@@ -174,6 +180,58 @@ pub fn start(
         Err(_) => std::mem::forget((stack, life)),
     }
     born
+}
+
+/// A process that takes steps beside us, in our memory, and ends.
+#[derive(Debug)]
+pub struct Errand {
+    verdict: OwnedFd,
+    child: Child,
+    /// Both are left to it for good, unless it is known to have left our memory.
+    held: ManuallyDrop<(Stack, Box<Life<'static>>)>,
+}
+
+impl Errand {
+    /// Sends one that takes these steps. On error nobody is sent.
+    pub fn send(steps: Steps<'static>) -> io::Result<Self> {
+        let (verdict, report) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let stack = SPARE.take().map_or_else(Stack::new, Ok)?;
+        let life = Life::new(steps, None, 0, &report);
+        let (pid, pidfd) = clone_onto(&stack, &life)?;
+        let held = ManuallyDrop::new((stack, life));
+        match handle_on((pid, pidfd)) {
+            Ok(child) => Ok(Self { verdict, child, held }),
+            Err(error) => {
+                // Ours, and nobody has waited for it: the number is still its own.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                Err(error)
+            }
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        self.child.pid
+    }
+
+    /// Waits for its end: the descriptor that it has sent, or the mark of the step that failed, and why.
+    pub fn finish(self) -> Result<Option<OwnedFd>, Stillborn> {
+        let Self { verdict, child, held } = self;
+        let for_ever = |_: BorrowedFd<'_>, _: &Child| Ok(());
+        let ended = attend(&verdict, child, for_ever);
+        if ended.is_ok() || has_left(&verdict) {
+            let (stack, _) = ManuallyDrop::into_inner(held);
+            SPARE.set(Some(stack));
+        }
+        let Born { child, listener } = ended?;
+        let end = crate::process::wait_for(&child);
+        match end.map_err(|error| (None, error.raw_os_error().unwrap_or(libc::EIO)))? {
+            0 => Ok(listener),
+            // It was killed before it could say anything.
+            _ => Err((None, libc::EINTR)),
+        }
+    }
 }
 
 thread_local! {
@@ -228,9 +286,11 @@ fn has_left(verdict: &OwnedFd) -> bool {
 }
 
 /// All that a newborn knows.
+#[derive(Debug)]
 struct Life<'a> {
     steps: Steps<'a>,
-    program: Program,
+    /// What it becomes; without one it ends.
+    program: Option<Program>,
     mark: u8,
     /// Its number is the same there.
     report: RawFd,
@@ -238,12 +298,20 @@ struct Life<'a> {
     taken: AtomicUsize,
 }
 
-impl Life<'_> {
+impl<'a> Life<'a> {
+    fn new(steps: Steps<'a>, program: Option<Program>, mark: u8, report: &OwnedFd) -> Box<Self> {
+        let taken = AtomicUsize::new(0);
+        Box::new(Self { steps, program, mark, report: report.as_raw_fd(), taken })
+    }
+
     fn lead(&self) -> i32 {
         // SAFETY: the copy of the descriptor that this process was born with; nobody closes it here.
         let report = unsafe { BorrowedFd::borrow_raw(self.report) };
         let (mark, errno) = match self.steps.take_counting(report, &self.taken) {
-            Ok(()) => (self.mark, self.program.run()),
+            Ok(()) => match &self.program {
+                Some(program) => (self.mark, program.run()),
+                None => return 0,
+            },
             Err(failed) => failed,
         };
         tell(report, mark, errno);
@@ -264,6 +332,7 @@ extern "C" fn be_born(life: *mut c_void) -> libc::c_int {
 }
 
 /// Room for the calls of one newborn, below a page that nobody may touch.
+#[derive(Debug)]
 struct Stack(*mut c_void);
 
 /// Steps need a few kilobytes; the largest frame is that of a message with descriptors.
@@ -416,6 +485,26 @@ mod tests {
         let born = start(steps(), (program(&words), 9), a_moment).unwrap();
         assert_eq!(wait_for(&born.child).unwrap(), 0);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn one_on_an_errand_brings_a_network_or_says_why_not() {
+        let own = std::fs::metadata("/proc/self/ns/net").unwrap();
+        let inode = |network: &std::fs::Metadata| std::os::unix::fs::MetadataExt::ino(network);
+        let errand = Errand::send(Steps(vec![(7, Step::Network)])).unwrap();
+        match errand.finish() {
+            Ok(brought) => {
+                let brought = std::fs::File::from(brought.unwrap()).metadata().unwrap();
+                assert_ne!(inode(&brought), inode(&own));
+            }
+            // Who has no power over the user namespace that it is in.
+            Err(refused) => assert_eq!(refused, (Some(7), libc::EPERM)),
+        }
+        let nowhere = Steps(vec![(1, Step::Umask(0)), (2, Step::Directory(c"/no/such".into()))]);
+        let failed = Errand::send(nowhere).unwrap().finish().unwrap_err();
+        assert_eq!(failed, (Some(2), libc::ENOENT));
+        // Whoever sent it is where it was.
+        assert_eq!(inode(&std::fs::metadata("/proc/self/ns/net").unwrap()), inode(&own));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use serve::Init;
 use skep_machine::boot::MachineFiles;
 use skep_provider::RunSpec;
-use skep_sys::process::Namespaces;
+use skep_sys::newborn::{Errand, Step as Newborn, Steps};
 use skep_sys::processors::Processors;
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, MachineSpec, NetworkMode, SystemView};
@@ -171,24 +171,22 @@ fn go_on(
     }
 }
 
-/// The life of an init that is there before its plan, in the host's network until it has made its own. `processors` are
-/// those that it may use once it has the plan. Returns its exit code.
+/// The life of an init that is there before its plan, in the host's network until it has its own. `processors` are those
+/// that it may use once it has the plan. Returns its exit code.
 pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
     let alone = || skep_sys::process::close_all_but(&[channel.as_fd()]);
     // The end of the channel ends it too, should the keeper have died before this.
     if die_with_parent().is_err() || alone().is_err() || caller::leave().is_err() {
         return 1;
     }
-    let before = Beforehand::done();
+    leave_watches_for_the_caller();
+    let system_entries = sources::system_entries();
     let Ok(plan) = receive_plan(&channel) else { return 1 };
     // Commands inherit what it has.
     if processors.is_some_and(|all| all.use_all().is_err()) {
         return 1;
     }
-    match before {
-        Ok(before) => go_on(&plan, None, channel, Some(before)),
-        Err(failure) => fail(&channel, failure),
-    }
+    go_on(&plan, None, channel, Some(Beforehand { system_entries, processors }))
 }
 
 /// Says why nothing comes of it. Returns its exit code.
@@ -198,18 +196,29 @@ fn fail(channel: &Channel, failure: Failure) -> i32 {
     1
 }
 
-/// What an ordinary init does before it has a plan: its network is there, with nothing but the loopback.
+/// What an init that was there before its plan has found out, and has not: a network of its own.
 struct Beforehand {
     system_entries: Vec<SystemEntry>,
+    processors: Option<Processors>,
 }
 
 impl Beforehand {
-    fn done() -> Result<Self, Failure> {
-        skep_sys::process::unshare(Namespaces::NETWORK).map_err(Failure::no_namespaces)?;
-        leave_watches_for_the_caller();
-        skep_sys::network::loopback_up().step(|| "switch the loopback on".into())?;
-        Ok(Self { system_entries: sources::system_entries() })
+    /// Has a network made beside what else there is to do: that takes as long as all other namespaces together.
+    fn send_for_network(&self) -> Result<Errand, Failure> {
+        let errand = Errand::send(Steps(vec![(0, Newborn::Network)]));
+        let errand = errand.map_err(Failure::no_namespaces)?;
+        // A hint: where it cannot be followed, one works after the other.
+        let _ = self.processors.map(|all| all.move_away(errand.pid()));
+        Ok(errand)
     }
+}
+
+/// Enters the network that was made meanwhile.
+fn enter(network: Errand) -> Result<(), Failure> {
+    let made = network.finish().map_err(|(_, errno)| io::Error::from_raw_os_error(errno));
+    let made = made.map_err(Failure::no_namespaces)?;
+    let made = made.ok_or_else(|| Failure::invalid("no network was brought"))?;
+    skep_sys::network::enter_namespace(&made).step(|| "enter the sandbox's network".into())
 }
 
 /// Waits for the plan.
@@ -316,26 +325,29 @@ fn take_place(
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
+            let network = before.as_ref().map(Beforehand::send_for_network).transpose()?;
             let place = late_place(spec)?;
             let later = || late_sources(spec, channel, place.as_ref());
             let mut opened = Opened::from(settle(spec, channel)?);
-            if before.is_none() {
-                leave_watches_for_the_caller();
-            }
             if !spec.late.is_empty() {
                 spec.late.iter().for_each(|index| opened.now.insert(*index, None));
                 opened.later = Some(&later);
             }
-            let ops = match &before {
-                Some(before) => plan_with(spec, &before.system_entries),
-                None => plan_of(spec),
+            let system_entries = match before {
+                Some(before) => before.system_entries,
+                None => {
+                    leave_watches_for_the_caller();
+                    sources::system_entries()
+                }
             };
+            let ops = plan_with(spec, &system_entries);
             let left = Some(apply::build(&ops, opened, &spec.parts, &serve)?);
+            let connected = network.map(enter).transpose()?.is_some();
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
-            let doors = match (spec.run.policy.network, before) {
+            let doors = match (spec.run.policy.network, connected) {
                 // The loopback is on.
-                (NetworkMode::None, Some(_)) => None,
+                (NetworkMode::None, true) => None,
                 (network, _) => connect(network, channel)?,
             };
             Ok(Taken { project: open_project(spec)?, doors, left })
