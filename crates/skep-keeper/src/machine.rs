@@ -248,7 +248,7 @@ impl InsideMachine {
             .map_err(|error| failed(error.into()))?;
         let wanted = self.order(order, terminal);
         // The closure owns the relay's ends: here they are dropped.
-        let newborn = Newborn { order, joins, stdio, confinement };
+        let newborn = Newborn { order, joins, stdio, confinement: Some(confinement) };
         // A guest whose files have gone answers nothing any more.
         let spawned = spawn_as(&newborn, &self.machine.vital(), move |report| {
             be_relay(&line, &wanted, report, &tell_outcome)

@@ -7,7 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit, Signal, getpid};
 use skep_confine::usage::state_of;
-use skep_sys::newborn::{self, Born, Step, Steps};
+use skep_sys::newborn::{self, Born, Step, Steps, Waiting};
 use skep_sys::process::{Child, Namespaces, clone_with, send_signal, signal_everyone};
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
@@ -16,21 +16,40 @@ use std::ffi::CString;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Starts a process; returns when the program runs, or with the step that failed and why.
+/// Starts a process; returns when the program runs, or with the step that failed and why. One that wears its fences
+/// already is used where nothing has to be done before they are on.
 pub fn spawn(
     order: &SpawnOrder,
     joins: &[OwnedFd],
     stdio: &Stdio,
     confinement: &Confinement,
+    waiting: Option<Waiting>,
 ) -> Result<Spawned, (SpawnStage, i32)> {
+    let plain = joins.is_empty() && stdio.terminal().is_none() && !order.marked;
+    let waiting = waiting.filter(|_| plain);
+    let confinement = Some(confinement).filter(|_| waiting.is_none());
     let steps = Newborn { order, joins, stdio, confinement }.steps()?;
     let mut others = Others::default();
     let wait = |from: BorrowedFd<'_>, child: &Child| wait_for_word(from, &[], child, &mut others);
     let program = (program_of(order), SpawnStage::Program as u8);
-    match newborn::start(steps, program, wait) {
+    let born = match waiting {
+        Some(waiting) => waiting.go_on(steps, program, wait),
+        None => newborn::start(steps, program, wait),
+    };
+    match born {
         Ok(Born { child, listener }) => Ok(Spawned { child, listener }),
         Err((mark, errno)) => Err((stage_of(mark), errno)),
     }
+}
+
+/// A process that wears these fences and waits for its command. Without it the command's own puts them on, or says why
+/// it cannot.
+pub fn prepare(confinement: &'static Confinement) -> Option<Waiting> {
+    Waiting::begin(marked(confinement.steps())).ok()
+}
+
+fn marked<'a>(steps: impl IntoIterator<Item = (SpawnStage, Step<'a>)>) -> Steps<'a> {
+    Steps(steps.into_iter().map(|(stage, step)| (stage as u8, step)).collect())
 }
 
 /// Starts a process that goes on as `rest` says, which closes the descriptor it is given when it
@@ -149,8 +168,8 @@ pub struct Newborn<'a> {
     pub joins: &'a [OwnedFd],
     /// Its first descriptors.
     pub stdio: &'a Stdio,
-    /// Its fences.
-    pub confinement: &'a Confinement,
+    /// Its fences, if it does not wear them yet.
+    pub confinement: Option<&'a Confinement>,
 }
 
 impl<'a> Newborn<'a> {
@@ -179,11 +198,10 @@ impl<'a> Newborn<'a> {
         steps.extend(limits(order).map(|step| (SpawnStage::Limits, step)));
         // All that the keeper and init have changed since the keeper put everything back.
         steps.push((SpawnStage::Privileges, Step::Signals(&[libc::SIGPIPE])));
-        steps.extend(confinement.steps());
+        steps.extend(confinement.iter().flat_map(|confinement| confinement.steps()));
         steps.extend(open_files(order).map(|step| (SpawnStage::Limits, step)));
         steps.push((SpawnStage::WorkingDirectory, Step::Directory(directory)));
-        let marked = steps.into_iter().map(|(stage, step)| (stage as u8, step));
-        Ok(Steps(marked.collect()))
+        Ok(marked(steps))
     }
 }
 

@@ -27,8 +27,7 @@ use rustix::thread::CapabilitySet;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::io;
-use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// One thing a newborn does to itself.
 #[derive(Debug)]
@@ -131,6 +130,11 @@ pub fn tell(report: impl AsFd, mark: u8, errno: i32) {
     let _ = send_with(report, &[mark, a, b, c, d], &[]);
 }
 
+fn failure_in(word: &[u8; 5]) -> Stillborn {
+    let [mark, errno @ ..] = *word;
+    (Some(mark), i32::from_le_bytes(errno))
+}
+
 /// A process that has become its program.
 #[derive(Debug)]
 pub struct Born {
@@ -152,84 +156,163 @@ const LAST_PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// is not to be waited for any longer.
 pub fn start(
     steps: Steps<'_>,
-    (program, mark): (Program, u8),
+    program: (Program, u8),
     wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
 ) -> Result<Born, Stillborn> {
-    let unborn = |error: io::Error| (None, error.raw_os_error().unwrap_or(libc::EAGAIN));
-    let (verdict, report) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(|error| unborn(error.into()))?;
-    let stack = SPARE.take().map_or_else(Stack::new, Ok).map_err(unborn)?;
-    let life = Life::new(steps, Some(program), mark, &report);
-    let (pid, pidfd) = clone_onto(&stack, &life).map_err(unborn)?;
-    // The newborn has descriptors of its own; this was the other copy.
-    drop(report);
-    let born = match handle_on((pid, pidfd)) {
-        Ok(child) => attend(&verdict, child, wait)
-            .map_err(|(mark, errno)| (mark.or_else(|| Some(life.is_at())), errno)),
-        Err(error) => {
-            // Ours, and nobody has waited for it: the number is still its own.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-            Err(unborn(error))
-        }
-    };
-    match &born {
-        // It has memory of its own by now.
-        Ok(_) => SPARE.set(Some(stack)),
-        Err(_) if has_left(&verdict) => {}
-        Err(_) => std::mem::forget((stack, life)),
-    }
-    born
+    Guest::bear(steps, Then::Become(program)).map_err(unborn)?.attend(wait)
 }
 
-/// A process that takes steps beside us, in our memory, and ends.
-#[derive(Debug)]
-pub struct Errand {
-    verdict: OwnedFd,
-    child: Child,
-    /// Both are left to it for good, unless it is known to have left our memory.
-    held: ManuallyDrop<(Stack, Box<Life<'static>>)>,
+fn unborn(error: io::Error) -> Stillborn {
+    (None, error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
+
+/// A process that takes steps beside us, and ends.
+///
+/// A call of libc that fails in it says why where one of ours would. Who sends it gives up if it fails.
+#[derive(Debug)]
+pub struct Errand(Guest<'static>);
 
 impl Errand {
     /// Sends one that takes these steps. On error nobody is sent.
     pub fn send(steps: Steps<'static>) -> io::Result<Self> {
+        Guest::bear(steps, Then::End).map(Self)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        self.0.child.pid
+    }
+
+    /// Waits for its end: the descriptor that it has sent, or the mark of the step that failed, and why.
+    pub fn finish(self) -> Result<Option<OwnedFd>, Stillborn> {
+        let Born { child, listener } = self.0.attend(|_, _| Ok(()))?;
+        match crate::process::wait_for(&child).map_err(unborn)? {
+            0 => Ok(listener),
+            // It was killed before it could say anything.
+            _ => Err((None, libc::EINTR)),
+        }
+    }
+}
+
+/// A process that has taken its first steps, and is yet to be told the others and its program. Gone when dropped.
+#[derive(Debug)]
+pub struct Waiting(Option<(Guest<'static>, Option<OwnedFd>)>);
+
+impl Waiting {
+    /// Returns when it has taken these steps, or with what failed.
+    pub fn begin(steps: Steps<'static>) -> Result<Self, Stillborn> {
+        let guest = Guest::bear(steps, Then::Wait(AtomicPtr::default())).map_err(unborn)?;
+        let mut listener = None;
+        let mut word = [0; 5];
+        loop {
+            let heard = receive_with(&guest.verdict, &mut word).map_err(unborn);
+            let failed = match heard {
+                Ok((1, _)) if word[0] == WAITS => return Ok(Self(Some((guest, listener)))),
+                Ok((1, descriptors)) => {
+                    listener = descriptors.into_iter().next();
+                    continue;
+                }
+                Ok((0, _)) => (None, libc::ECHILD),
+                Ok(_) => failure_in(&word),
+                Err(failed) => failed,
+            };
+            guest.end();
+            return Err(failed);
+        }
+    }
+
+    /// The same as [`start`], with the steps that it has taken before these.
+    pub fn go_on<'a>(
+        mut self,
+        steps: Steps<'a>,
+        program: (Program, u8),
+        wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
+    ) -> Result<Born, Stillborn> {
+        let Some((guest, listener)) = self.0.take() else { return Err((None, libc::ECHILD)) };
+        let mut guest: Guest<'a> = guest;
+        let rest = Life::new(steps, Then::Become(program), guest.life.report);
+        if let Then::Wait(next) = &guest.life.then {
+            let rest: *const Life<'_> = &raw const **guest.rest.insert(rest);
+            next.store(rest.cast_mut().cast(), Ordering::Release);
+        }
+        if let Err(error) = send_with(&guest.verdict, &[WAITS], &[]) {
+            guest.end();
+            return Err(unborn(error));
+        }
+        let born = guest.attend(wait)?;
+        Ok(Born { listener: born.listener.or(listener), ..born })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some((guest, _)) = self.0.take() {
+            guest.end();
+        }
+    }
+}
+
+/// What one that waits says, and what it is told.
+const WAITS: u8 = 1;
+
+/// A newborn in our memory.
+#[derive(Debug)]
+struct Guest<'a> {
+    verdict: OwnedFd,
+    child: Child,
+    stack: Stack,
+    life: Box<Life<'a>>,
+    /// What it was told later.
+    rest: Option<Box<Life<'a>>>,
+}
+
+impl<'a> Guest<'a> {
+    /// On error there is none.
+    fn bear(steps: Steps<'a>, then: Then) -> io::Result<Self> {
         let (verdict, report) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let stack = SPARE.take().map_or_else(Stack::new, Ok)?;
-        let life = Life::new(steps, None, 0, &report);
+        let life = Life::new(steps, then, report.as_raw_fd());
         let (pid, pidfd) = clone_onto(&stack, &life)?;
-        let held = ManuallyDrop::new((stack, life));
+        // The newborn has descriptors of its own; this was the other copy.
+        drop(report);
         match handle_on((pid, pidfd)) {
-            Ok(child) => Ok(Self { verdict, child, held }),
+            Ok(child) => Ok(Self { verdict, child, stack, life, rest: None }),
             Err(error) => {
                 // Ours, and nobody has waited for it: the number is still its own.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
+                if !has_left(&verdict) {
+                    std::mem::forget((stack, life));
+                }
                 Err(error)
             }
         }
     }
 
-    /// Its number.
-    pub fn pid(&self) -> Pid {
-        self.child.pid
+    /// Hears what becomes of it.
+    fn attend(
+        self,
+        wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
+    ) -> Result<Born, Stillborn> {
+        let Self { verdict, child, stack, life, rest } = self;
+        let at = || Some(rest.as_ref().unwrap_or(&life).is_at());
+        let born = attend(&verdict, child, wait).map_err(|(mark, errno)| (mark.or_else(at), errno));
+        match &born {
+            // It has memory of its own by now, or none.
+            Ok(_) => SPARE.set(Some(stack)),
+            Err(_) if has_left(&verdict) => {}
+            Err(_) => std::mem::forget((stack, life, rest)),
+        }
+        born
     }
 
-    /// Waits for its end: the descriptor that it has sent, or the mark of the step that failed, and why.
-    pub fn finish(self) -> Result<Option<OwnedFd>, Stillborn> {
-        let Self { verdict, child, held } = self;
-        let for_ever = |_: BorrowedFd<'_>, _: &Child| Ok(());
-        let ended = attend(&verdict, child, for_ever);
-        if ended.is_ok() || has_left(&verdict) {
-            let (stack, _) = ManuallyDrop::into_inner(held);
-            SPARE.set(Some(stack));
-        }
-        let Born { child, listener } = ended?;
-        let end = crate::process::wait_for(&child);
-        match end.map_err(|error| (None, error.raw_os_error().unwrap_or(libc::EIO)))? {
-            0 => Ok(listener),
-            // It was killed before it could say anything.
-            _ => Err((None, libc::EINTR)),
+    /// Ends it.
+    fn end(self) {
+        let Self { verdict, child, stack, life, rest } = self;
+        let _ = crate::process::send_signal(&child.pidfd, Signal::KILL);
+        match has_left(&verdict) {
+            true => drop(crate::process::wait_for(&child)),
+            false => std::mem::forget((stack, life, rest)),
         }
     }
 }
@@ -258,7 +341,7 @@ pub fn attend(
                 listener = descriptors.into_iter().next();
                 continue;
             }
-            Ok(_) => (Some(word[0]), i32::from_le_bytes([word[1], word[2], word[3], word[4]])),
+            Ok(_) => failure_in(&word),
             Err(failed) => failed,
         };
         // It may have been stopped on its way to its end.
@@ -289,31 +372,47 @@ fn has_left(verdict: &OwnedFd) -> bool {
 #[derive(Debug)]
 struct Life<'a> {
     steps: Steps<'a>,
-    /// What it becomes; without one it ends.
-    program: Option<Program>,
-    mark: u8,
+    then: Then,
     /// Its number is the same there.
     report: RawFd,
     /// How many of the steps were taken.
     taken: AtomicUsize,
 }
 
+/// What comes after its steps.
+#[derive(Debug)]
+enum Then {
+    /// Its end.
+    End,
+    /// This program, whose failure has this mark.
+    Become((Program, u8)),
+    /// What its parent says: another [`Life`] will be here.
+    Wait(AtomicPtr<c_void>),
+}
+
 impl<'a> Life<'a> {
-    fn new(steps: Steps<'a>, program: Option<Program>, mark: u8, report: &OwnedFd) -> Box<Self> {
-        let taken = AtomicUsize::new(0);
-        Box::new(Self { steps, program, mark, report: report.as_raw_fd(), taken })
+    fn new(steps: Steps<'a>, then: Then, report: RawFd) -> Box<Self> {
+        Box::new(Self { steps, then, report, taken: AtomicUsize::new(0) })
     }
 
     fn lead(&self) -> i32 {
         // SAFETY: the copy of the descriptor that this process was born with; nobody closes it here.
         let report = unsafe { BorrowedFd::borrow_raw(self.report) };
-        let (mark, errno) = match self.steps.take_counting(report, &self.taken) {
-            Ok(()) => match &self.program {
-                Some(program) => (self.mark, program.run()),
-                None => return 0,
+        let failed = match (self.steps.take_counting(report, &self.taken), &self.then) {
+            (Err(failed), _) => failed,
+            (Ok(()), Then::End) => return 0,
+            (Ok(()), Then::Become((program, mark))) => (*mark, program.run()),
+            (Ok(()), Then::Wait(next)) => match wait_for_word(report) {
+                Ok(1) => {
+                    let next = next.load(Ordering::Acquire).cast::<Life<'_>>();
+                    // SAFETY: our parent has put a life there before it said so, and keeps it as it keeps this one.
+                    return unsafe { next.as_ref() }.map_or(127, Life::lead);
+                }
+                // There will be none.
+                _ => return 0,
             },
-            Err(failed) => failed,
         };
+        let (mark, errno) = failed;
         tell(report, mark, errno);
         127
     }
@@ -321,8 +420,18 @@ impl<'a> Life<'a> {
     /// The mark of the step it is at; after the last one, that of its program.
     fn is_at(&self) -> u8 {
         let taken = self.taken.load(Ordering::Relaxed);
-        self.steps.0.get(taken).map_or(self.mark, |(mark, _)| *mark)
+        let last = match &self.then {
+            Then::Become((_, mark)) => *mark,
+            Then::End | Then::Wait(_) => 0,
+        };
+        self.steps.0.get(taken).map_or(last, |(mark, _)| *mark)
     }
+}
+
+/// Says that it waits, and does. Allocates nothing.
+fn wait_for_word(report: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    send_with(report, &[WAITS], &[]).map_err(errno)?;
+    rustix::io::retry_on_intr(|| rustix::io::read(report, &mut [0_u8; 1][..]))
 }
 
 extern "C" fn be_born(life: *mut c_void) -> libc::c_int {
@@ -505,6 +614,34 @@ mod tests {
         assert_eq!(failed, (Some(2), libc::ENOENT));
         // Whoever sent it is where it was.
         assert_eq!(inode(&std::fs::metadata("/proc/self/ns/net").unwrap()), inode(&own));
+    }
+
+    #[test]
+    fn one_that_waits_takes_the_rest_of_its_steps_when_it_is_told() {
+        let first = || Steps(vec![(1, Step::Umask(0o077))]);
+        let rest = || Steps(vec![(3, Step::Session), (4, Step::Directory(c"/".into()))]);
+        let script = "test $(umask) = 0077 && test $(pwd) = / && exit 7";
+        for _ in 0..20 {
+            let waiting = Waiting::begin(first()).unwrap();
+            let program = (program(&["sh", "-c", script]), 9);
+            let born = waiting.go_on(rest(), program, until_readable).unwrap();
+            assert_eq!(wait_for(&born.child).unwrap(), 7);
+        }
+        let nowhere = Steps(vec![(3, Step::Session), (4, Step::Directory(c"/no/such".into()))]);
+        let waiting = Waiting::begin(first()).unwrap();
+        let failed = waiting.go_on(nowhere, (program(&["true"]), 9), until_readable).unwrap_err();
+        assert_eq!(failed, (Some(4), libc::ENOENT));
+        let nowhere = Steps(vec![(2, Step::Directory(c"/no/such".into()))]);
+        assert_eq!(Waiting::begin(nowhere).unwrap_err(), (Some(2), libc::ENOENT));
+        // One that is not needed is gone, and one that was killed is not taken for another.
+        let waiting = Waiting::begin(first()).unwrap();
+        let pid = waiting.0.as_ref().unwrap().0.child.pid;
+        drop(waiting);
+        assert!(rustix::process::test_kill_process(pid).is_err());
+        let waiting = Waiting::begin(first()).unwrap();
+        rustix::process::kill_process(waiting.0.as_ref().unwrap().0.child.pid, Signal::KILL)
+            .unwrap();
+        assert!(waiting.go_on(rest(), (program(&["true"]), 9), until_readable).is_err());
     }
 
     #[test]

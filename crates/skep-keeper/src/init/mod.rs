@@ -17,6 +17,7 @@ use crate::network::inside::Doors;
 use crate::network::{self, inside};
 use crate::probe;
 use crate::protocol::{FromInit, ToInit};
+use crate::spawn;
 use crate::vessel;
 use crate::view::apply::{self, Left, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
@@ -74,6 +75,8 @@ pub struct InitSpec<'a> {
     /// Those of the sources that come later, with a second word to go on: the caller makes them while
     /// the view is being built.
     pub late: Vec<usize>,
+    /// Whether a command follows at once, in namespaces of the keeper's.
+    pub first: bool,
     /// What an earlier start found inside.
     pub known: Option<EnforcementReport>,
     /// The release of the host's kernel, where another one may answer inside.
@@ -153,7 +156,7 @@ fn go_on(
     before: Option<Beforehand>,
 ) -> i32 {
     match set_up(spec, files, &channel, before) {
-        Ok((init, report, left)) => {
+        Ok((mut init, report, left)) => {
             let (facts, handle) = match &init.machine {
                 Some(machine) => (machine.facts(), vec![machine.handle()]),
                 None => Default::default(),
@@ -164,6 +167,10 @@ fn go_on(
             // While the keeper gets ready too. Nothing is started before; if it fails, nothing ever is.
             if left.is_some_and(|left| left.forget().is_err()) {
                 return 1;
+            }
+            if spec.first {
+                // While its order is on the way.
+                init.waiting = spawn::prepare(init.confinement);
             }
             init.serve(&channel)
         }
@@ -264,13 +271,14 @@ fn set_up(
         skep_machine::boot::keep_capabilities()
             .step(|| "keep the capabilities of the share daemon".into())?;
     }
-    let confinement = confinement_for(spec)?;
+    // It is worn until init ends.
+    let confinement: &'static Confinement = Box::leak(Box::new(confinement_for(spec)?));
     let known = spec.known.clone();
-    let mut report = match known.filter(|known| probe::fits(known, &spec.run, &confinement)) {
+    let mut report = match known.filter(|known| probe::fits(known, &spec.run, confinement)) {
         Some(known) if files.is_none() => known,
         known => {
             left.take().map_or(Ok(()), Left::forget)?;
-            known.map_or_else(|| probe::from_inside(spec, &confinement), Ok)?
+            known.map_or_else(|| probe::from_inside(spec, confinement), Ok)?
         }
     };
     let machine = match (&spec.machine, files) {
@@ -279,7 +287,7 @@ fn set_up(
                 run: &spec.run,
                 map: spec.map,
                 image: spec.image.as_ref().map(ImageParts::shared),
-                confinement: &confinement,
+                confinement,
                 doors,
             };
             Some(InsideMachine::boot(machine, files, &inside, &mut report)?)
@@ -294,6 +302,7 @@ fn set_up(
         signals,
         project,
         confinement,
+        waiting: None,
         machine,
         outlet: spec.outlet(),
         bare: spec.is_bare(),

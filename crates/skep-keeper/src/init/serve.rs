@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal};
 use skep_provider::{Freshness, Moved, Stillness};
+use skep_sys::newborn::Waiting;
 use skep_sys::signal::SignalFd;
 use skep_sys::stdio::{Stdio, open_terminal};
 use skep_types::{ExecId, TerminalSize};
@@ -37,7 +38,9 @@ pub(super) struct Init {
     pub(super) marks: Marks,
     pub(super) signals: SignalFd,
     pub(super) project: OwnedFd,
-    pub(super) confinement: Confinement,
+    pub(super) confinement: &'static Confinement,
+    /// Wears the fences already and waits for the first command. As long as it is there nobody else has been.
+    pub(super) waiting: Option<Waiting>,
     pub(super) machine: Option<InsideMachine>,
     pub(super) outlet: Outlet,
     pub(super) bare: bool,
@@ -118,6 +121,10 @@ impl Init {
 
     fn obey(&mut self, channel: &Channel) -> io::Result<()> {
         let (message, descriptors) = channel.receive::<ToInit>()?;
+        if !matches!(message, ToInit::Spawn { .. }) {
+            // Whoever looks who is inside is not to find somebody who is nobody's.
+            self.waiting = None;
+        }
         match message {
             ToInit::Spawn { exec, joins, terminal, order } => {
                 let mut descriptors = descriptors.into_iter();
@@ -140,8 +147,8 @@ impl Init {
             }
             ToInit::Knock(question) => {
                 match &self.machine {
-                    Some(machine) => machine.knock(&question, &self.confinement, descriptors),
-                    None => knock::start(&question, &self.confinement, descriptors),
+                    Some(machine) => machine.knock(&question, self.confinement, descriptors),
+                    None => knock::start(&question, self.confinement, descriptors),
                 }
                 Ok(())
             }
@@ -210,8 +217,11 @@ impl Init {
             self.marks.give(&exec, &self.running);
         }
         let spawned = match &mut self.machine {
-            Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, &self.confinement),
-            None => spawn::spawn(&order, &joins, &stdio, &self.confinement),
+            Some(machine) => machine.spawn(&order, terminal, &joins, &stdio, self.confinement),
+            None => {
+                let waiting = self.waiting.take();
+                spawn::spawn(&order, &joins, &stdio, self.confinement, waiting)
+            }
         };
         match spawned {
             Ok(Spawned { child, listener }) => {

@@ -32,11 +32,12 @@ pub struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Begins, where that can be done, with an init that waits if there is one.
+    /// Begins, where that can be done, with an init that waits if there is one. `stays` says whether a command follows at
+    /// once.
     pub fn begin(
         spec: &'a RunSpec,
         vessel: &'a Vessel,
-        blank: Option<Blank>,
+        (blank, stays): (Option<Blank>, bool),
         undo: &mut Undo<'_>,
     ) -> Result<Option<Self>, Failure> {
         let policy = &spec.policy;
@@ -55,6 +56,7 @@ impl<'a> Ahead<'a> {
         let Some(found) = known.recall() else { return Ok(None) };
         plan.scratch_size = plan::scratch_size(&policy.limits, found.counted);
         plan.known = Some(found.report.clone());
+        plan.first = stays;
         plan.late = vec![plan.parts.directory, plan.places.messages];
         let (channel, way) = match blank {
             Some(blank) => undo.take_init(blank)?,

@@ -192,7 +192,7 @@ pub(crate) fn identity_of(pid: i32, directory: &Path) -> io::Result<KeeperIdenti
 /// The keeper's life. Returns its exit code.
 fn live(spec: &RunSpec, vessel: &Vessel, ends: KeepersEnds, come: Result<Come, Failure>) -> i32 {
     let KeepersEnds { report, gate, caller } = ends;
-    let up = come.and_then(|come| bring_up(spec, vessel, come, gate));
+    let up = come.and_then(|come| bring_up(spec, vessel, come, (gate, caller.is_some())));
     let message = match &up {
         Ok(running) => StartReport::Ready(running.report.clone()),
         Err(failure) => StartReport::Failed(failure.clone()),
@@ -264,13 +264,15 @@ fn bring_up<'a>(
     spec: &'a RunSpec,
     vessel: &'a Vessel,
     come: Come,
-    gate: OwnedFd,
+    (gate, stays): (OwnedFd, bool),
 ) -> Result<Running<'a>, Failure> {
     let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
     let (ahead, detached) = match come {
-        Come::Detached(detached) => (Ahead::begin(spec, vessel, None, &mut undo)?, detached),
+        Come::Detached(detached) => {
+            (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached)
+        }
         Come::Apart(blank) => {
-            let ahead = Ahead::begin(spec, vessel, blank, &mut undo)?;
+            let ahead = Ahead::begin(spec, vessel, (blank, stays), &mut undo)?;
             (ahead, Detached::from_caller()?)
         }
     };

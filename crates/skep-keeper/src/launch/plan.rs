@@ -104,6 +104,7 @@ pub fn make<'a>(
         places: Places { messages: 2, home, mounts, init_program },
         scratch_size: scratch_size(&spec.policy.limits, counted),
         late: Vec::new(),
+        first: false,
         known: None,
     })
 }
