@@ -33,7 +33,7 @@ pub fn spawn(
     let wait = |from: BorrowedFd<'_>, child: &Child| wait_for_word(from, &[], child, &mut others);
     let program = (program_of(order), SpawnStage::Program as u8);
     let born = match waiting {
-        Some(waiting) => waiting.go_on(steps, program, wait),
+        Some(waiting) => waiting.go_on(descriptors(stdio)?, steps, program, wait),
         None => newborn::start(steps, program, wait),
     };
     match born {
@@ -168,7 +168,7 @@ pub struct Newborn<'a> {
     pub joins: &'a [OwnedFd],
     /// Its first descriptors.
     pub stdio: &'a Stdio,
-    /// Its fences, if it does not wear them yet.
+    /// Its fences; of one that wears them already its descriptors go with its order too.
     pub confinement: Option<&'a Confinement>,
 }
 
@@ -188,12 +188,14 @@ impl<'a> Newborn<'a> {
         let Self { order, joins, stdio, confinement } = self;
         let directory = CString::new(order.workdir.as_bytes());
         let directory = directory.map_err(|_| (SpawnStage::WorkingDirectory, libc::EINVAL))?;
-        let descriptors = stdio.all().ok_or((SpawnStage::Terminal, libc::EBADF))?;
+        let descriptors = descriptors(stdio)?;
         let mut steps = vec![(SpawnStage::Terminal, Step::Session)];
         let terminal = stdio.terminal().map(Step::Terminal);
         steps.extend(terminal.map(|step| (SpawnStage::Terminal, step)));
         steps.extend(joins.iter().map(|file| (SpawnStage::Cgroup, Step::Join(file.as_fd()))));
-        steps.push((SpawnStage::Terminal, Step::Descriptors(descriptors)));
+        if confinement.is_some() {
+            steps.push((SpawnStage::Terminal, Step::Descriptors(descriptors)));
+        }
         steps.push((SpawnStage::WorkingDirectory, Step::Umask(order.umask)));
         steps.extend(limits(order).map(|step| (SpawnStage::Limits, step)));
         // All that the keeper and init have changed since the keeper put everything back.
@@ -203,6 +205,10 @@ impl<'a> Newborn<'a> {
         steps.push((SpawnStage::WorkingDirectory, Step::Directory(directory)));
         Ok(marked(steps))
     }
+}
+
+fn descriptors(stdio: &Stdio) -> Result<[BorrowedFd<'_>; 3], (SpawnStage, i32)> {
+    stdio.all().ok_or((SpawnStage::Terminal, libc::EBADF))
 }
 
 /// Memory that cannot be swapped, of all processes inside.

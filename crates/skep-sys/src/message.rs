@@ -44,6 +44,25 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
+/// Receives one message with up to three descriptors, and says whether there was one, and not the end. Allocates nothing.
+pub fn receive_three(
+    socket: impl AsFd,
+    descriptors: &mut [Option<OwnedFd>; 3],
+) -> rustix::io::Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::io::retry_on_intr(|| {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut [0; 1])], &mut control, flags)
+    })?;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = ancillary {
+            descriptors.iter_mut().zip(rights).for_each(|(place, right)| *place = Some(right));
+        }
+    }
+    Ok(message.bytes > 0)
+}
+
 /// Receives one message; `Ok((0, _))` is the end.
 ///
 /// Descriptors arrive marked close-on-exec. A message whose descriptors were cut off is an error.

@@ -221,9 +221,11 @@ impl Waiting {
         }
     }
 
-    /// The same as [`start`], with the steps that it has taken before these.
+    /// The same as [`start`], with the steps that it has taken before these, and with these descriptors as its first
+    /// three: of others that were opened since, it has none.
     pub fn go_on<'a>(
         mut self,
+        descriptors: [BorrowedFd<'_>; 3],
         steps: Steps<'a>,
         program: (Program, u8),
         wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
@@ -235,7 +237,7 @@ impl Waiting {
             let rest: *const Life<'_> = &raw const **guest.rest.insert(rest);
             next.store(rest.cast_mut().cast(), Ordering::Release);
         }
-        if let Err(error) = send_with(&guest.verdict, &[WAITS], &[]) {
+        if let Err(error) = send_with(&guest.verdict, &[WAITS], &descriptors) {
             guest.end();
             return Err(unborn(error));
         }
@@ -403,7 +405,7 @@ impl<'a> Life<'a> {
             (Ok(()), Then::End) => return 0,
             (Ok(()), Then::Become((program, mark))) => (*mark, program.run()),
             (Ok(()), Then::Wait(next)) => match wait_for_word(report) {
-                Ok(1) => {
+                Ok(()) => {
                     let next = next.load(Ordering::Acquire).cast::<Life<'_>>();
                     // SAFETY: our parent has put a life there before it said so, and keeps it as it keeps this one.
                     return unsafe { next.as_ref() }.map_or(127, Life::lead);
@@ -428,10 +430,16 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Says that it waits, and does. Allocates nothing.
-fn wait_for_word(report: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+/// Says that it waits, and does; then has the descriptors that come with the word as its first three. Allocates nothing.
+fn wait_for_word(report: BorrowedFd<'_>) -> rustix::io::Result<()> {
     send_with(report, &[WAITS], &[]).map_err(errno)?;
-    rustix::io::retry_on_intr(|| rustix::io::read(report, &mut [0_u8; 1][..]))
+    let mut descriptors = [const { None }; 3];
+    match crate::message::receive_three(report, &mut descriptors)? {
+        true => {}
+        false => return Err(Errno::PIPE),
+    }
+    let [Some(input), Some(output), Some(errors)] = &descriptors else { return Err(Errno::BADF) };
+    crate::stdio::place([input.as_fd(), output.as_fd(), errors.as_fd()])
 }
 
 extern "C" fn be_born(life: *mut c_void) -> libc::c_int {
@@ -620,16 +628,23 @@ mod tests {
     fn one_that_waits_takes_the_rest_of_its_steps_when_it_is_told() {
         let first = || Steps(vec![(1, Step::Umask(0o077))]);
         let rest = || Steps(vec![(3, Step::Session), (4, Step::Directory(c"/".into()))]);
-        let script = "test $(umask) = 0077 && test $(pwd) = / && exit 7";
+        let script = "test $(umask) = 0077 && test $(pwd) = / && echo here && exit 7";
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+        let nothing = [null.as_fd(); 3];
         for _ in 0..20 {
             let waiting = Waiting::begin(first()).unwrap();
             let program = (program(&["sh", "-c", script]), 9);
-            let born = waiting.go_on(rest(), program, until_readable).unwrap();
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            let three = [null.as_fd(), write.as_fd(), null.as_fd()];
+            let born = waiting.go_on(three, rest(), program, until_readable).unwrap();
             assert_eq!(wait_for(&born.child).unwrap(), 7);
+            drop(write);
+            assert_eq!(std::io::read_to_string(std::fs::File::from(read)).unwrap(), "here\n");
         }
         let nowhere = Steps(vec![(3, Step::Session), (4, Step::Directory(c"/no/such".into()))]);
         let waiting = Waiting::begin(first()).unwrap();
-        let failed = waiting.go_on(nowhere, (program(&["true"]), 9), until_readable).unwrap_err();
+        let failed =
+            waiting.go_on(nothing, nowhere, (program(&["true"]), 9), until_readable).unwrap_err();
         assert_eq!(failed, (Some(4), libc::ENOENT));
         let nowhere = Steps(vec![(2, Step::Directory(c"/no/such".into()))]);
         assert_eq!(Waiting::begin(nowhere).unwrap_err(), (Some(2), libc::ENOENT));
@@ -639,9 +654,12 @@ mod tests {
         drop(waiting);
         assert!(rustix::process::test_kill_process(pid).is_err());
         let waiting = Waiting::begin(first()).unwrap();
-        rustix::process::kill_process(waiting.0.as_ref().unwrap().0.child.pid, Signal::KILL)
-            .unwrap();
-        assert!(waiting.go_on(rest(), (program(&["true"]), 9), until_readable).is_err());
+        let child = &waiting.0.as_ref().unwrap().0.child;
+        crate::process::send_signal(&child.pidfd, Signal::KILL).unwrap();
+        match waiting.go_on(nothing, rest(), (program(&["true"]), 9), until_readable) {
+            Ok(born) => assert_eq!(wait_for(&born.child).unwrap(), 128 + 9),
+            Err((_, errno)) => assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "{errno}"),
+        }
     }
 
     #[test]
