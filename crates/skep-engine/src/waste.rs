@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// How many wait at most: commands that end at once leave no time to remove any.
-const MOST: usize = 64;
+const MOST: usize = 256;
 /// From here on somebody begins to remove them who has no time to spare,
 const MANY: usize = 32;
 /// so many at once.

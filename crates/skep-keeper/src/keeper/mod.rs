@@ -29,6 +29,7 @@ mod witness;
 pub use accountant::{Usage, usage};
 pub use adoption::Adoption;
 pub use groups::{Membership, Promise};
+pub use operations::make_first_room;
 
 use crate::channel::Channel;
 use crate::failure::Failure;
@@ -493,6 +494,7 @@ impl<'a> Keeper<'a> {
         for exec in execs {
             self.bury(&exec);
         }
+        self.forget_first_room();
         self.capture();
         for connection in self.state.connections.values_mut() {
             let _ = connection.flush();

@@ -13,6 +13,7 @@ use skep_types::{EndReason, EntryState, ExecEnd, ExecId, NetworkMode, RelPath};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long the processes of an exec may take to die. Who is killed while it waits in the kernel for
@@ -28,6 +29,24 @@ const NOT_ENDED: &str = "it was killed and has not ended yet; `skep stop` ends t
 /// The first capture comes this long after a start, and one after another that found something; else at doubling
 /// distances.
 pub(super) const FIRST_CAPTURE: Duration = Duration::from_secs(1);
+
+/// Makes the room for the end of a first exec that is sure to come, while nobody waits for it. Where that fails it is made
+/// in its turn, and said.
+pub fn make_first_room(directory: &Path) {
+    let path = first_room(directory);
+    if make_room_at(&path).is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn first_room(directory: &Path) -> PathBuf {
+    directory.join("execs").join("first.room")
+}
+
+fn make_room_at(path: &Path) -> std::io::Result<()> {
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    skep_provider::record::make_room(&file)
+}
 
 impl Keeper<'_> {
     pub(super) fn main_ended(&mut self, exec: &ExecId, main: &MainEnd) {
@@ -194,16 +213,25 @@ impl Keeper<'_> {
     }
 
     /// The file that an end is written to before it is shown.
-    pub(super) fn room_for_end(&self, exec: &ExecId) -> std::path::PathBuf {
+    pub(super) fn room_for_end(&self, exec: &ExecId) -> PathBuf {
         self.spec.directory.join("execs").join(format!("{exec}.end.new"))
     }
 
     /// Makes it for an exec that has a row: on a disk that is full by then it could not be.
     pub(super) fn make_room_for_end(&self, exec: &ExecId) -> std::io::Result<()> {
         let path = self.room_for_end(exec);
-        let file =
-            File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        skep_provider::record::make_room(&file)
+        let first = !self.state.so_far.any();
+        if first && std::fs::rename(first_room(&self.spec.directory), &path).is_ok() {
+            return Ok(());
+        }
+        make_room_at(&path)
+    }
+
+    /// What was made for a first exec that never came.
+    pub(super) fn forget_first_room(&self) {
+        if !self.state.so_far.any() {
+            let _ = std::fs::remove_file(first_room(&self.spec.directory));
+        }
     }
 
     /// An exec whose main process has ended is kept while others of its processes live: they are

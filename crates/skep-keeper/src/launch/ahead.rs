@@ -17,6 +17,7 @@ use super::{Arrived, Undo, owners, plan, quota};
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
 use crate::init::InitSpec;
+use crate::keeper::make_first_room;
 use crate::known::{Found, Here, Known};
 use crate::vessel::Vessel;
 use skep_provider::RunSpec;
@@ -84,6 +85,9 @@ impl<'a> Ahead<'a> {
         let init = undo.init.as_ref().ok_or_else(|| Failure::invalid("init is missing"))?;
         let arrival = Arrival::new(&plan, &channel, Way::default(), Vec::new());
         arrival.catch_up(init)?;
+        if plan.first {
+            make_first_room(&spec.directory);
+        }
         // One that was promised is made when somebody is to be in it.
         let promised = found.limits.clone().filter(|_| found.counted);
         if promised.is_none() {
