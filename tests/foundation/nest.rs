@@ -1,6 +1,8 @@
 //! A keeper is begun before it is known what for; it is used, or gone, and nobody can tell which.
 
 use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
+use std::net::TcpListener;
+use std::process::Command;
 
 /// On which processors a process may run.
 const ALLOWED: &str = "/proc/self/status";
@@ -93,6 +95,102 @@ fn what_is_sent_to_it_is_what_would_have_been_inherited() {
         assert_eq!(first, run());
         assert!(first.ends_with("a\n\u{1f41d} \"x\"\\"), "{first}");
         assert!(!first.contains(".env"), "{first}");
+        lab.audit_leftovers();
+    });
+}
+
+/// Runs until what a start finds out is remembered: from then on everything is begun ahead.
+fn warm(lab: &Lab) {
+    lab.run_script("true").run().ok();
+}
+
+/// Its fences were on before it was known what it would be.
+#[test]
+fn a_command_that_was_born_ahead_is_fenced_like_any_other() {
+    let script = "grep -E '^(NoNewPrivs|Seccomp|Cap|Sig|Cpus_allowed|Umask|Groups)' /proc/self/status; cat /proc/self/limits; \
+                  cut -d: -f1 /proc/net/dev; ls /proc/self/fd; pwd; id; unshare -m true; echo $?; dmesg; echo $?; ps -o pid,sid,args";
+    for_both(|lab| {
+        warm(lab);
+        lab.create("s");
+        let of_exec = lab.exec_script("s", script).run();
+        let of_run = lab.run_script(script).run();
+        // The programs that print this may be other numbers.
+        let shown = |ran: &crate::harness::Ran| {
+            let text = ran.text();
+            let plain = text.lines().filter(|line| !line.contains("ps -o"));
+            plain.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&of_run), shown(&of_exec));
+        let text = of_run.text();
+        for held in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000"] {
+            assert!(text.contains(held), "{held}: {text}");
+        }
+        lab.skep(["rm", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+/// It begins in the host's network, and has its own before anything runs there.
+#[test]
+fn the_hosts_network_is_out_of_reach_of_what_was_begun_ahead() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let knock = format!("exec 3<>/dev/tcp/127.0.0.1/{}", listener.local_addr().unwrap().port());
+    let outside = Command::new("bash").args(["-c", &knock]).status().unwrap();
+    assert!(outside.success(), "the control could not connect");
+    let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+    for_both(|lab| {
+        warm(lab);
+        for _ in 0..3 {
+            assert_eq!(lab.skep(["run", "--", "bash", "-c", &knock]).run().code(), 1);
+            let inside = lab.skep(["run", "--", "readlink", "/proc/self/ns/net"]).run().ok();
+            assert_ne!(inside.text(), own.to_str().unwrap());
+        }
+        lab.create("s");
+        assert_eq!(lab.skep(["exec", "s", "--", "bash", "-c", &knock]).run().code(), 1);
+        lab.skep(["rm", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
+/// What was forked before it let go of its caller shows nothing of it to those inside.
+#[test]
+fn nothing_of_the_caller_is_left_in_what_was_begun_ahead() {
+    for_both(|lab| {
+        warm(lab);
+        let canary = "a-word-of-the-caller";
+        let script = "echo x > begun; exec sleep 66665";
+        let mut run = lab.run_script(&format!("{script} # {canary}")).env("WORD", canary).spawn();
+        let sandbox = wait_for("the sandbox", 20, || {
+            lab.sandboxes().pop().filter(|row| row["state"] == "ready")
+        });
+        let id = sandbox["id"].as_str().unwrap();
+        let begun = lab.state.join("sandboxes").join(id).join("upper/begun");
+        wait_for("its command", 20, || begun.exists().then_some(()));
+        let held = outside::processes_of(&lab.root).into_iter().map(|one| one.pid);
+        // The command line itself may say what it was told; a command's words are seen by whoever is inside with it.
+        let others = held.filter(|pid| *pid != run.id() as i32);
+        let ours = others.filter(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            !line.starts_with(b"sleep") && !line.starts_with(b"sh\0")
+        });
+        let ours: Vec<i32> = ours.collect();
+        assert!(ours.len() >= 2, "keeper and init: {ours:?}");
+        for pid in ours {
+            for file in ["cmdline", "environ"] {
+                let path = format!("/proc/{pid}/{file}");
+                let text = std::fs::read(&path).unwrap();
+                let text = String::from_utf8_lossy(&text);
+                assert!(!text.contains(canary), "{path}: {text}");
+            }
+            for number in 0..3 {
+                let path = format!("/proc/{pid}/fd/{number}");
+                let open = std::fs::read_link(&path).unwrap();
+                assert_eq!(open.to_str(), Some("/dev/null"), "{path}");
+            }
+        }
+        lab.skep(["rm", "--discard", id]).run().ok();
+        run.wait().unwrap();
+        wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
         lab.audit_leftovers();
     });
 }
