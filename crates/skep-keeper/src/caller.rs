@@ -4,14 +4,18 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 
-/// Leads a session of its own, and keeps none of the caller's descriptors but these and the first three.
+/// Leads a session of its own, keeps none of the caller's descriptors but these and the first three, and takes signals as
+/// programs expect it (whoever is forked from here does, too).
 pub fn stand_apart(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     rustix::process::setsid()?;
-    skep_sys::process::close_all_but(kept)
+    skep_sys::process::close_all_but(kept)?;
+    skep_sys::signal::reset_all();
+    skep_sys::signal::ignore(libc::SIGPIPE);
+    Ok(())
 }
 
-/// Lets go of the rest: the first three descriptors, directory, environment, command line, signals, and the file mode
-/// mask, which is told.
+/// Lets go of the rest: the first three descriptors, directory, environment, command line, and the file mode mask, which
+/// is told.
 pub fn leave() -> io::Result<u32> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -21,7 +25,5 @@ pub fn leave() -> io::Result<u32> {
     skep_sys::memory::wipe_environment();
     // Best effort: a kernel built without checkpointing does not tell where they are.
     let _ = skep_sys::memory::set_command_line("skep: keeper");
-    skep_sys::signal::reset_all();
-    skep_sys::signal::ignore(libc::SIGPIPE);
     Ok(rustix::process::umask(Mode::from_raw_mode(0o077)).bits())
 }
