@@ -1,6 +1,6 @@
 //! Stop, start, freeze, thaw, remove; events; several callers at once.
 
-use crate::harness::{Lab, entries, for_both, outside, wait_for};
+use crate::harness::{Lab, entries, for_both, outside, wait_for, wait_for_empty};
 use std::collections::BTreeSet;
 use std::io::Read as _;
 
@@ -317,5 +317,27 @@ fn a_keeper_of_another_version_goes_on_and_can_be_ended() {
         // Settled as any other that is gone.
         lab.skep(["stop", "s"]).run().ok();
         assert_eq!(lab.skep(["exec", "s", "--", "cat", "file"]).run().ok().text(), "kept");
+    });
+}
+
+/// Whoever cannot open enough files to see that a keeper lives does not take it for gone: nobody would ever end it.
+#[test]
+fn who_cannot_open_more_files_takes_no_keeper_for_gone() {
+    for_both(|lab| {
+        lab.create("s");
+        let program = lab.binary.to_str().unwrap();
+        for most in 4..24 {
+            for line in ["ls", "run -- true"] {
+                let script = format!("ulimit -n {most}; exec {program} {line}");
+                lab.program("sh").args(["-c", &script]).run();
+            }
+            assert_eq!(lab.sandbox("s")["state"], "ready", "with {most} open files");
+        }
+        assert_eq!(lab.keepers().len(), 1);
+        for sandbox in lab.sandboxes() {
+            lab.skep(["rm", "--discard", sandbox["id"].as_str().unwrap()]).run().ok();
+        }
+        wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
+        lab.audit_leftovers();
     });
 }

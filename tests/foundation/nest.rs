@@ -105,6 +105,26 @@ fn warm(lab: &Lab) {
     lab.run_script("true").run().ok();
 }
 
+/// What is made ahead of a command is no sign that there was one: whoever comes later takes it all away.
+#[test]
+fn a_run_that_dies_with_its_keeper_before_it_is_ready_leaves_no_sandbox() {
+    for_both(|lab| {
+        warm(lab);
+        for _ in 0..3 {
+            let mut run = lab.run_script("true").env("SKEP_FAILPOINT", "create.ready=stop").spawn();
+            wait_for("the keeper to be nearly up", 20, || {
+                let mut all = outside::processes_of(&lab.root).into_iter();
+                all.find(|one| outside::state_of(one.pid as u32) == Some('T'))
+            });
+            outside::kill_all(&lab.root);
+            run.wait().unwrap();
+            wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
+            assert_eq!(lab.sandboxes(), Vec::<serde_json::Value>::new());
+        }
+        lab.audit_leftovers();
+    });
+}
+
 /// Its fences were on before it was known what it would be.
 #[test]
 fn a_command_that_was_born_ahead_is_fenced_like_any_other() {

@@ -58,6 +58,21 @@ impl Failure {
         Self::Missing { what: what.into(), reason: reason.into(), remedy: remedy.into() }
     }
 
+    /// The kernel made no network.
+    pub fn no_network(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Self::missing(
+                "a network namespace",
+                format!("the kernel refused to make one: {error}"),
+                "see `skep doctor`; often `sysctl user.max_net_namespaces=65536`",
+            ),
+            _ => Self::Step {
+                operation: "make the sandbox's network".into(),
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
+            },
+        }
+    }
+
     /// The kernel made no namespaces.
     pub fn no_namespaces(error: io::Error) -> Self {
         match error.raw_os_error() {

@@ -26,7 +26,7 @@ pub fn spawn(
     waiting: Option<Waiting>,
 ) -> Result<Spawned, (SpawnStage, i32)> {
     let plain = joins.is_empty() && stdio.terminal().is_none() && !order.marked;
-    let waiting = waiting.filter(|_| plain);
+    let waiting = waiting.filter(|waiting| plain && waiting.is_there());
     let confinement = Some(confinement).filter(|_| waiting.is_none());
     let steps = Newborn { order, joins, stdio, confinement }.steps()?;
     let mut others = Others::default();
@@ -45,7 +45,7 @@ pub fn spawn(
 /// A process that wears these fences and waits for its command. Without it the command's own puts them on, or says why
 /// it cannot.
 pub fn prepare(confinement: &'static Confinement) -> Option<Waiting> {
-    Waiting::begin(marked(confinement.steps())).ok()
+    Waiting::begin(marked(confinement.steps()), SpawnStage::Terminal as u8).ok()
 }
 
 fn marked<'a>(steps: impl IntoIterator<Item = (SpawnStage, Step<'a>)>) -> Steps<'a> {

@@ -508,7 +508,7 @@ pub trait Provider {
         keeper: Option<&KeeperIdentity>,
     ) -> Result<(), ProviderError>;
 
-    /// Whether the process that holds a sandbox is still that process.
+    /// Whether the process that holds a sandbox is still that process, or may be.
     fn is_alive(&self, keeper: &KeeperIdentity, directory: &std::path::Path) -> bool;
 
     /// Ids of sandboxes that have resources on this host (cgroups), of every state directory.

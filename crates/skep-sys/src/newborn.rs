@@ -159,107 +159,104 @@ pub fn start(
     program: (Program, u8),
     wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
 ) -> Result<Born, Stillborn> {
-    Guest::bear(steps, Then::Become(program)).map_err(unborn)?.attend(wait)
+    Guest::bear(steps, Then::Become(program)).map_err(unborn)?.0.attend(wait)
 }
 
 fn unborn(error: io::Error) -> Stillborn {
     (None, error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
-/// A process that takes steps beside us, and ends.
+/// A process that takes steps beside us, and ends. Gone when dropped.
 ///
 /// A call of libc that fails in it says why where one of ours would. Who sends it gives up if it fails.
 #[derive(Debug)]
-pub struct Errand(Guest<'static>);
+pub struct Errand {
+    guest: Guest<'static>,
+    pid: Pid,
+}
 
 impl Errand {
     /// Sends one that takes these steps. On error nobody is sent.
     pub fn send(steps: Steps<'static>) -> io::Result<Self> {
-        Guest::bear(steps, Then::End).map(Self)
+        let (guest, pid) = Guest::bear(steps, Then::End)?;
+        Ok(Self { guest, pid })
     }
 
     /// Its number.
     pub fn pid(&self) -> Pid {
-        self.0.child.pid
+        self.pid
     }
 
-    /// Waits for its end: the descriptor that it has sent, or the mark of the step that failed, and why.
+    /// Waits for its end: the descriptor that it has sent, or the mark of the step that failed, and why. One that was ended
+    /// before it could say anything has no mark.
     pub fn finish(self) -> Result<Option<OwnedFd>, Stillborn> {
-        let Born { child, listener } = self.0.attend(|_, _| Ok(()))?;
+        let Born { child, listener } = self.guest.attend(|_, _| Ok(()))?;
         match crate::process::wait_for(&child).map_err(unborn)? {
             0 => Ok(listener),
-            // It was killed before it could say anything.
-            _ => Err((None, libc::EINTR)),
+            _ => Err((None, libc::ECHILD)),
         }
     }
 }
 
 /// A process that has taken its first steps, and is yet to be told the others and its program. Gone when dropped.
 #[derive(Debug)]
-pub struct Waiting(Option<(Guest<'static>, Option<OwnedFd>)>);
+pub struct Waiting {
+    guest: Guest<'static>,
+    listener: Option<OwnedFd>,
+}
 
 impl Waiting {
-    /// Returns when it has taken these steps, or with what failed.
-    pub fn begin(steps: Steps<'static>) -> Result<Self, Stillborn> {
-        let guest = Guest::bear(steps, Then::Wait(AtomicPtr::default())).map_err(unborn)?;
+    /// Returns when it has taken these steps, or with what failed. The mark is that of its descriptors, which come later.
+    pub fn begin(steps: Steps<'static>, mark: u8) -> Result<Self, Stillborn> {
+        let (guest, _) =
+            Guest::bear(steps, Then::Wait(mark, AtomicPtr::default())).map_err(unborn)?;
         let mut listener = None;
         let mut word = [0; 5];
         loop {
-            let heard = receive_with(&guest.verdict, &mut word).map_err(unborn);
-            let failed = match heard {
-                Ok((1, _)) if word[0] == WAITS => return Ok(Self(Some((guest, listener)))),
-                Ok((1, descriptors)) => {
-                    listener = descriptors.into_iter().next();
-                    continue;
-                }
-                Ok((0, _)) => (None, libc::ECHILD),
-                Ok(_) => failure_in(&word),
-                Err(failed) => failed,
-            };
-            guest.end();
-            return Err(failed);
+            match guest.hear(&mut word).map_err(unborn)? {
+                (0, _) => return Err((None, libc::ECHILD)),
+                (1, _) if word[0] == WAITS => return Ok(Self { guest, listener }),
+                (1, descriptors) => listener = descriptors.into_iter().next(),
+                _ => return Err(failure_in(&word)),
+            }
         }
+    }
+
+    /// Whether nobody has ended it.
+    pub fn is_there(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended =
+            |child: &Child| poll(&mut [PollFd::new(&child.pidfd, PollFlags::IN)], Some(&now));
+        self.guest.0.as_ref().is_some_and(|within| ended(&within.child) == Ok(0))
     }
 
     /// The same as [`start`], with the steps that it has taken before these, and with these descriptors as its first
     /// three: of others that were opened since, it has none.
     pub fn go_on<'a>(
-        mut self,
+        self,
         descriptors: [BorrowedFd<'_>; 3],
         steps: Steps<'a>,
         program: (Program, u8),
         wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
     ) -> Result<Born, Stillborn> {
-        let Some((guest, listener)) = self.0.take() else { return Err((None, libc::ECHILD)) };
+        let Self { guest, listener } = self;
         let mut guest: Guest<'a> = guest;
-        let rest = Life::new(steps, Then::Become(program), guest.life.report);
-        if let Then::Wait(next) = &guest.life.then {
-            let rest: *const Life<'_> = &raw const **guest.rest.insert(rest);
-            next.store(rest.cast_mut().cast(), Ordering::Release);
-        }
-        if let Err(error) = send_with(&guest.verdict, &[WAITS], &descriptors) {
-            guest.end();
-            return Err(unborn(error));
-        }
+        guest.tell(steps, program, descriptors).map_err(unborn)?;
         let born = guest.attend(wait)?;
         Ok(Born { listener: born.listener.or(listener), ..born })
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some((guest, _)) = self.0.take() {
-            guest.end();
-        }
     }
 }
 
 /// What one that waits says, and what it is told.
 const WAITS: u8 = 1;
 
-/// A newborn in our memory.
+/// A newborn in our memory, until its end is waited for. Dropped before that it is ended.
 #[derive(Debug)]
-struct Guest<'a> {
+struct Guest<'a>(Option<Within<'a>>);
+
+/// A newborn, and what it uses of our memory.
+#[derive(Debug)]
+struct Within<'a> {
     verdict: OwnedFd,
     child: Child,
     stack: Stack,
@@ -270,7 +267,7 @@ struct Guest<'a> {
 
 impl<'a> Guest<'a> {
     /// On error there is none.
-    fn bear(steps: Steps<'a>, then: Then) -> io::Result<Self> {
+    fn bear(steps: Steps<'a>, then: Then) -> io::Result<(Self, Pid)> {
         let (verdict, report) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let stack = SPARE.take().map_or_else(Stack::new, Ok)?;
@@ -279,7 +276,7 @@ impl<'a> Guest<'a> {
         // The newborn has descriptors of its own; this was the other copy.
         drop(report);
         match handle_on((pid, pidfd)) {
-            Ok(child) => Ok(Self { verdict, child, stack, life, rest: None }),
+            Ok(child) => Ok((Self(Some(Within { verdict, child, stack, life, rest: None })), pid)),
             Err(error) => {
                 // Ours, and nobody has waited for it: the number is still its own.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -291,12 +288,34 @@ impl<'a> Guest<'a> {
         }
     }
 
+    fn hear(&self, word: &mut [u8; 5]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let within = self.0.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        receive_with(&within.verdict, word)
+    }
+
+    /// Tells one that waits what is left.
+    fn tell(
+        &mut self,
+        steps: Steps<'a>,
+        program: (Program, u8),
+        descriptors: [BorrowedFd<'_>; 3],
+    ) -> io::Result<()> {
+        let within = self.0.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let rest = Life::new(steps, Then::Become(program), within.life.report);
+        if let Then::Wait(_, next) = &within.life.then {
+            let rest: *const Life<'_> = &raw const **within.rest.insert(rest);
+            next.store(rest.cast_mut().cast(), Ordering::Release);
+        }
+        send_with(&within.verdict, &[WAITS], &descriptors).map(drop)
+    }
+
     /// Hears what becomes of it.
     fn attend(
-        self,
+        mut self,
         wait: impl FnMut(BorrowedFd<'_>, &Child) -> Result<(), i32>,
     ) -> Result<Born, Stillborn> {
-        let Self { verdict, child, stack, life, rest } = self;
+        let Some(within) = self.0.take() else { return Err((None, libc::ECHILD)) };
+        let Within { verdict, child, stack, life, rest } = within;
         let at = || Some(rest.as_ref().unwrap_or(&life).is_at());
         let born = attend(&verdict, child, wait).map_err(|(mark, errno)| (mark.or_else(at), errno));
         match &born {
@@ -307,10 +326,11 @@ impl<'a> Guest<'a> {
         }
         born
     }
+}
 
-    /// Ends it.
-    fn end(self) {
-        let Self { verdict, child, stack, life, rest } = self;
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let Some(Within { verdict, child, stack, life, rest }) = self.0.take() else { return };
         let _ = crate::process::send_signal(&child.pidfd, Signal::KILL);
         match has_left(&verdict) {
             true => drop(crate::process::wait_for(&child)),
@@ -388,8 +408,8 @@ enum Then {
     End,
     /// This program, whose failure has this mark.
     Become((Program, u8)),
-    /// What its parent says: another [`Life`] will be here.
-    Wait(AtomicPtr<c_void>),
+    /// Its descriptors, whose failure has this mark, and what its parent says: another [`Life`] will be here.
+    Wait(u8, AtomicPtr<c_void>),
 }
 
 impl<'a> Life<'a> {
@@ -404,14 +424,18 @@ impl<'a> Life<'a> {
             (Err(failed), _) => failed,
             (Ok(()), Then::End) => return 0,
             (Ok(()), Then::Become((program, mark))) => (*mark, program.run()),
-            (Ok(()), Then::Wait(next)) => match wait_for_word(report) {
-                Ok(()) => {
+            (Ok(()), Then::Wait(mark, next)) => match wait_for_word(report) {
+                Ok(true) => {
                     let next = next.load(Ordering::Acquire).cast::<Life<'_>>();
                     // SAFETY: our parent has put a life there before it said so, and keeps it as it keeps this one.
-                    return unsafe { next.as_ref() }.map_or(127, Life::lead);
+                    match unsafe { next.as_ref() } {
+                        Some(next) => return next.lead(),
+                        None => (*mark, libc::EINVAL),
+                    }
                 }
-                // There will be none.
-                _ => return 0,
+                // It is not wanted, and nobody hears any more.
+                Ok(false) => return 127,
+                Err(errno) => (*mark, errno.raw_os_error()),
             },
         };
         let (mark, errno) = failed;
@@ -424,22 +448,24 @@ impl<'a> Life<'a> {
         let taken = self.taken.load(Ordering::Relaxed);
         let last = match &self.then {
             Then::Become((_, mark)) => *mark,
-            Then::End | Then::Wait(_) => 0,
+            Then::Wait(mark, _) => *mark,
+            Then::End => 0,
         };
         self.steps.0.get(taken).map_or(last, |(mark, _)| *mark)
     }
 }
 
-/// Says that it waits, and does; then has the descriptors that come with the word as its first three. Allocates nothing.
-fn wait_for_word(report: BorrowedFd<'_>) -> rustix::io::Result<()> {
+/// Says that it waits, and does; then has the descriptors that come with the word as its first three. False if no word
+/// comes any more. Allocates nothing.
+fn wait_for_word(report: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     send_with(report, &[WAITS], &[]).map_err(errno)?;
     let mut descriptors = [const { None }; 3];
-    match crate::message::receive_three(report, &mut descriptors)? {
-        true => {}
-        false => return Err(Errno::PIPE),
+    if !crate::message::receive_three(report, &mut descriptors)? {
+        return Ok(false);
     }
     let [Some(input), Some(output), Some(errors)] = &descriptors else { return Err(Errno::BADF) };
-    crate::stdio::place([input.as_fd(), output.as_fd(), errors.as_fd()])
+    crate::stdio::place([input.as_fd(), output.as_fd(), errors.as_fd()])?;
+    Ok(true)
 }
 
 extern "C" fn be_born(life: *mut c_void) -> libc::c_int {
@@ -620,6 +646,14 @@ mod tests {
         let nowhere = Steps(vec![(1, Step::Umask(0)), (2, Step::Directory(c"/no/such".into()))]);
         let failed = Errand::send(nowhere).unwrap().finish().unwrap_err();
         assert_eq!(failed, (Some(2), libc::ENOENT));
+        // One that nobody waits for any longer is ended before what it uses goes.
+        let many = (0..100).map(|_| (1, Step::Directory(c"/proc/self/fd".into())));
+        for _ in 0..50 {
+            let errand = Errand::send(Steps(many.clone().collect())).unwrap();
+            let pid = errand.pid();
+            drop(errand);
+            assert!(rustix::process::test_kill_process(pid).is_err());
+        }
         // Whoever sent it is where it was.
         assert_eq!(inode(&std::fs::metadata("/proc/self/ns/net").unwrap()), inode(&own));
     }
@@ -632,7 +666,7 @@ mod tests {
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
         let nothing = [null.as_fd(); 3];
         for _ in 0..20 {
-            let waiting = Waiting::begin(first()).unwrap();
+            let waiting = Waiting::begin(first(), 2).unwrap();
             let program = (program(&["sh", "-c", script]), 9);
             let (read, write) = rustix::pipe::pipe().unwrap();
             let three = [null.as_fd(), write.as_fd(), null.as_fd()];
@@ -642,19 +676,26 @@ mod tests {
             assert_eq!(std::io::read_to_string(std::fs::File::from(read)).unwrap(), "here\n");
         }
         let nowhere = Steps(vec![(3, Step::Session), (4, Step::Directory(c"/no/such".into()))]);
-        let waiting = Waiting::begin(first()).unwrap();
+        let waiting = Waiting::begin(first(), 2).unwrap();
         let failed =
             waiting.go_on(nothing, nowhere, (program(&["true"]), 9), until_readable).unwrap_err();
         assert_eq!(failed, (Some(4), libc::ENOENT));
         let nowhere = Steps(vec![(2, Step::Directory(c"/no/such".into()))]);
-        assert_eq!(Waiting::begin(nowhere).unwrap_err(), (Some(2), libc::ENOENT));
+        assert_eq!(Waiting::begin(nowhere, 5).unwrap_err(), (Some(2), libc::ENOENT));
+        // One that cannot take what it is sent says so, and is not taken for one that has done its work.
+        let few = Rlimit { current: Some(3), maximum: Some(3) };
+        let poor = Steps(vec![(1, Step::Limit(Resource::Nofile, few))]);
+        let waiting = Waiting::begin(poor, 2).unwrap();
+        let failed = waiting.go_on(nothing, rest(), (program(&["true"]), 9), until_readable);
+        assert_eq!(failed.unwrap_err(), (Some(2), libc::EBADF));
         // One that is not needed is gone, and one that was killed is not taken for another.
-        let waiting = Waiting::begin(first()).unwrap();
-        let pid = waiting.0.as_ref().unwrap().0.child.pid;
+        let waiting = Waiting::begin(first(), 2).unwrap();
+        assert!(waiting.is_there());
+        let pid = waiting.guest.0.as_ref().unwrap().child.pid;
         drop(waiting);
         assert!(rustix::process::test_kill_process(pid).is_err());
-        let waiting = Waiting::begin(first()).unwrap();
-        let child = &waiting.0.as_ref().unwrap().0.child;
+        let waiting = Waiting::begin(first(), 2).unwrap();
+        let child = &waiting.guest.0.as_ref().unwrap().child;
         crate::process::send_signal(&child.pidfd, Signal::KILL).unwrap();
         match waiting.go_on(nothing, rest(), (program(&["true"]), 9), until_readable) {
             Ok(born) => assert_eq!(wait_for(&born.child).unwrap(), 128 + 9),

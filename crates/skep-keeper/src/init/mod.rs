@@ -189,10 +189,8 @@ pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
     leave_watches_for_the_caller();
     let system_entries = sources::system_entries();
     let Ok(plan) = receive_plan(&channel) else { return 1 };
-    // Commands inherit what it has.
-    if processors.is_some_and(|all| all.use_all().is_err()) {
-        return 1;
-    }
+    // Commands inherit what it has. Where they are others by now, what it has is as good.
+    let _ = processors.map(|all| all.use_all());
     go_on(&plan, None, channel, Some(Beforehand { system_entries, processors }))
 }
 
@@ -213,7 +211,7 @@ impl Beforehand {
     /// Has a network made beside what else there is to do: that takes as long as all other namespaces together.
     fn send_for_network(&self) -> Result<Errand, Failure> {
         let errand = Errand::send(Steps(vec![(0, Newborn::Network)]));
-        let errand = errand.map_err(Failure::no_namespaces)?;
+        let errand = errand.step(|| "make a process".into())?;
         // A hint: where it cannot be followed, one works after the other.
         let _ = self.processors.map(|all| all.move_away(errand.pid()));
         Ok(errand)
@@ -222,8 +220,13 @@ impl Beforehand {
 
 /// Enters the network that was made meanwhile.
 fn enter(network: Errand) -> Result<(), Failure> {
-    let made = network.finish().map_err(|(_, errno)| io::Error::from_raw_os_error(errno));
-    let made = made.map_err(Failure::no_namespaces)?;
+    let made = network.finish().map_err(|(mark, errno)| match mark {
+        Some(_) => Failure::no_network(io::Error::from_raw_os_error(errno)),
+        None => Failure::Said {
+            operation: "make the sandbox's network".into(),
+            reason: "the process that was to make it was killed".into(),
+        },
+    })?;
     let made = made.ok_or_else(|| Failure::invalid("no network was brought"))?;
     skep_sys::network::enter_namespace(&made).step(|| "enter the sandbox's network".into())
 }

@@ -18,6 +18,7 @@ use crate::{CGROUP_PARENT, Client, Nest, Operation, Reply};
 use own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use skep_confine::cgroup::{CgroupHost, Group, ParentName};
 use skep_confine::usage::family_of;
@@ -396,7 +397,7 @@ impl<K: Kind> Provider for Kept<K> {
         if self.own.borrow().as_ref().is_some_and(|own| own.is_still(keeper, STOP_PATIENCE)) {
             return Ok(());
         }
-        let process = keeper.and_then(|keeper| open_keeper(keeper, directory));
+        let process = keeper.and_then(|keeper| open_keeper(keeper, directory).ok().flatten());
         let client = Client::connect(id, directory);
         if let (Some(process), Ok(mut client)) = (process, client)
             && client.tell(Operation::Stop).is_ok()
@@ -420,7 +421,8 @@ impl<K: Kind> Provider for Kept<K> {
             clear_leftovers(id, directory).map_err(failed)?;
             return self.kind.clear(id, directory);
         }
-        let mut process = keeper.and_then(|keeper| open_keeper(keeper, directory));
+        let process = keeper.map(|keeper| open_keeper(keeper, directory)).transpose();
+        let mut process = process.map_err(failed)?.flatten();
         if let Ok(mut client) = Client::connect(id, directory) {
             // One that no row tells of clears away after it has hung up: its socket's name, too, which
             // would be the next one's by then.
@@ -450,7 +452,7 @@ impl<K: Kind> Provider for Kept<K> {
     }
 
     fn is_alive(&self, keeper: &KeeperIdentity, directory: &Path) -> bool {
-        open_keeper(keeper, directory).is_some()
+        !matches!(open_keeper(keeper, directory), Ok(None))
     }
 
     fn list_owned(&self) -> Result<Vec<SandboxId>, ProviderError> {
@@ -495,19 +497,30 @@ fn may_hold(keeper: &KeeperIdentity, directory: &Path) -> bool {
 }
 
 /// A handle on the keeper, if that very process still runs and it is this directory that it holds. In a
-/// copy of a state directory the row names the keeper of the original.
-fn open_keeper(keeper: &KeeperIdentity, directory: &Path) -> Option<OwnedFd> {
-    if !may_hold(keeper, directory) {
-        return None;
+/// copy of a state directory the row names the keeper of the original. What cannot be found out is an error: a keeper that
+/// is taken for gone is one that nobody ends any more.
+fn open_keeper(keeper: &KeeperIdentity, directory: &Path) -> io::Result<Option<OwnedFd>> {
+    if !may_hold(keeper, directory) || skep_sys::process::boot_id()? != keeper.boot_id {
+        return Ok(None);
     }
-    if skep_sys::process::boot_id().ok()? != keeper.boot_id {
-        return None;
-    }
-    let pid = Pid::from_raw(keeper.pid as i32)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let Some(pid) = Pid::from_raw(keeper.pid as i32) else { return Ok(None) };
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(Errno::SRCH | Errno::INVAL | Errno::NOSYS) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     // Looked at after the handle is open: from here on the number cannot come to mean another.
-    let same = skep_sys::process::start_ticks(keeper.pid as i32).ok()? == keeper.start_ticks;
-    (same && !has_ended(&process, Duration::ZERO)).then_some(process)
+    match skep_sys::process::start_ticks(keeper.pid as i32) {
+        Ok(ticks) if ticks == keeper.start_ticks => {
+            Ok(Some(process).filter(|process| !has_ended(process, Duration::ZERO)))
+        }
+        Err(error) if has_too_much_open(&error) => Err(error),
+        _ => Ok(None),
+    }
+}
+
+fn has_too_much_open(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Whether a process has ended, or a pipe has something to say, in time.

@@ -88,10 +88,13 @@ impl Drop for Nest {
 fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i32 {
     let mut kept = ends.all();
     kept.push(orders.as_fd());
-    let apart = stand_apart(&kept);
+    if stand_apart(&kept).is_err() {
+        // It would hold on to what it waits for. It is begun again when it is known what for, and says why it cannot.
+        return 1;
+    }
     // Where it is by now is good enough; init shall not be kept to it.
     let _ = processors.map(|all| all.use_all());
-    let come = apart.map(|()| Come::Apart(Blank::clone(processors)));
+    let come = Come::Apart(Blank::clone(processors));
     let told = orders.receive::<Order>().map(|(_, mut plan)| plan.pop());
     drop(orders);
     // Told nothing, it is not wanted.
@@ -99,7 +102,7 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
     // Again: the caller may have moved it away since, but did so before it said anything.
     let _ = processors.map(|all| all.use_all());
     match from_file::<RunSpec>(plan) {
-        Ok(spec) => live(&spec, &Vessel::Namespaces, ends, come),
+        Ok(spec) => live(&spec, &Vessel::Namespaces, ends, Ok(come)),
         Err(_) => 1,
     }
 }
