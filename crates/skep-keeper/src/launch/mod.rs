@@ -219,7 +219,7 @@ enum Come {
     /// Nothing of its caller's is left.
     Detached(Detached),
     /// It stands apart, perhaps with an init that waits; the rest is done while that is at work.
-    Apart(Option<Blank>),
+    Apart(Option<Box<Blank>>),
 }
 
 fn stand_apart(kept: &[BorrowedFd<'_>]) -> Result<(), Failure> {
@@ -272,7 +272,7 @@ fn bring_up<'a>(
             (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached)
         }
         Come::Apart(blank) => {
-            let ahead = Ahead::begin(spec, vessel, (blank, stays), &mut undo)?;
+            let ahead = Ahead::begin(spec, vessel, (blank.map(|blank| *blank), stays), &mut undo)?;
             (ahead, Detached::from_caller()?)
         }
     };

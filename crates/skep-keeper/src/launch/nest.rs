@@ -94,7 +94,7 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
     }
     // Where it is by now is good enough; init shall not be kept to it.
     let _ = processors.map(|all| all.use_all());
-    let come = Come::Apart(Blank::clone(processors));
+    let come = Come::Apart(Blank::clone(processors).map(Box::new));
     let told = orders.receive::<Order>().map(|(_, mut plan)| plan.pop());
     drop(orders);
     // Told nothing, it is not wanted.
