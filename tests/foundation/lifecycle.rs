@@ -325,7 +325,13 @@ fn a_keeper_of_another_version_goes_on_and_can_be_ended() {
 fn who_cannot_open_more_files_takes_no_keeper_for_gone() {
     for_both(|lab| {
         lab.create("s");
+        let keeper = lab.keepers()[0];
         let program = lab.binary.to_str().unwrap();
+        let one_more = "inject=open,openat:error=EMFILE";
+        let seen_by = format!("/proc/{keeper}/stat");
+        let refuse = ["-qq", "-f", "-o", "/dev/null", "-P", &seen_by, "-e", one_more];
+        lab.program("strace").args(refuse).args([program, "ls"]).run().ok();
+        assert_eq!(lab.sandbox("s")["state"], "ready");
         for most in 4..24 {
             for line in ["ls", "run -- true"] {
                 let script = format!("ulimit -n {most}; exec {program} {line}");
@@ -333,7 +339,7 @@ fn who_cannot_open_more_files_takes_no_keeper_for_gone() {
             }
             assert_eq!(lab.sandbox("s")["state"], "ready", "with {most} open files");
         }
-        assert_eq!(lab.keepers().len(), 1);
+        assert_eq!(lab.keepers(), [keeper]);
         for sandbox in lab.sandboxes() {
             lab.skep(["rm", "--discard", sandbox["id"].as_str().unwrap()]).run().ok();
         }
