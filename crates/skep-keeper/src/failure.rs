@@ -60,31 +60,22 @@ impl Failure {
 
     /// The kernel made no network.
     pub fn no_network(error: io::Error) -> Self {
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Self::missing(
-                "a network namespace",
-                format!("the kernel refused to make one: {error}"),
-                "see `skep doctor`; often `sysctl user.max_net_namespaces=65536`",
-            ),
-            _ => Self::Step {
-                operation: "make the sandbox's network".into(),
-                errno: error.raw_os_error().unwrap_or(libc::EIO),
-            },
-        }
+        let remedy = "see `skep doctor`; often `sysctl user.max_net_namespaces=65536`";
+        Self::refused_namespace(error, "a network namespace", "make the sandbox's network", remedy)
     }
 
     /// The kernel made no namespaces.
     pub fn no_namespaces(error: io::Error) -> Self {
+        let remedy = "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`";
+        Self::refused_namespace(error, "a user namespace", "make the sandbox's namespaces", remedy)
+    }
+
+    fn refused_namespace(error: io::Error, what: &str, operation: &str, remedy: &str) -> Self {
         match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => Self::missing(
-                "a user namespace",
-                format!("the kernel refused to make one: {error}"),
-                "see `skep doctor`; often `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or `sysctl user.max_user_namespaces=65536`",
-            ),
-            _ => Self::Step {
-                operation: "make the sandbox's namespaces".into(),
-                errno: error.raw_os_error().unwrap_or(libc::EIO),
-            },
+            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS) => {
+                Self::missing(what, format!("the kernel refused to make one: {error}"), remedy)
+            }
+            errno => Self::Step { operation: operation.into(), errno: errno.unwrap_or(libc::EIO) },
         }
     }
 }
