@@ -246,7 +246,8 @@ pub fn receive_plan(channel: &Channel) -> io::Result<InitSpec<'static>> {
 /// 3. Open what the view is made from, while the host's tree is still there.
 /// 4. Become the user that all processes inside are (root's range only).
 /// 5. Build the view and leave the host's tree.
-/// 6. Name and loopback; nothing inside can read init's memory or descriptors from here on.
+/// 6. The network, if it was made beside the view; name and loopback; nothing inside can read init's memory or descriptors
+///    from here on.
 /// 7. Prepare the fences once, and probe them from a child that wears them, unless that was done
 ///    under the same circumstances a moment ago: then, and only then, the host's tree is still
 ///    mounted, for the caller to forget before anything is started.

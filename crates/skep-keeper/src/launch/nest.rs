@@ -2,9 +2,9 @@
 //!
 //! It takes the caller a millisecond or two to find out what to ask for, and namespaces take as long to make. Neither
 //! waits for the other, and there is more than one processor. So a caller that will most likely want a sandbox in
-//! namespaces has a keeper forked before anything else. It lets go of all that is the caller's and clones an init with
-//! nothing in it, and both wait. What they are for is then sent, to the one and by it to the other, where it is inherited
-//! otherwise.
+//! namespaces has a keeper forked before anything else. It stands apart from the caller and clones an init with nothing in
+//! it, and both wait. What they are for is then sent, to the one and by it to the other, where it is inherited otherwise.
+//! What the keeper still has of its caller it lets go of when init is at work; init did so for itself.
 //!
 //! Nothing of this outlives its processes, and nothing is written anywhere. If the caller wants something else after all, or
 //! dies, the end of its line ends the keeper, and with it init.
@@ -107,8 +107,8 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
     }
 }
 
-/// An init in namespaces of its own that waits for its plan. Gone when dropped. Its network it makes itself, which takes
-/// as long as all the others, while nobody waits for it.
+/// An init in namespaces of its own that waits for its plan. Gone when dropped. Its network, which takes as long as all
+/// the others, it has made when it has the plan, beside its view; until then it is in that of the host.
 pub struct Blank {
     init: Option<(Held, Channel)>,
     processors: Option<Processors>,
