@@ -34,6 +34,43 @@ fn commands_have_all_processors_of_the_caller() {
     });
 }
 
+/// What a view is made of is begun with little room, before it is known how much was asked for.
+#[test]
+fn a_view_that_was_begun_ahead_has_the_room_that_was_asked_for() {
+    for_both(|lab| {
+        let room = |flags: &[&str]| -> u64 {
+            let look = ["--best-effort", "--", "stat", "-f", "-c", "%b %S", "/tmp"];
+            let text = lab.skep(["run"].iter().chain(flags).chain(&look)).run().ok().text();
+            let numbers: Vec<u64> = text.split(' ').map(|word| word.parse().unwrap()).collect();
+            numbers[0] * numbers[1]
+        };
+        // The second of each is begun with what the first has found out.
+        for _ in 0..2 {
+            assert!(room(&[]) >= 10 << 30);
+            let limited = room(&["--disk", "300M"]);
+            assert!((300_000_000..400 << 20).contains(&limited), "{limited}");
+        }
+    });
+}
+
+/// The place where it is begun hides nothing of the host from what is looked for later.
+#[test]
+fn what_the_host_shows_is_found_where_a_view_was_begun() {
+    for_both(|lab| {
+        lab.write("a", "mine\n");
+        let shared = lab.directory(lab.root.join("shared/deep"));
+        lab.write(shared.join("file"), "theirs\n");
+        let deep = format!("{}:/mnt/there", shared.display());
+        for _ in 0..2 {
+            let look = "cat a /mnt/there/file; ls -d /proc/tty/driver 2> /dev/null; ls /proc/tty";
+            let ran = lab.skep(["run", "--mount", &deep, "--", "sh", "-c", look]).run().ok();
+            let text = ran.text();
+            assert!(text.starts_with("mine\ntheirs\n"), "{text}");
+            assert!(text.lines().any(|line| line == "drivers"), "{text}");
+        }
+    });
+}
+
 /// Settings ask for something that it does not fit: it does not stay beside what is made instead.
 #[test]
 fn one_that_does_not_fit_is_gone_when_the_command_runs() {

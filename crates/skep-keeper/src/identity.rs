@@ -77,6 +77,12 @@ impl IdMap {
         }
     }
 
+    /// The map that nearly every sandbox of this caller has.
+    pub fn usual() -> Self {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        Self::for_caller(uid.as_raw(), gid.as_raw(), InsideUser::Caller, SystemView::Ro)
+    }
+
     /// The subordinate ids in it.
     pub fn lent(self) -> Option<LentIds> {
         match self {

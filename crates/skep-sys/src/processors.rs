@@ -20,12 +20,31 @@ impl Processors {
     /// Some kernels put a child on its parent's processor, where it waits until the parent does: whatever both could do
     /// at the same time is then done in turn.
     pub fn move_away(&self, other: Pid) -> io::Result<()> {
+        match self.others() {
+            None => Ok(()),
+            Some(others) => Ok(sched_setaffinity(Some(other), &others.0)?),
+        }
+    }
+
+    /// All but the one that this process is on; `None` if there is no other.
+    pub fn others(&self) -> Option<Self> {
         let mut others = self.0;
         others.unset(sched_getcpu());
-        match others.count() {
-            0 => Ok(()),
-            _ => Ok(sched_setaffinity(Some(other), &others)?),
+        (others.count() > 0).then_some(Self(others))
+    }
+
+    /// Has another process, which may use all of these, go on here and now, before us: on this processor, which we leave to
+    /// it until it waits for something or its time is over. `wake` is what it waits for. Until it calls
+    /// [`Processors::use_all`] it stays here.
+    pub fn go_first<T>(&self, other: Pid, wake: impl FnOnce() -> T) -> T {
+        let mut here = CpuSet::new();
+        here.set(sched_getcpu());
+        let is_here = sched_setaffinity(Some(other), &here).is_ok();
+        let woken = wake();
+        if is_here {
+            rustix::thread::sched_yield();
         }
+        woken
     }
 
     /// Lets this process use all of them.

@@ -19,10 +19,11 @@ use crate::probe;
 use crate::protocol::{FromInit, ToInit};
 use crate::spawn;
 use crate::vessel;
-use crate::view::apply::{self, Left, Opened, WorkspaceParts};
+use crate::view::apply::{self, Opened, WorkspaceParts};
 use crate::view::fuse::FuseOrder;
+use crate::view::ground::{Begun, Left};
 use crate::view::image::ImageParts;
-use crate::view::plan::{self, CowDirectory, SystemEntry, ViewOp, ViewSpec};
+use crate::view::plan::{self, CowDirectory, GroundSpec, SystemEntry, ViewOp, ViewSpec};
 use crate::view::sources::{self, SourceSpec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -178,20 +179,23 @@ fn go_on(
     }
 }
 
-/// The life of an init that is there before its plan, in the host's network until it has its own. `processors` are those
-/// that it may use once it has the plan. Returns its exit code.
-pub fn run_blank(channel: Channel, processors: Option<Processors>) -> i32 {
+/// The life of an init that is there before its plan. Until then it does what nearly every plan would have it do: it takes
+/// on the ids of `map`, has a network made, and begins a view. `processors` are those that it may use once it is
+/// ready. Returns its exit code.
+pub fn run_blank(channel: Channel, map: IdMap, processors: Option<Processors>) -> i32 {
     let alone = || skep_sys::process::close_all_but(&[channel.as_fd()]);
     // The end of the channel ends it too, should the keeper have died before this.
     if die_with_parent().is_err() || alone().is_err() || caller::leave().is_err() {
         return 1;
     }
-    leave_watches_for_the_caller();
-    let system_entries = sources::system_entries();
+    let before = match Beforehand::make(map, &channel, processors) {
+        Ok(before) => before,
+        Err(failure) => return fail(&channel, failure),
+    };
     let Ok(plan) = receive_plan(&channel) else { return 1 };
     // Commands inherit what it has. Where they are others by now, what it has is as good.
     let _ = processors.map(|all| all.use_all());
-    go_on(&plan, None, channel, Some(Beforehand { system_entries, processors }))
+    go_on(&plan, None, channel, Some(before))
 }
 
 /// Says why nothing comes of it. Returns its exit code.
@@ -201,20 +205,37 @@ fn fail(channel: &Channel, failure: Failure) -> i32 {
     1
 }
 
-/// What an init that was there before its plan has found out, and has not: a network of its own.
+/// What an init that was there before its plan has done.
 struct Beforehand {
     system_entries: Vec<SystemEntry>,
-    processors: Option<Processors>,
+    /// Whoever makes its network beside it: that takes as long as all other namespaces together.
+    network: Errand,
+    /// `None` if it could not be begun: whoever builds it from the beginning says why.
+    begun: Option<Begun>,
 }
 
 impl Beforehand {
-    /// Has a network made beside what else there is to do: that takes as long as all other namespaces together.
-    fn send_for_network(&self) -> Result<Errand, Failure> {
-        let errand = Errand::send(Steps(vec![(0, Newborn::Network)]));
-        let errand = errand.step(|| "make a process".into())?;
-        // A hint: where it cannot be followed, one works after the other.
-        let _ = self.processors.map(|all| all.move_away(errand.pid()));
-        Ok(errand)
+    fn make(
+        map: IdMap,
+        channel: &Channel,
+        processors: Option<Processors>,
+    ) -> Result<Self, Failure> {
+        leave_watches_for_the_caller();
+        map.write_own()?;
+        if map == IdMap::Range {
+            wait_for_go(channel)?;
+            identity::become_inside_root()?;
+            // Changing ids has cleared the death signal.
+            die_with_parent()?;
+        }
+        let system_entries = sources::system_entries();
+        let begun = Begun::with(plan::ground(&GroundSpec::usual(&system_entries))).ok();
+        // A child may be put on our processor, and go first.
+        let elsewhere = processors.and_then(|all| all.others()).map(Newborn::Processors);
+        let steps = elsewhere.into_iter().chain([Newborn::Network]);
+        let network = Errand::send(Steps(steps.map(|step| (0, step)).collect()));
+        let network = network.step(|| "make a process".into())?;
+        Ok(Self { system_entries, network, begun })
     }
 }
 
@@ -261,9 +282,11 @@ fn set_up(
     if !spec.is_bare() {
         die_with_parent()?;
     }
-    let mut kept = vec![channel.as_fd()];
-    kept.extend(files.iter().flat_map(|files| files.descriptors()));
-    skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
+    if before.is_none() {
+        let mut kept = vec![channel.as_fd()];
+        kept.extend(files.iter().flat_map(|files| files.descriptors()));
+        skep_sys::process::close_all_but(&kept).step(|| "close inherited descriptors".into())?;
+    }
     let Taken { project, doors, mut left } = take_place(spec, channel, before)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "hide init from the inside".into())?;
@@ -338,23 +361,26 @@ fn take_place(
     let serve = |order: &FuseOrder| have_served(order, channel);
     match spec.manner {
         Manner::Forked | Manner::Wrapped => {
-            let network = before.as_ref().map(Beforehand::send_for_network).transpose()?;
             let place = late_place(spec)?;
             let later = || late_sources(spec, channel, place.as_ref());
-            let mut opened = Opened::from(settle(spec, channel)?);
+            let (mut opened, system_entries, network, begun): (Opened<'_>, _, _, _) = match before {
+                Some(Beforehand { system_entries, network, begun, .. }) => {
+                    let opened = opened(spec, wait_for_go(channel)?)?;
+                    (opened.into(), system_entries, Some(network), begun)
+                }
+                None => {
+                    let opened = settle(spec, channel)?;
+                    leave_watches_for_the_caller();
+                    (opened.into(), sources::system_entries(), None, None)
+                }
+            };
             if !spec.late.is_empty() {
                 spec.late.iter().for_each(|index| opened.now.insert(*index, None));
                 opened.later = Some(&later);
             }
-            let system_entries = match before {
-                Some(before) => before.system_entries,
-                None => {
-                    leave_watches_for_the_caller();
-                    sources::system_entries()
-                }
-            };
             let ops = plan_with(spec, &system_entries);
-            let left = Some(apply::build(&ops, opened, &spec.parts, &serve)?);
+            let plan = (ops.as_slice(), spec.scratch_size);
+            let left = Some(apply::build(plan, begun, opened, &spec.parts, &serve)?);
             let connected = network.map(enter).transpose()?.is_some();
             rustix::system::sethostname(spec.run.name.as_str().as_bytes())
                 .step(|| "set the host name".into())?;
@@ -403,21 +429,25 @@ pub fn settle(spec: &InitSpec<'_>, channel: &Channel) -> Result<Vec<OwnedFd>, Fa
     if spec.manner != Manner::Wrapped {
         spec.map.write_own()?;
     }
-    let passed = wait_for_go(channel)?;
-    let opened = match spec.map {
-        IdMap::Range => passed,
-        // Nothing is mounted, so nothing has to be cloned for it.
-        _ if spec.elsewhere() => Vec::new(),
-        IdMap::Own { .. } | IdMap::Host => {
-            let there = spec.sources.iter().enumerate();
-            let there = there.filter(|(index, _)| !spec.late.contains(index));
-            there.map(|(_, source)| sources::open(source, None)).collect::<Result<_, _>>()?
-        }
-    };
+    let opened = opened(spec, wait_for_go(channel)?)?;
     if spec.map == IdMap::Range {
         identity::become_inside_root()?;
     }
     Ok(opened)
+}
+
+/// What the view is made from, but for what comes late: passed by the keeper, or opened here.
+fn opened(spec: &InitSpec<'_>, passed: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Failure> {
+    match spec.map {
+        IdMap::Range => Ok(passed),
+        // Nothing is mounted, so nothing has to be cloned for it.
+        _ if spec.elsewhere() => Ok(Vec::new()),
+        IdMap::Own { .. } | IdMap::Host => {
+            let there = spec.sources.iter().enumerate();
+            let there = there.filter(|(index, _)| !spec.late.contains(index));
+            there.map(|(_, source)| sources::open(source, None)).collect()
+        }
+    }
 }
 
 /// Watches of files are counted for the caller too, whoever makes them: without a limit of its own a
@@ -520,10 +550,13 @@ fn plan_with(spec: &InitSpec<'_>, system_entries: &[SystemEntry]) -> Vec<ViewOp>
         project: &spec.run.project,
         scope: &spec.run.policy.scope,
         home: &spec.run.home,
-        scratch_size: spec.scratch_size,
-        devices: machine::devices(spec.machine.as_deref()),
-        system_entries,
-        copy_on_write: &spec.copy_on_write,
+        ground: GroundSpec {
+            devices: machine::devices(spec.machine.as_deref()),
+            system_entries,
+            copy_on_write: &spec.copy_on_write,
+            image: spec.image.as_ref(),
+            init_program: spec.places.init_program,
+        },
         mounts: &spec.run.policy.mounts,
         mounts_from: spec.places.mounts,
         home_pieces: &spec.home_pieces,
@@ -534,8 +567,6 @@ fn plan_with(spec: &InitSpec<'_>, system_entries: &[SystemEntry]) -> Vec<ViewOp>
         files: own_files(&spec.run),
         // The sandbox's directory is `sandboxes/ID` there.
         state: spec.run.directory.ancestors().nth(2).unwrap_or(&spec.run.directory),
-        image: spec.image.as_ref(),
-        init_program: spec.places.init_program,
     })
 }
 

@@ -50,6 +50,8 @@ impl<'a> Ahead<'a> {
             return Ok(None);
         }
         let mut plan = plan::make(spec, vessel, true)?;
+        // Its ids cannot be changed any more.
+        let blank = blank.filter(|blank| blank.map() == plan.map);
         // Not for those who typed a limit or want a way out: see there.
         let now = if blank.is_none() { Here::look() } else { None };
         let here = blank.as_ref().and_then(Blank::here).or(now.as_ref());

@@ -42,6 +42,8 @@ pub struct Way {
     namespace: Option<OwnedFd>,
     /// Whether init is there and waits for its plan.
     sends_plan: bool,
+    /// Whether its ids are mapped already.
+    mapped: bool,
     /// Where it knocks, if the channel could not be handed on.
     door: Option<Door>,
     /// What our child lives by.
@@ -49,9 +51,9 @@ pub struct Way {
 }
 
 impl Way {
-    /// To an init that waits for its plan.
+    /// To an init that has its ids and waits for its plan.
     pub fn to_blank() -> Self {
-        Self { sends_plan: true, ..Self::default() }
+        Self { sends_plan: true, mapped: true, ..Self::default() }
     }
 
     /// The channel to an init that has to knock, and with it init itself.
@@ -271,7 +273,7 @@ impl<'a> Arrival<'a> {
     fn try_settle(&self, init: &Held, group: Option<&Group>) -> Result<(), Failure> {
         let Self { plan, channel, way, .. } = self;
         let pid = init.pid.as_raw_nonzero().get();
-        if way.namespace.is_none() {
+        if way.namespace.is_none() && !way.mapped {
             plan.map.write_for(pid)?;
         }
         if let Some(group) = group {

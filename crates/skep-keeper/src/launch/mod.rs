@@ -45,6 +45,7 @@ use skep_machine::boot::MachineFiles;
 use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
 use skep_sys::process::{Child, Namespaces, clone_with};
+use skep_sys::processors::Processors;
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, KeeperIdentity};
 use std::fs::File;
@@ -218,8 +219,9 @@ fn live(spec: &RunSpec, vessel: &Vessel, ends: KeepersEnds, come: Result<Come, F
 enum Come {
     /// Nothing of its caller's is left.
     Detached(Detached),
-    /// It stands apart, perhaps with an init that waits; the rest is done while that is at work.
-    Apart(Option<Box<Blank>>),
+    /// It stands apart, perhaps with an init that waits; the rest is done while that is at work, on the caller's processor.
+    /// These are all that it may use.
+    Apart(Option<Box<Blank>>, Option<Processors>),
 }
 
 fn stand_apart(kept: &[BorrowedFd<'_>]) -> Result<(), Failure> {
@@ -267,13 +269,13 @@ fn bring_up<'a>(
     (gate, stays): (OwnedFd, bool),
 ) -> Result<Running<'a>, Failure> {
     let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
-    let (ahead, detached) = match come {
+    let (ahead, detached, processors) = match come {
         Come::Detached(detached) => {
-            (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached)
+            (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached, None)
         }
-        Come::Apart(blank) => {
+        Come::Apart(blank, processors) => {
             let ahead = Ahead::begin(spec, vessel, (blank.map(|blank| *blank), stays), &mut undo)?;
-            (ahead, Detached::from_caller()?)
+            (ahead, Detached::from_caller()?, processors)
         }
     };
     pass(gate)?;
@@ -287,6 +289,8 @@ fn bring_up<'a>(
         Some(ahead) => ahead.catch_up(vessel, &mut undo)?,
         None => None,
     };
+    // Whoever is made from here on inherits what we have.
+    let _ = processors.map(|all| all.use_all());
     let arrived = match arrived {
         Some(arrived) => arrived,
         None => arrive(spec, vessel, published, &mut undo)?,

@@ -12,9 +12,10 @@
 use super::arrival::WITH_THE_HOSTS_NETWORK;
 use super::{Begun, CallersEnds, Come, KeepersEnds, ends, live, stand_apart};
 use crate::channel::{Channel, from_file, to_file};
-use crate::identity;
+use crate::identity::IdMap;
 use crate::init;
 use crate::known::Here;
+use crate::protocol::ToInit;
 use crate::vessel::{Held, Vessel};
 use rustix::fd::AsFd;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ struct Waiting {
     keeper: Child,
     orders: Channel,
     ends: CallersEnds,
+    processors: Option<Processors>,
 }
 
 /// Comes with the plan, as a descriptor.
@@ -52,7 +54,7 @@ impl Nest {
         let keeper = clone_with(Namespaces::NONE, move || wait(theirs, keepers, processors))?;
         // A hint: where it cannot be had, one works after the other.
         let _ = processors.map(|all| all.move_away(keeper.pid));
-        Ok(Self(Some(Waiting { keeper, orders, ends: ours })))
+        Ok(Self(Some(Waiting { keeper, orders, ends: ours, processors })))
     }
 
     /// Tells it what it is for. `None` if it does not fit, or is not there any more: then it is gone.
@@ -69,7 +71,13 @@ impl Nest {
             return None;
         }
         let plan = to_file(spec).ok()?;
-        waiting.orders.send(&Order, &[plan.as_fd()]).ok()?;
+        let tell = || waiting.orders.send(&Order, &[plan.as_fd()]);
+        // A hint: where it was init is at work, and what we do next is not waited for yet.
+        let told = match waiting.processors {
+            Some(all) => all.go_first(waiting.keeper.pid, tell),
+            None => tell(),
+        };
+        told.ok()?;
         let Waiting { keeper, ends, .. } = self.0.take()?;
         Some(Begun { keeper, ends })
     }
@@ -77,7 +85,7 @@ impl Nest {
 
 impl Drop for Nest {
     fn drop(&mut self) {
-        if let Some(Waiting { keeper, orders, ends }) = self.0.take() {
+        if let Some(Waiting { keeper, orders, ends, .. }) = self.0.take() {
             drop((orders, ends));
             let _ = wait_for(&keeper);
         }
@@ -92,26 +100,26 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
         // It would hold on to what it waits for. It is begun again when it is known what for, and says why it cannot.
         return 1;
     }
-    // Where it is by now is good enough; init shall not be kept to it.
+    // What is made here goes where there is room.
     let _ = processors.map(|all| all.use_all());
-    let come = Come::Apart(Blank::clone(processors).map(Box::new));
+    let come = Come::Apart(Blank::clone(processors).map(Box::new), processors);
     let told = orders.receive::<Order>().map(|(_, mut plan)| plan.pop());
     drop(orders);
     // Told nothing, it is not wanted.
     let Ok(Some(plan)) = told else { return 0 };
-    // Again: the caller may have moved it away since, but did so before it said anything.
-    let _ = processors.map(|all| all.use_all());
     match from_file::<RunSpec>(plan) {
         Ok(spec) => live(&spec, &Vessel::Namespaces, ends, Ok(come)),
         Err(_) => 1,
     }
 }
 
-/// An init in namespaces of its own that waits for its plan. Gone when dropped. Its network, which takes as long as all
-/// the others, it has made when it has the plan, beside its view; until then it is in that of the host.
+/// An init in namespaces of its own that waits for its plan, and begins what nearly every plan would have it do. Gone when
+/// dropped. Its network, which takes as long as all the others, it has made beside its view; until that is there it is in
+/// that of the host.
 pub struct Blank {
     init: Option<(Held, Channel)>,
     processors: Option<Processors>,
+    map: IdMap,
     here: Option<Here>,
 }
 
@@ -119,12 +127,30 @@ impl Blank {
     /// `None` where it cannot be had: whoever then makes it in the ordinary way says why.
     fn clone(processors: Option<Processors>) -> Option<Self> {
         let (channel, theirs) = Channel::pair().ok()?;
-        let born = move || init::run_blank(theirs, processors);
+        let map = IdMap::usual();
+        let born = move || init::run_blank(theirs, map, processors);
         let child = clone_with(WITH_THE_HOSTS_NETWORK, born).ok()?;
         let init = Some((Held::with_view(child), channel));
+        let mut blank = Self { init, processors, map, here: None };
+        blank.give_ids()?;
         // Whatever else takes a look is best taken while nobody waits for it.
-        identity::has_range();
-        Some(Self { init, processors, here: Here::look() })
+        blank.here = Here::look();
+        Some(blank)
+    }
+
+    /// Maps the ids that it cannot map itself, and lets it take them on.
+    fn give_ids(&self) -> Option<()> {
+        let (init, channel) = self.init.as_ref()?;
+        if self.map == IdMap::Range {
+            self.map.write_for(init.pid.as_raw_nonzero().get()).ok()?;
+            channel.send(&ToInit::Go, &[]).ok()?;
+        }
+        Some(())
+    }
+
+    /// Whose ids it has.
+    pub fn map(&self) -> IdMap {
+        self.map
     }
 
     /// Where the keeper stands.

@@ -48,7 +48,7 @@ fn set_up(
     let opened = init::settle(spec, channel)?;
     // Changing ids has cleared the death signal.
     init::die_with_parent()?;
-    apply::stage(&init::plan_of(spec), opened, &spec.parts, &|order| {
+    apply::stage((&init::plan_of(spec), spec.scratch_size), opened, &spec.parts, &|order| {
         init::have_served(order, channel)
     })?;
     // The container has no network namespace of its own: it shares this one.

@@ -7,7 +7,6 @@
 //! lead what is mounted there somewhere else.
 
 use super::home::Link;
-use super::plan::Source;
 use super::plan::ViewOp;
 use super::sources::{Below, Owners, SourceSpec};
 use crate::failure::{Failure, Step};
@@ -148,7 +147,7 @@ impl ImageParts {
         }
         for (index, piece) in self.pieces.iter().enumerate() {
             ops.push(ViewOp::Bind {
-                source: Source::Opened(self.from + index),
+                source: self.from + index,
                 target: at(piece),
                 access: Access::Ro,
             });
@@ -160,7 +159,7 @@ impl ImageParts {
     pub fn programs(&self, ops: &mut Vec<ViewOp>) {
         for (index, inside) in self.brought.iter().enumerate() {
             ops.push(ViewOp::Bind {
-                source: Source::Opened(self.from + self.pieces.len() + index),
+                source: self.from + self.pieces.len() + index,
                 target: inside.into(),
                 access: Access::Ro,
             });
@@ -170,7 +169,7 @@ impl ImageParts {
     /// The image beside the view, from which the share of a guest is made.
     pub fn beside(&self, ops: &mut Vec<ViewOp>) {
         ops.push(ViewOp::Bind {
-            source: Source::Opened(self.from),
+            source: self.from,
             target: share::IMAGE.into(),
             access: Access::Ro,
         });

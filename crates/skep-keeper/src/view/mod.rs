@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod fuse;
+pub mod ground;
 pub mod home;
 pub mod image;
 pub mod outside;

@@ -4,7 +4,7 @@
 //! of its own makes the mount, because an overlay's directories must be mounted in the mounting
 //! process's namespace and the keeper's is the host's: nothing shall appear there, not for a moment.
 
-use super::apply::{Builder, ROOM, WorkspaceParts};
+use super::apply::{Builder, WorkspaceParts};
 use super::overlay::Markers;
 use crate::channel::Channel;
 use crate::failure::{Failure, Step};
@@ -36,5 +36,5 @@ fn mount(opened: &[OwnedFd], parts: &WorkspaceParts) -> Result<OwnedFd, Failure>
     let copies = opened.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
     let copies = copies.step(|| "duplicate the sources of the view".into())?;
     let refuse = |_: &_| Err(Failure::invalid("no program serves this overlay"));
-    Builder::land(ROOM, copies.into(), parts, &refuse)?.overlay(Markers::Trusted)
+    Builder::land(copies.into(), parts, &refuse)?.overlay(Markers::Trusted)
 }

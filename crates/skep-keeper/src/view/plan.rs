@@ -4,8 +4,8 @@
 //!
 //! 1. System directories, the host's or an image's, so that everything private comes after and on top of them.
 //! 2. Private `/tmp`, `/var/tmp`, `/run`, `/dev`, `/proc`: before the project, which may itself
-//!    live under `/tmp`.
-//! 3. The home, empty, with the pieces the policy shows.
+//!    live under `/tmp`. So far nothing is the sandbox's own, and it is done ahead where it can be ([`ground`]).
+//! 3. Files of skep's own over the system's, and the home, empty, with the pieces the policy shows.
 //! 4. What comes from the sandbox's own directory: messages, and the project, at its own path, over
 //!    whatever stands there.
 //! 5. Extra mounts, which may lie inside the project.
@@ -22,11 +22,13 @@ pub enum ViewOp {
     /// A directory, with the parents that are missing.
     Directory { target: PathBuf, mode: u32 },
     /// An empty directory in memory that can be written. All of them are parts of one filesystem.
-    Scratch { target: PathBuf, mode: u32, size: u64 },
+    Scratch { target: PathBuf, mode: u32 },
     /// A symlink.
     Symlink { target: PathBuf, points_to: PathBuf },
-    /// A host path, shown with everything mounted below it.
-    Bind { source: Source, target: PathBuf, access: Access },
+    /// A directory of the host's system, shown where it is with everything mounted below it, and not to be written.
+    System { path: PathBuf },
+    /// The nth of the sources that were opened before, shown with everything mounted below it.
+    Bind { source: usize, target: PathBuf, access: Access },
     /// A device node of the host.
     Device { name: &'static str },
     /// The processes of this sandbox.
@@ -78,15 +80,6 @@ pub enum MaskKind {
     ReadOnly,
 }
 
-/// Where the content of a bind comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A system path, opened by init itself.
-    System(PathBuf),
-    /// The nth of the sources that were opened before.
-    Opened(usize),
-}
-
 /// What the plan depends on.
 #[derive(Debug, Clone)]
 pub struct ViewSpec<'a> {
@@ -96,14 +89,8 @@ pub struct ViewSpec<'a> {
     pub scope: &'a [RelPath],
     /// The caller's home directory.
     pub home: &'a Path,
-    /// Bytes that may be stored in each private filesystem in memory.
-    pub scratch_size: u64,
-    /// Devices beside [`DEVICES`].
-    pub devices: &'a [&'static str],
-    /// What stands at the system paths of this host.
-    pub system_entries: &'a [SystemEntry],
-    /// Those of them that can be written, and `/var`.
-    pub copy_on_write: &'a [CowDirectory],
+    /// What comes first.
+    pub ground: GroundSpec<'a>,
     /// Extra mounts; the nth is source `mounts_from + n`.
     pub mounts: &'a [Mount],
     /// Index of the first extra mount among the opened sources.
@@ -122,11 +109,29 @@ pub struct ViewSpec<'a> {
     pub files: Vec<(&'static str, String)>,
     /// Where skep keeps its own state: the other sandboxes, what was approved, the data base.
     pub state: &'a Path,
+}
+
+/// What the first part of the plan depends on.
+#[derive(Debug, Clone)]
+pub struct GroundSpec<'a> {
+    /// Devices beside [`DEVICES`].
+    pub devices: &'a [&'static str],
+    /// What stands at the system paths of this host.
+    pub system_entries: &'a [SystemEntry],
+    /// Those of them that can be written, and `/var`.
+    pub copy_on_write: &'a [CowDirectory],
     /// The image whose system is shown, if it is not the host's.
     pub image: Option<&'a ImageParts>,
     /// Index of the program that is init, where a runtime makes the processes: then it makes
     /// `/proc` and `/dev` too.
     pub init_program: Option<usize>,
+}
+
+impl<'a> GroundSpec<'a> {
+    /// As it nearly always is: the host's system, to be read, and nothing more than every sandbox has.
+    pub fn usual(system_entries: &'a [SystemEntry]) -> Self {
+        Self { devices: &[], system_entries, copy_on_write: &[], image: None, init_program: None }
+    }
 }
 
 /// A top-level entry of the host that belongs to the system.
@@ -171,33 +176,39 @@ pub const MASKED: &[(&str, MaskKind)] = &[
     ("/proc/sys", MaskKind::ReadOnly),
 ];
 
-/// The steps that build the view.
-pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
+/// The first steps, which show nothing of the sandbox's own.
+pub fn ground(spec: &GroundSpec<'_>) -> Vec<ViewOp> {
     let mut ops = Vec::with_capacity(64);
     system(spec, &mut ops);
+    private(spec, &mut ops);
+    ops
+}
+
+/// The steps that build the view.
+pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
+    let mut ops = ground(&spec.ground);
     let own = spec.files.iter().cloned();
     ops.extend(own.map(|(target, content)| ViewOp::File { target, content }));
-    private(spec, &mut ops);
     home(spec, &mut ops);
     // From here on the sandbox's own directory is needed, which may be the last thing to be there.
     ops.push(ViewOp::Bind {
-        source: Source::Opened(spec.messages),
+        source: spec.messages,
         target: "/run/skep".into(),
         access: Access::Ro,
     });
     ops.push(ViewOp::Workspace { target: spec.project.into(), scope: spec.scope.to_vec() });
     for (index, mount) in spec.mounts.iter().enumerate() {
         ops.push(ViewOp::Bind {
-            source: Source::Opened(spec.mounts_from + index),
+            source: spec.mounts_from + index,
             target: mount.target.as_path().into(),
             access: mount.access,
         });
     }
-    if spec.system_entries.contains(&SystemEntry::Directory("/nix".into())) {
+    if spec.ground.system_entries.contains(&SystemEntry::Directory("/nix".into())) {
         ops.push(ViewOp::Cover { target: NIX_DAEMON.into() });
     }
     ops.extend(state_in_view(spec).map(|target| ViewOp::Cover { target }));
-    spec.image.filter(|image| image.for_guest).inspect(|image| image.beside(&mut ops));
+    spec.ground.image.filter(|image| image.for_guest).inspect(|image| image.beside(&mut ops));
     // Last: until here directories had to be made in the root.
     ops.push(ViewOp::ReadOnly { target: "/".into() });
     ops
@@ -206,8 +217,8 @@ pub fn plan(spec: &ViewSpec<'_>) -> Vec<ViewOp> {
 /// Every place where the state directory would be seen: in a system directory, in a piece of the
 /// home, or in a mount.
 fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 'a {
-    let own = spec.image.is_none_or(|image| image.for_guest);
-    let entries = spec.system_entries.iter().filter(move |_| own);
+    let own = spec.ground.image.is_none_or(|image| image.for_guest);
+    let entries = spec.ground.system_entries.iter().filter(move |_| own);
     let system = entries.filter_map(|entry| match entry {
         SystemEntry::Directory(path) if spec.state.starts_with(path) => Some(spec.state.into()),
         _ => None,
@@ -224,60 +235,46 @@ fn state_in_view<'a>(spec: &'a ViewSpec<'_>) -> impl Iterator<Item = PathBuf> + 
 /// A root with programs and nothing else, for one that serves a filesystem: the host's processes
 /// (it names its descriptors by `/proc/self`), and what it serves, which is source 0.
 pub fn server(system_entries: &[SystemEntry], parts: &Path) -> Vec<ViewOp> {
-    let bind =
-        |source, target: &Path, access| ViewOp::Bind { source, target: target.into(), access };
-    let mut ops: Vec<ViewOp> = system_entries
-        .iter()
-        .map(|entry| match entry {
-            SystemEntry::Link(target, points_to) => {
-                ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
-            }
-            SystemEntry::Directory(path) => bind(Source::System(path.clone()), path, Access::Ro),
-        })
-        .collect();
-    let processes = Path::new("/proc");
-    ops.push(bind(Source::System(processes.into()), processes, Access::Ro));
-    ops.push(bind(Source::Opened(0), parts, Access::Rw));
+    let mut ops: Vec<ViewOp> = system_entries.iter().map(as_it_is).collect();
+    ops.push(ViewOp::System { path: "/proc".into() });
+    ops.push(ViewOp::Bind { source: 0, target: parts.into(), access: Access::Rw });
     ops.push(ViewOp::ReadOnly { target: "/".into() });
     ops
+}
+
+/// The step that shows an entry of the host's system as it is.
+fn as_it_is(entry: &SystemEntry) -> ViewOp {
+    match entry {
+        SystemEntry::Link(target, points_to) => {
+            ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
+        }
+        SystemEntry::Directory(path) => ViewOp::System { path: path.clone() },
+    }
 }
 
 /// Where the daemon of Nix listens to everybody: it would fetch from the network for whoever asks.
 const NIX_DAEMON: &str = "/nix/var/nix/daemon-socket";
 
-fn system(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
+fn system(spec: &GroundSpec<'_>, ops: &mut Vec<ViewOp>) {
     if let Some(image) = spec.image.filter(|image| !image.for_guest) {
         return image.system(ops);
     }
-    for entry in spec.system_entries {
-        ops.push(match entry {
-            SystemEntry::Link(target, points_to) => {
-                ViewOp::Symlink { target: target.clone(), points_to: points_to.clone() }
-            }
-            SystemEntry::Directory(path) => match copy_on_write(spec, path) {
-                Some(op) => op,
-                None => ViewOp::Bind {
-                    source: Source::System(path.clone()),
-                    target: path.clone(),
-                    access: Access::Ro,
-                },
-            },
-        });
-    }
+    ops.extend(spec.system_entries.iter().map(|entry| match entry {
+        SystemEntry::Directory(path) => {
+            copy_on_write(spec, path).unwrap_or_else(|| as_it_is(entry))
+        }
+        SystemEntry::Link(..) => as_it_is(entry),
+    }));
 }
 
-fn copy_on_write(spec: &ViewSpec<'_>, path: &Path) -> Option<ViewOp> {
+fn copy_on_write(spec: &GroundSpec<'_>, path: &Path) -> Option<ViewOp> {
     let directory = spec.copy_on_write.iter().find(|directory| directory.path == path)?;
     let CowDirectory { lower, area, how, .. } = directory.clone();
     Some(ViewOp::CopyOnWrite { target: path.into(), lower, area, how })
 }
 
-fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
-    let scratch = |target: &str, mode| ViewOp::Scratch {
-        target: target.into(),
-        mode,
-        size: spec.scratch_size,
-    };
+fn private(spec: &GroundSpec<'_>, ops: &mut Vec<ViewOp>) {
+    let scratch = |target: &str, mode| ViewOp::Scratch { target: target.into(), mode };
     ops.extend([scratch("/tmp", 0o1777), scratch("/run", 0o755)]);
     // The host's `/var` brings its own links; it would also bring the host's `/var/tmp`.
     match copy_on_write(spec, Path::new("/var")) {
@@ -292,8 +289,8 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
         ]),
     }
     if let Some(program) = spec.init_program {
-        let (source, target) = (Source::Opened(program), crate::vessel::INIT_PROGRAM.into());
-        ops.push(ViewOp::Bind { source, target, access: Access::Ro });
+        let target = crate::vessel::INIT_PROGRAM.into();
+        ops.push(ViewOp::Bind { source: program, target, access: Access::Ro });
         spec.image.inspect(|image| image.programs(ops));
         for target in ["/proc", "/dev", "/sys"] {
             ops.push(ViewOp::Directory { target: target.into(), mode: 0o755 });
@@ -319,7 +316,7 @@ fn private(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
 }
 
 fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
-    ops.push(ViewOp::Scratch { target: spec.home.into(), mode: 0o700, size: spec.scratch_size });
+    ops.push(ViewOp::Scratch { target: spec.home.into(), mode: 0o700 });
     let directories = spec.home_directories.iter().map(|path| spec.home.join(path));
     ops.extend(directories.map(|target| ViewOp::Directory { target, mode: 0o755 }));
     for Link { at, points_to } in spec.home_links {
@@ -327,7 +324,7 @@ fn home(spec: &ViewSpec<'_>, ops: &mut Vec<ViewOp>) {
     }
     for (index, piece) in spec.home_pieces.iter().enumerate() {
         ops.push(ViewOp::Bind {
-            source: Source::Opened(spec.home_from + index),
+            source: spec.home_from + index,
             target: spec.home.join(piece),
             access: Access::Ro,
         });
@@ -348,10 +345,7 @@ mod tests {
             project: Path::new("/tmp/project"),
             scope: &[],
             home: Path::new("/home/user"),
-            scratch_size: 1 << 20,
-            devices: &[],
-            system_entries: &[SystemEntry::Directory("/usr".into())],
-            copy_on_write: &[],
+            ground: GroundSpec::usual(&[SystemEntry::Directory("/usr".into())]),
             mounts: &[],
             mounts_from: 2,
             home_pieces: &[".cargo/bin".into()],
@@ -361,8 +355,6 @@ mod tests {
             messages: 1,
             files: Vec::new(),
             state: Path::new("/usr/state"),
-            image: None,
-            init_program: None,
         });
         let tmp = position(
             &ops,

@@ -45,14 +45,14 @@ impl Builder<'_> {
         target: &Path,
         scope: &[RelPath],
     ) -> Result<(), Failure> {
-        let at = self.directory(target, 0o755)?;
+        let at = self.ground.directory(target, 0o755)?;
         let step = || format!("limit the scope in `{}`", target.display());
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        self.attach(mount.as_fd(), at.as_fd(), target)?;
+        self.ground.attach(mount.as_fd(), at.as_fd(), target)?;
         let mut parts = Vec::new();
         for part in scope.iter().filter(|part| !part.is_root()) {
             let inside = target.join(part.as_path());
-            let place = self.open(&inside).map_err(|error| match error {
+            let place = self.ground.open(&inside).map_err(|error| match error {
                 Errno::NOENT => {
                     Failure::invalid(format!("scope `{part}` does not exist in the project"))
                 }
@@ -64,10 +64,10 @@ impl Builder<'_> {
         if parts.is_empty() {
             return Ok(());
         }
-        self.read_only(target)?;
+        self.ground.read_only(target)?;
         for (tree, inside) in &parts {
-            let at = self.open(inside).step(step)?;
-            self.attach(tree.as_fd(), at.as_fd(), inside)?;
+            let at = self.ground.open(inside).step(step)?;
+            self.ground.attach(tree.as_fd(), at.as_fd(), inside)?;
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Builder<'_> {
         lowers.push(Self::aside(project, ""));
         (self.serve)(&FuseOrder {
             what: "workspace overlay".into(),
-            parts: format!("{}{ASIDE}", self.landing),
+            parts: format!("{}{ASIDE}", self.ground.landing),
             lowers,
             upper: Self::aside(directory, "/upper"),
             work: Self::aside(directory, "/work"),
@@ -151,7 +151,7 @@ impl Builder<'_> {
         let mount = match how {
             CowMethod::Fuse => (self.serve)(&FuseOrder {
                 what: format!("copy-on-write `{}`", target.display()),
-                parts: format!("{}{ASIDE}", self.landing),
+                parts: format!("{}{ASIDE}", self.ground.landing),
                 lowers: vec![Self::aside(area, "/mask"), Self::aside(lower, "")],
                 upper: Self::aside(area, "/upper"),
                 work: Self::aside(area, "/work"),
@@ -173,8 +173,8 @@ impl Builder<'_> {
                 })?
             }
         };
-        let at = self.directory(target, 0o755)?;
-        self.attach(mount.as_fd(), at.as_fd(), target)
+        let at = self.ground.directory(target, 0o755)?;
+        self.ground.attach(mount.as_fd(), at.as_fd(), target)
     }
 
     fn set_aside(&mut self, index: usize) -> Result<OwnedFd, Failure> {
@@ -182,9 +182,9 @@ impl Builder<'_> {
         let name = index.to_string();
         let step = || format!("put source {index} of the view aside");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        mkdirat(&self.aside, name.as_str(), Mode::from_raw_mode(0o700)).step(step)?;
+        mkdirat(&self.ground.aside, name.as_str(), Mode::from_raw_mode(0o700)).step(step)?;
         let to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&source, "", &self.aside, name.as_str(), to).step(step)?;
-        openat(&self.aside, name.as_str(), flags, Mode::empty()).step(step)
+        move_mount(&source, "", &self.ground.aside, name.as_str(), to).step(step)?;
+        openat(&self.ground.aside, name.as_str(), flags, Mode::empty()).step(step)
     }
 }

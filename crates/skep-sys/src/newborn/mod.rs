@@ -20,6 +20,7 @@ pub use beside::{Errand, Waiting};
 
 use crate::message::{receive_with, send_with};
 use crate::process::{Child, exit_now};
+use crate::processors::Processors;
 use crate::program::Program;
 use crate::seccomp::Instruction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,6 +63,8 @@ pub enum Step<'a> {
     Filter(&'a [Instruction]),
     /// The same, the parent being sent where refused calls wait.
     NotedFilter(&'a [Instruction]),
+    /// Goes on on these processors. A hint: where it cannot, it stays.
+    Processors(Processors),
     /// Has a network of its own, with nothing in it but a loopback that is on; the parent is sent it.
     Network,
 }
@@ -115,6 +118,10 @@ impl Step<'_> {
             Self::NotedFilter(program) => {
                 let listener = crate::seccomp::set_mode_filter_listening(program).map_err(errno)?;
                 send_with(report, &[0], &[listener.as_fd()]).map(drop).map_err(errno)
+            }
+            Self::Processors(processors) => {
+                let _ = processors.use_all();
+                Ok(())
             }
             Self::Network => {
                 let network = crate::network::new_namespace()?;
