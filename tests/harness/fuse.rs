@@ -6,7 +6,6 @@
 use super::call::Call;
 use super::lab::Lab;
 use super::who::running_as_root;
-use std::process::Command;
 
 /// Makes the node, then becomes the caller. `$1` is the mode, `$2` and `$3` are the ids.
 const PRELUDE: &str = "set -e
@@ -50,14 +49,9 @@ impl Lab {
         if !running_as_root() {
             return Err("only root can lend an ordinary user another /dev/fuse".to_owned());
         }
-        let mut command = Command::new("unshare");
-        self.dress(&mut command);
-        // Root until the namespace stands.
-        std::os::unix::process::CommandExt::uid(&mut command, 0);
-        std::os::unix::process::CommandExt::gid(&mut command, 0);
+        let mut command = self.in_a_world(PRELUDE);
         let (uid, gid) = self.who.ids();
-        command.args(["-m", "sh", "-c", PRELUDE, "sh", mode]);
-        command.args([uid.to_string(), gid.to_string()]);
+        command.arg(mode).args([uid.to_string(), gid.to_string()]);
         Ok(Call::new(command).by(self.who))
     }
 }

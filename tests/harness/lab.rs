@@ -119,6 +119,17 @@ impl Lab {
         Call::new(command).by(self.who)
     }
 
+    /// A script run as root, in a mount namespace of its own, by whom its arguments say skep is called: a world made for the
+    /// caller. Give it to [`Call::new`] when they are added.
+    pub(crate) fn in_a_world(&self, script: &str) -> Command {
+        let mut command = Command::new("unshare");
+        self.dress(&mut command);
+        std::os::unix::process::CommandExt::uid(&mut command, 0);
+        std::os::unix::process::CommandExt::gid(&mut command, 0);
+        command.args(["-m", "bash", "-c", script, "bash"]);
+        command
+    }
+
     pub(crate) fn dress(&self, command: &mut Command) {
         self.who.dress(command);
         command.env_clear().current_dir(&self.project);

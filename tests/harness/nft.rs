@@ -4,7 +4,6 @@ use super::call::Call;
 use super::lab::Lab;
 use super::who::running_as_root;
 use std::ffi::OsStr;
-use std::process::Command;
 
 /// For `unshare -m sh -c … sh tun|none UID GID PROGRAM…`: covers the program in a mount namespace of the call's own,
 /// then becomes the caller.
@@ -39,14 +38,9 @@ impl Lab {
         if !std::path::Path::new("/dev/net/tun").exists() {
             return Err("this kernel has no TUN".to_owned());
         }
-        let mut command = Command::new("unshare");
-        self.dress(&mut command);
-        // Root until the namespace stands.
-        std::os::unix::process::CommandExt::uid(&mut command, 0);
-        std::os::unix::process::CommandExt::gid(&mut command, 0);
+        let mut command = self.in_a_world(WITHOUT_NFT);
         let (uid, gid) = self.who.ids();
-        command.args(["-m", "sh", "-c", WITHOUT_NFT, "sh", tun]);
-        command.args([uid.to_string(), gid.to_string()]).arg(&self.binary);
+        command.arg(tun).args([uid.to_string(), gid.to_string()]).arg(&self.binary);
         command.args(arguments.iter().map(OsStr::new));
         Ok(Call::new(command).by(self.who))
     }

@@ -2,7 +2,6 @@
 
 use crate::harness::{Lab, for_both, skip};
 use std::path::Path;
-use std::process::Command;
 
 /// A world of its own in which `/run` and `/tmp` are empty but for the lab, with sockets planted where
 /// agents have them; then the same program in it and inside a sandbox. `$1` is the lab, `$2` and `$3` are
@@ -66,13 +65,13 @@ fn try_all(lab: &Lab) {
     // In the home itself the lab allows no trace: a place beside it that is as little in the view.
     let beside = home.map(|path| lab.root.join("beside").join(path).display().to_string());
     let sockets: Vec<String> = SOCKETS.map(str::to_owned).into_iter().chain(beside).collect();
-    let mut command = Command::new("unshare");
-    lab.dress(&mut command);
-    std::os::unix::process::CommandExt::uid(&mut command, 0);
-    std::os::unix::process::CommandExt::gid(&mut command, 0);
+    let mut command = lab.in_a_world(WORLD);
     let (uid, gid) = lab.who.ids();
-    command.args(["-m", "bash", "-c", WORLD, "bash"]).arg(&lab.root);
-    command.args([uid.to_string(), gid.to_string()]).args(&sockets).env("CANARY", canary);
+    command
+        .arg(&lab.root)
+        .args([uid.to_string(), gid.to_string()])
+        .args(&sockets)
+        .env("CANARY", canary);
     let ran = crate::harness::Call::new(command).by(lab.who).run();
     let read = |name: &str| std::fs::read_to_string(lab.project.join(name)).unwrap_or_default();
     // Control: whoever is outside gets a descriptor from each, and has the variables.

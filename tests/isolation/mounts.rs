@@ -34,6 +34,49 @@ fn what_was_opened_of_the_host_is_in_the_report() {
     });
 }
 
+/// Shows a directory in a sandbox and then mounts something in it, on a host that tells its namespaces of its mounts.
+/// `$1` is the lab, `$2` and `$3` are the ids of the caller.
+const MOUNTED_LATER: &str = "set -e
+lab=$1 uid=$2 gid=$3
+mount --make-rprivate /
+skep() { setpriv --reuid \"$uid\" --regid \"$gid\" --clear-groups \"$lab/bin/skep\" \"$@\"; }
+mkdir \"$lab/shared\"
+mount -t tmpfs later \"$lab/shared\"
+mount --make-shared \"$lab/shared\"
+mkdir \"$lab/shared/disk\"
+cd \"$lab/project\"
+skep create s --mount \"$lab/shared:/mnt/there\" > /dev/null
+# Control: another namespace is told.
+unshare -m --propagation unchanged sleep 60 &
+control=$!
+while test $(readlink /proc/$control/ns/mnt) = $(readlink /proc/self/ns/mnt); do sleep 0.02; done
+mount -t tmpfs -o mode=777 later \"$lab/shared/disk\"
+echo secret > \"$lab/shared/disk/file\"
+nsenter -t $control -m cat \"$lab/shared/disk/file\"
+kill $control
+code=0
+skep exec s -- sh -c 'echo inside > /mnt/there/disk/made' 2> /dev/null || code=$?
+echo $code $(skep exec s -- ls /mnt/there/disk) end
+test ! -e \"$lab/shared/disk/made\" && echo untouched
+skep stop s > /dev/null
+umount -R \"$lab/shared\"; rmdir \"$lab/shared\"";
+
+/// It would come in without what makes a mount harmless: to be written, with its devices.
+#[test]
+fn what_the_host_mounts_later_does_not_come_in() {
+    if !crate::harness::running_as_root() {
+        return skip("only root can mount something in what a sandbox shows");
+    }
+    for_both(|lab| {
+        let mut command = lab.in_a_world(MOUNTED_LATER);
+        let (uid, gid) = lab.who.ids();
+        command.arg(&lab.root).args([uid.to_string(), gid.to_string()]);
+        let ran = crate::harness::Call::new(command).by(lab.who).run().ok();
+        let lines: Vec<String> = ran.text().lines().map(str::to_owned).collect();
+        assert_eq!(lines, ["secret", "2 end", "untouched"], "{}", ran.describe());
+    });
+}
+
 /// What is required is no longer so where something of the host can be written, whoever asked for that.
 #[test]
 fn proc_14_a_required_view_has_no_writable_mount() {

@@ -2,7 +2,6 @@
 
 use crate::harness::{Call, Lab, attack, for_both, skip, wait_for};
 use serde_json::Value;
-use std::process::Command;
 
 /// Mounts a filesystem that never answers a read where nobody else sees it, and uses it in a sandbox.
 /// `$1` is the server, `$2` the lab, `$3` and `$4` are the ids of the caller.
@@ -35,12 +34,9 @@ umount -l \"$lab/hang\"";
 
 fn hang(lab: &Lab) {
     let Some(server) = attack::program("hang") else { return };
-    let mut command = Command::new("unshare");
-    lab.dress(&mut command);
-    std::os::unix::process::CommandExt::uid(&mut command, 0);
-    std::os::unix::process::CommandExt::gid(&mut command, 0);
+    let mut command = lab.in_a_world(WORLD);
     let (uid, gid) = lab.who.ids();
-    command.args(["-m", "bash", "-c", WORLD, "bash"]).arg(server).arg(&lab.root);
+    command.arg(server).arg(&lab.root);
     command.args([uid.to_string(), gid.to_string()]);
     let start = std::time::Instant::now();
     let ran = Call::new(command).by(lab.who).within(90).run().ok();

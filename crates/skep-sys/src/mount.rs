@@ -53,6 +53,18 @@ pub fn mount_setattr(mount: impl AsFd, depth: Depth, set: MountAttributes) -> io
     setattr(mount.as_fd(), depth, &attributes)
 }
 
+/// The same for a mount that is not anywhere yet, and for what is mounted in it; besides, what is mounted or unmounted at
+/// the place that it was taken from does not happen in it from here on.
+pub fn mount_settle(tree: impl AsFd, set: MountAttributes) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: set.bits(),
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    setattr(tree.as_fd(), Depth::Recursive, &attributes)
+}
+
 /// Makes a detached mount show other owners: an id on disk appears as what the user namespace
 /// maps it to. Needs privilege over the filesystem, and a filesystem that can do it.
 pub fn mount_idmap(mount: impl AsFd, user_namespace: impl AsFd) -> io::Result<()> {

@@ -16,7 +16,7 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_string,
     fsmount, fsopen, fspick, mount_change, move_mount, open_tree, unmount,
 };
-use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
+use skep_sys::mount::{Depth, MountAttributes, mount_setattr, mount_settle};
 use skep_types::Access;
 use std::path::Path;
 
@@ -338,7 +338,8 @@ impl Ground {
         if access == Access::Ro {
             attributes = attributes.with(MountAttributes::READ_ONLY);
         }
-        mount_setattr(tree, Depth::Recursive, attributes)
+        // What is mounted there on the host later would come in without these.
+        mount_settle(tree, attributes)
             .step(|| format!("restrict the mount of `{}`", target.display()))?;
         let at = if is_directory(tree.as_fd()) {
             self.directory(target, 0o755)
