@@ -33,6 +33,7 @@ mod payload;
 mod property;
 mod pull;
 mod rebase;
+mod remembered;
 mod restored;
 mod risk;
 mod rules;

@@ -40,6 +40,7 @@ impl Keeper<'_> {
             deadlines.push(cpu_next(running.group.as_ref(), &running.limits, now));
         }
         deadlines.push(self.names_deadline(now));
+        deadlines.push(self.forgetting_deadline());
         if any || self.state.left {
             deadlines.push(self.state.disk.as_ref().and_then(|guard| guard.next()));
             deadlines.push(self.state.polled.as_ref().map(|guard| guard.next()));
@@ -123,6 +124,9 @@ impl Keeper<'_> {
         }
         if self.names_deadline(now).is_some_and(|at| now >= at) {
             self.note_names();
+        }
+        if over(self.forgetting_deadline()) {
+            self.let_go();
         }
         if execs.is_empty() && !self.state.left {
             return;

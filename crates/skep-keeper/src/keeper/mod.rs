@@ -18,6 +18,7 @@ mod operations;
 mod owners;
 mod polled;
 mod refusals;
+mod remembered;
 mod running;
 mod shares;
 mod starting;
@@ -46,6 +47,7 @@ use guard::DiskGuard;
 use owners::ExecsSoFar;
 use polled::PolledGuard;
 use refusals::Refusals;
+use remembered::Remembered;
 use running::Running;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -141,8 +143,8 @@ struct State {
     look_due: bool,
     /// It is being frozen, and is looked at when it stands.
     still_due: bool,
-    /// Something was put in through the view, which remembers names since.
-    put_in: bool,
+    /// What the view may remember of the project.
+    remembered: Remembered,
     witness: Witness,
     refusals: Refusals,
     tracked: Noting<TrackedPass>,

@@ -427,7 +427,7 @@ impl Keeper<'_> {
     }
 
     pub(super) fn operate_write(&mut self, client: u64, path: RelPath, state: EntryState) {
-        self.state.put_in = true;
+        self.look_up();
         let content = self
             .state
             .connections

@@ -11,20 +11,16 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skep_confine::cgroup::Group;
 use skep_confine::usage::{self, family_of, poll_usage};
+use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
-use skep_provider::{Freshness, ProviderError};
 use skep_sys::failpoint;
 use skep_types::{ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
-use skep_workspace::Insiders;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Output kept of an exec that has no limit of its own.
 const DEFAULT_OUTPUT: u64 = 64 << 20;
-/// After so long without a command the project is looked at anew: to look costs, and names that were looked up have
-/// to be looked up again.
-const SOME_TIME: Duration = Duration::from_millis(250);
 
 impl Keeper<'_> {
     pub(super) fn start_exec(
@@ -83,41 +79,6 @@ impl Keeper<'_> {
             connection.attached = attach.then_some(exec);
         }
         self.reply(client, &Ok(Reply::Done));
-    }
-
-    /// Where nobody is inside and some time has gone by, the user may have replaced or removed what the kernel
-    /// remembers: the command shall see the project as it is, and what it makes is then made from that.
-    fn look_anew(&mut self) {
-        if !self.nobody_is_left() {
-            return;
-        }
-        let first = !self.state.so_far.any();
-        let idle = self.state.idle_since.is_some_and(|since| since.elapsed() >= SOME_TIME);
-        let anew = first || idle;
-        let workspace = self.workspace();
-        if !std::mem::take(&mut self.state.look_due) && !anew {
-            // What cannot be noted is still late, which loses nothing.
-            let _ = self.state.captor.nobody_now(&workspace);
-            return;
-        }
-        let now = skep_workspace::clock_ns();
-        // What is there by now is not of those who come: an earlier keeper may have left it unnoted, or somebody who
-        // outlived a command.
-        if workspace.has_work() || workspace.has_notes() {
-            self.capture_with(Insiders::None);
-        }
-        if first && !self.state.put_in {
-            self.state.captor.nobody_before(now);
-        } else if anew && self.channel.send(&ToInit::LookAnew, &[]).is_ok() {
-            self.state.looks_anew = Some(now);
-        }
-    }
-
-    pub(super) fn looked_anew(&mut self, freshness: Freshness) {
-        let since = self.state.looks_anew.take();
-        if let Some(since) = since.filter(|_| freshness == Freshness::Unseen) {
-            self.state.captor.nobody_before(since);
-        }
     }
 
     fn try_start(
