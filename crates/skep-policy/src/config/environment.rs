@@ -29,12 +29,18 @@ pub(super) fn variable_of(key: &str) -> String {
     format!("SKEP_{}", key.replace('.', "_").to_uppercase())
 }
 
+/// Whether it is that variable; every variable of ours is compared with every key.
+fn is_variable_of(name: &str, key: &str) -> bool {
+    let in_capitals = |byte: u8| if byte == b'.' { b'_' } else { byte.to_ascii_uppercase() };
+    name.strip_prefix("SKEP_").is_some_and(|rest| rest.bytes().eq(key.bytes().map(in_capitals)))
+}
+
 fn setting_of(name: &str) -> Option<(&'static str, Kind)> {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, key)| *key);
     TABLE
         .iter()
         .filter(|row| !row.key.contains('*'))
-        .find(|row| alias == Some(row.key) || variable_of(row.key) == name)
+        .find(|row| alias == Some(row.key) || is_variable_of(name, row.key))
         .map(|row| (row.key, row.kind))
 }
 
@@ -123,6 +129,18 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Result<Option<ConfigDocument>, ConfigError> {
         ConfigDocument::from_variables(variables.iter().copied())
+    }
+
+    #[test]
+    fn every_key_has_one_variable() {
+        for row in TABLE.iter().filter(|row| !row.key.contains('*')) {
+            let variable = variable_of(row.key);
+            let meant = |name: &str| setting_of(name).map(|(key, _)| key);
+            assert_eq!(meant(&variable), Some(row.key));
+            for other in [&variable[5..], &variable.to_lowercase(), &format!("{variable}_")] {
+                assert_ne!(meant(other), Some(row.key), "{other}");
+            }
+        }
     }
 
     #[test]
