@@ -178,13 +178,13 @@ impl Draft {
 
     /// Puts the built-in names into `env_pass`, or takes them out.
     fn inherit_environment(&mut self, inherit: bool, origin: &Origin) {
-        for passed in &EnvironmentTable::builtin().pass {
+        for passed in EnvironmentTable::builtin().pass {
             if inherit {
-                self.settings.policy.env_pass.insert(passed.name.clone());
-                self.origins.add_item("sandbox.env_pass", passed.name.clone(), &Origin::Builtin);
+                self.settings.policy.env_pass.insert(passed.name.to_owned());
+                self.origins.add_item("sandbox.env_pass", passed.name.to_owned(), &Origin::Builtin);
             } else {
-                self.settings.policy.env_pass.remove(&passed.name);
-                self.origins.drop_item("sandbox.env_pass", &passed.name);
+                self.settings.policy.env_pass.remove(passed.name);
+                self.origins.drop_item("sandbox.env_pass", passed.name);
             }
         }
         self.origins.set("sandbox.inherit_env", origin);

@@ -3,57 +3,51 @@
 //! Names are data (`resources/environment.toml`). A policy carries the names it passes
 //! (`env_pass`): the built-in ones unless the profile is hermetic, and what the user named.
 
-use serde::Deserialize;
 use skep_types::{ByteString, Policy};
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
-const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/environment.json"));
+// `VERSION`, `PASS`, `NEVER`, `PATH` and `SET`, made from the list by `build.rs`.
+include!(concat!(env!("OUT_DIR"), "/environment.rs"));
 
 /// A variable that is passed.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedVariable {
     /// Its name; `*` stands for any characters.
-    pub name: String,
+    pub name: &'static str,
     /// Why.
-    pub reason: String,
+    pub reason: &'static str,
 }
 
 /// A variable that is not passed.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldVariable {
     /// Its name; `*` stands for any characters.
-    pub name: String,
+    pub name: &'static str,
     /// Whether the user may pass it by its exact name.
     pub unless_named: bool,
     /// A name it matches.
-    pub sample: String,
+    pub sample: &'static str,
     /// Why.
-    pub reason: String,
+    pub reason: &'static str,
 }
 
 /// The built-in lists.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentTable {
     /// Version of the data.
     pub version: u32,
     /// What is passed.
-    pub pass: Vec<PassedVariable>,
+    pub pass: &'static [PassedVariable],
     /// What is not.
-    pub never: Vec<WithheldVariable>,
+    pub never: &'static [WithheldVariable],
     /// System directories of `PATH`.
-    pub path: Vec<String>,
+    pub path: &'static [&'static str],
     /// What is always set.
-    pub set: BTreeMap<String, String>,
+    pub set: &'static [(&'static str, &'static str)],
 }
 
-// Should the data be unreadable (a test makes sure that it is not), the table is empty: nothing
-// is passed.
-static BUILTIN: LazyLock<EnvironmentTable> =
-    LazyLock::new(|| serde_json::from_str(DATA).unwrap_or_default());
+static BUILTIN: EnvironmentTable =
+    EnvironmentTable { version: VERSION, pass: PASS, never: NEVER, path: PATH, set: SET };
 
 impl EnvironmentTable {
     /// The lists that come with skep.
@@ -68,7 +62,7 @@ impl EnvironmentTable {
         let named = !rule.contains('*') && !self.pass.iter().any(|passed| passed.name == rule);
         self.never
             .iter()
-            .find(|never| !(named && never.unless_named) && matches_name(&never.name, name))
+            .find(|never| !(named && never.unless_named) && matches_name(never.name, name))
     }
 }
 
@@ -102,8 +96,8 @@ pub fn inside_environment(
             variables.insert(name.to_owned(), value);
         }
     }
-    for (name, value) in &table.set {
-        variables.insert(name.clone(), value.as_str().into());
+    for (name, value) in table.set {
+        variables.insert((*name).to_owned(), (*value).into());
     }
     variables.insert("PATH".into(), program_path(table, inside));
     variables.insert("HOME".into(), inside.home.clone());
@@ -120,7 +114,7 @@ pub fn inside_environment(
 pub fn withheld_names(policy: &Policy) -> Vec<(String, String)> {
     let table = EnvironmentTable::builtin();
     let reason = |name: &String| {
-        table.withheld(name, name).map(|never| (name.clone(), never.reason.clone()))
+        table.withheld(name, name).map(|never| (name.clone(), never.reason.to_owned()))
     };
     policy.env_pass.iter().filter_map(reason).collect()
 }
@@ -128,8 +122,8 @@ pub fn withheld_names(policy: &Policy) -> Vec<(String, String)> {
 /// Whether a variable of the host is passed without having been named: a part of the built-in list.
 pub fn is_passed_by_default(name: &str) -> bool {
     let table = EnvironmentTable::builtin();
-    let mut rules = table.pass.iter().filter(|passed| matches_name(&passed.name, name));
-    rules.any(|passed| table.withheld(name, &passed.name).is_none())
+    let mut rules = table.pass.iter().filter(|passed| matches_name(passed.name, name));
+    rules.any(|passed| table.withheld(name, passed.name).is_none())
 }
 
 fn passes(table: &EnvironmentTable, policy: &Policy, name: &str) -> bool {
@@ -149,7 +143,8 @@ fn usable_name(name: &ByteString) -> Option<&str> {
 fn program_path(table: &EnvironmentTable, inside: &InsideFacts) -> ByteString {
     let usable = |directory: &&[u8]| directory.starts_with(b"/") && !directory.contains(&b':');
     let home = inside.program_directories.iter().map(ByteString::as_bytes).filter(usable);
-    let directories: Vec<&[u8]> = home.chain(table.path.iter().map(String::as_bytes)).collect();
+    let directories: Vec<&[u8]> =
+        home.chain(table.path.iter().map(|part| part.as_bytes())).collect();
     directories.join(&b':').into()
 }
 
@@ -162,7 +157,7 @@ mod tests {
     use super::*;
 
     fn policy(pass: &[&str]) -> Policy {
-        let builtin = EnvironmentTable::builtin().pass.iter().map(|passed| passed.name.clone());
+        let builtin = EnvironmentTable::builtin().pass.iter().map(|passed| passed.name.to_owned());
         let env_pass = builtin.chain(pass.iter().map(|name| (*name).to_owned())).collect();
         Policy { env_pass, ..Policy::default() }
     }
@@ -176,26 +171,26 @@ mod tests {
     fn the_data_file_is_sound() {
         let table = EnvironmentTable::builtin();
         assert!(table.version >= 1 && table.pass.len() > 10 && table.never.len() > 20);
-        for never in &table.never {
-            assert!(matches_name(&never.name, &never.sample), "{}", never.name);
+        for never in table.never {
+            assert!(matches_name(never.name, never.sample), "{}", never.name);
             assert!(!never.reason.is_empty());
         }
-        for passed in &table.pass {
-            assert_eq!(table.withheld(&passed.name, &passed.name), None, "{}", passed.name);
+        for passed in table.pass {
+            assert_eq!(table.withheld(passed.name, passed.name), None, "{}", passed.name);
         }
     }
 
     #[test]
     fn nothing_of_the_never_list_gets_in() {
         let everything = policy(&["*"]);
-        for never in &EnvironmentTable::builtin().never {
-            let variables = inside(&[(&never.sample, "canary")], &everything);
+        for never in EnvironmentTable::builtin().never {
+            let variables = inside(&[(never.sample, "canary")], &everything);
             assert!(
                 !variables.values().any(|value| value.as_bytes() == b"canary"),
                 "{}",
                 never.sample
             );
-            let named = inside(&[(&never.sample, "canary")], &policy(&[&never.sample]));
+            let named = inside(&[(never.sample, "canary")], &policy(&[never.sample]));
             let got = named.values().any(|value| value.as_bytes() == b"canary");
             assert_eq!(got, never.unless_named, "{}", never.sample);
         }

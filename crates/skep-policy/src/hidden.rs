@@ -6,12 +6,11 @@
 //! counts as the file.
 
 use crate::dotgit::folded_path;
-use crate::names::NameTable;
+use crate::names::{Edge, NameTable, Numbered};
 use crate::pattern::{PatternError, PatternSet, Reach, parents};
 use skep_types::{Policy, RelPath};
-use std::sync::LazyLock;
 
-// `ENTRIES`, `EXCEPT`, `COPIES`, `SKIPPED` and `FINGERPRINT`, made from the list by `build.rs`.
+// `ENTRIES`, `COPIES`, `SKIPPED` and `FINGERPRINT`, made from the list by `build.rs`, and the tables of `BUILTIN`.
 include!(concat!(env!("OUT_DIR"), "/hidden.rs"));
 
 /// What an entry of the list may be.
@@ -36,10 +35,6 @@ pub struct HiddenEntry {
     pub sample: &'static str,
     /// Why.
     pub reason: &'static str,
-}
-
-struct Exception {
-    pattern: &'static str,
 }
 
 /// How a copy of a file is called.
@@ -78,17 +73,11 @@ impl Builtin {
     }
 }
 
-static BUILTIN: LazyLock<Builtin> = LazyLock::new(|| {
-    let without = |kind: HiddenKind| {
-        let chosen = ENTRIES.iter().enumerate().filter(move |(_, entry)| entry.kind != kind);
-        NameTable::numbered(chosen.map(|(index, entry)| (index, entry.pattern.as_bytes())))
-    };
-    Builtin {
-        directories: without(HiddenKind::File),
-        files: without(HiddenKind::Dir),
-        except: NameTable::new(EXCEPT.iter().map(|entry| entry.pattern.as_bytes())),
-    }
-});
+static BUILTIN: Builtin = Builtin {
+    directories: NameTable::in_order(DIRECTORIES_PLAIN, DIRECTORIES_WILD),
+    files: NameTable::in_order(FILES_PLAIN, FILES_WILD),
+    except: NameTable::in_order(EXCEPT_PLAIN, EXCEPT_WILD),
+};
 
 /// Why there are no hide rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -287,6 +276,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_tables_are_in_the_order_in_which_they_are_searched() {
+        let chosen = |but: HiddenKind| {
+            let entries = ENTRIES.iter().enumerate().filter(move |(_, entry)| entry.kind != but);
+            NameTable::numbered(entries.map(|(index, entry)| (index, entry.pattern.as_bytes())))
+        };
+        assert_eq!(BUILTIN.directories, chosen(HiddenKind::File));
+        assert_eq!(BUILTIN.files, chosen(HiddenKind::Dir));
+        let excepted = EXCEPT.iter().map(|pattern| pattern.as_bytes());
+        assert_eq!(BUILTIN.except, NameTable::new(excepted));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub use outward::{
     unreachable_secret, with_own_presets,
 };
 pub use pattern::{PatternError, is_wild};
-pub use profiles::{DEFAULT_PROFILE, all_profiles, builtin_profiles};
+pub use profiles::DEFAULT_PROFILE;
 pub use risk::{ChangeFacts, RiskEntry, RiskTable, TEXT_NO_MORE, TEXT_NOT_SHOWN, hides};
 pub use selector::PathSelector;
 pub use settings::{Quota, Retention, Settings, SettingsError, Sources, StoreSettings};

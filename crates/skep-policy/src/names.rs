@@ -2,22 +2,20 @@
 //!
 //! They need no more than this, and compiling two hundred globs into an automaton would cost
 //! every start of `skep` a millisecond or two. Rules that people write go through
-//! [`crate::pattern`].
-
-use std::borrow::Cow;
+//! [`crate::pattern`]. The tables are put in order by `build.rs`.
 
 /// Patterns such as `.env`, `*.pem` or `.cargo/config*`, found by the last name.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NameTable {
     /// Those whose last name has no wildcard, in the order of that name.
-    plain: Vec<Numbered>,
+    plain: &'static [Numbered],
     /// The others, in the order of where they can be taken hold of.
-    wild: Vec<(Edge, Numbered)>,
+    wild: &'static [(Edge, Numbered)],
 }
 
 /// Where a pattern with a wildcard can be taken hold of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Edge {
+pub(crate) enum Edge {
     /// `*.pem`: names that end with this byte.
     End(u8),
     /// `.env.*`: names that begin with this byte.
@@ -26,25 +24,19 @@ enum Edge {
     Nowhere,
 }
 
-impl Edge {
-    fn of(pattern: &[u8]) -> Self {
-        match (pattern.first(), pattern.last()) {
-            (_, Some(end)) if *end != b'*' => Self::End(*end),
-            (Some(start), _) if *start != b'*' => Self::Start(*start),
-            _ => Self::Nowhere,
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Numbered {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Numbered {
     number: usize,
-    pattern: Cow<'static, [u8]>,
+    pattern: &'static [u8],
 }
 
 impl Numbered {
+    pub(crate) const fn of(number: usize, pattern: &'static [u8]) -> Self {
+        Self { number, pattern }
+    }
+
     fn last(&self) -> &[u8] {
-        last_name(&self.pattern)
+        last_name(self.pattern)
     }
 }
 
@@ -53,32 +45,18 @@ fn last_name(path: &[u8]) -> &[u8] {
 }
 
 impl NameTable {
-    /// The patterns, called by their place.
-    pub(crate) fn new<T: Into<Cow<'static, [u8]>>>(patterns: impl IntoIterator<Item = T>) -> Self {
-        Self::numbered(patterns.into_iter().enumerate())
-    }
-
-    /// The patterns, called by the numbers given.
-    pub(crate) fn numbered<T: Into<Cow<'static, [u8]>>>(
-        patterns: impl IntoIterator<Item = (usize, T)>,
+    /// They are in the order in which they are searched.
+    pub(crate) const fn in_order(
+        plain: &'static [Numbered],
+        wild: &'static [(Edge, Numbered)],
     ) -> Self {
-        let mut table = Self::default();
-        for (number, pattern) in patterns {
-            let pattern = Numbered { number, pattern: pattern.into() };
-            match pattern.last().contains(&b'*') {
-                false => table.plain.push(pattern),
-                true => table.wild.push((Edge::of(pattern.last()), pattern)),
-            }
-        }
-        table.plain.sort_by(|a, b| a.last().cmp(b.last()));
-        table.wild.sort_by_key(|(edge, _)| *edge);
-        table
+        Self { plain, wild }
     }
 
     /// The patterns that match this entry, in order; its parents are not looked at on their own.
     pub(crate) fn entry(&self, path: &[u8]) -> Vec<usize> {
         let matching =
-            self.candidates(last_name(path)).filter(|pattern| ends(path, &pattern.pattern));
+            self.candidates(last_name(path)).filter(|pattern| ends(path, pattern.pattern));
         let mut found: Vec<usize> = matching.map(|pattern| pattern.number).collect();
         found.sort_unstable();
         found
@@ -113,6 +91,10 @@ fn ends(path: &[u8], pattern: &[u8]) -> bool {
 
 /// Whether a name with `*` matches, byte by byte.
 pub(crate) fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
+    // Nearly every pattern is of another name, which nearly always begins with another byte.
+    if pattern.first().is_some_and(|first| *first != b'*' && name.first() != Some(first)) {
+        return false;
+    }
     let star = |byte: &u8| *byte == b'*';
     let (Some(first), Some(last)) = (pattern.iter().position(star), pattern.iter().rposition(star))
     else {
@@ -129,6 +111,35 @@ pub(crate) fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// What `build.rs` has to come to.
+#[cfg(test)]
+impl NameTable {
+    /// The patterns, called by their place.
+    pub(crate) fn new(patterns: impl IntoIterator<Item = &'static [u8]>) -> Self {
+        Self::numbered(patterns.into_iter().enumerate())
+    }
+
+    /// The patterns, called by the numbers given.
+    pub(crate) fn numbered(patterns: impl IntoIterator<Item = (usize, &'static [u8])>) -> Self {
+        let edge = |name: &[u8]| match (name.first(), name.last()) {
+            (_, Some(end)) if *end != b'*' => Edge::End(*end),
+            (Some(start), _) if *start != b'*' => Edge::Start(*start),
+            _ => Edge::Nowhere,
+        };
+        let (mut plain, mut wild) = (Vec::new(), Vec::new());
+        for (number, pattern) in patterns {
+            let pattern = Numbered::of(number, pattern);
+            match pattern.last().contains(&b'*') {
+                false => plain.push(pattern),
+                true => wild.push((edge(pattern.last()), pattern)),
+            }
+        }
+        plain.sort_by(|a, b| a.last().cmp(b.last()));
+        wild.sort_by_key(|(edge, _)| *edge);
+        Self::in_order(plain.leak(), wild.leak())
+    }
 }
 
 #[cfg(test)]

@@ -2,70 +2,81 @@
 
 use crate::config::{ConfigDocument, ProfileDocument};
 use crate::settings::SettingsError;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/profiles.json"));
+// `PROFILES`: name and value of each, made from the list by `build.rs`.
+include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
 
 /// The profile that is used when none is named.
 pub const DEFAULT_PROFILE: &str = "default";
 
-#[derive(serde::Deserialize)]
-struct DataFile {
-    #[serde(rename = "version")]
-    _version: u32,
-    #[serde(flatten)]
-    profiles: BTreeMap<String, ProfileDocument>,
+/// Whether a profile of this name comes with skep.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    PROFILES.iter().any(|(known, _)| *known == name)
 }
 
-/// The profiles that come with skep, by name.
-pub fn builtin_profiles() -> Result<BTreeMap<String, ProfileDocument>, SettingsError> {
-    serde_json::from_str::<DataFile>(DATA)
-        .map(|data| data.profiles)
-        .map_err(|error| SettingsError::BuiltinData(error.to_string()))
-}
+/// All profiles by name: the built-in ones, which are read when they are asked for, the system's and the user's.
+#[derive(Debug)]
+pub(crate) struct Profiles<'a>(BTreeMap<&'a str, &'a ProfileDocument>);
 
-/// All profiles by name: the built-in ones, the system's and the user's.
-pub fn all_profiles(
-    system: Option<&ConfigDocument>,
-    user: Option<&ConfigDocument>,
-) -> Result<BTreeMap<String, ProfileDocument>, SettingsError> {
-    let mut profiles = builtin_profiles()?;
-    for (name, profile) in system.iter().chain(&user).flat_map(|source| &source.profiles) {
-        // A redefined `default` would silently change what every other profile stands on.
-        if profiles.insert(name.clone(), profile.clone()).is_some() {
-            return Err(SettingsError::ProfileRedefined(name.clone()));
+impl<'a> Profiles<'a> {
+    pub(crate) fn of(
+        system: Option<&'a ConfigDocument>,
+        user: Option<&'a ConfigDocument>,
+    ) -> Result<Self, SettingsError> {
+        let mut own = BTreeMap::new();
+        for (name, profile) in system.iter().chain(&user).flat_map(|source| &source.profiles) {
+            // A redefined `default` would silently change what every other profile stands on.
+            if is_builtin(name) || own.insert(name.as_str(), profile).is_some() {
+                return Err(SettingsError::ProfileRedefined(name.clone()));
+            }
         }
+        Ok(Self(own))
     }
-    Ok(profiles)
-}
 
-/// The profile called `name` and those it builds on, the most general first.
-pub(crate) fn lineage<'a>(
-    profiles: &'a BTreeMap<String, ProfileDocument>,
-    name: &str,
-) -> Result<Vec<(&'a str, &'a ProfileDocument)>, SettingsError> {
-    let mut found: Vec<(&str, &ProfileDocument)> = Vec::new();
-    let mut next = name.to_owned();
-    loop {
-        let (name, profile) =
-            profiles.get_key_value(&next).ok_or_else(|| unknown(profiles, &next))?;
-        if found.iter().any(|(seen, _)| seen == name) {
-            return Err(SettingsError::ProfileCycle(name.clone()));
+    fn named(&self, name: &str) -> Result<Cow<'a, ProfileDocument>, SettingsError> {
+        if let Some(own) = self.0.get(name) {
+            return Ok(Cow::Borrowed(*own));
         }
-        found.push((name, profile));
-        match &profile.from {
-            Some(from) => next = from.clone(),
-            None if name == DEFAULT_PROFILE => break,
-            None => next = DEFAULT_PROFILE.to_owned(),
-        }
+        let (_, text) =
+            PROFILES.iter().find(|(known, _)| *known == name).ok_or_else(|| self.unknown(name))?;
+        let read = serde_json::from_str(text).map(Cow::Owned);
+        read.map_err(|error| SettingsError::BuiltinData(error.to_string()))
     }
-    found.reverse();
-    Ok(found)
-}
 
-fn unknown(profiles: &BTreeMap<String, ProfileDocument>, name: &str) -> SettingsError {
-    let known: Vec<&str> = profiles.keys().map(String::as_str).collect();
-    SettingsError::UnknownProfile { name: name.to_owned(), known: known.join(", ") }
+    /// The profile called `name` and those it builds on, the most general first.
+    pub(crate) fn lineage(
+        &self,
+        name: &str,
+    ) -> Result<Vec<(String, Cow<'a, ProfileDocument>)>, SettingsError> {
+        let mut found: Vec<(String, Cow<'a, ProfileDocument>)> = Vec::new();
+        let mut next = name.to_owned();
+        loop {
+            if found.iter().any(|(seen, _)| *seen == next) {
+                return Err(SettingsError::ProfileCycle(next));
+            }
+            let profile = self.named(&next)?;
+            let from = match &profile.from {
+                None if next == DEFAULT_PROFILE => None,
+                from => Some(from.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned())),
+            };
+            found.push((next, profile));
+            match from {
+                Some(from) => next = from,
+                None => break,
+            }
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    fn unknown(&self, name: &str) -> SettingsError {
+        let mut known: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+        known.extend(self.0.keys());
+        known.sort_unstable();
+        SettingsError::UnknownProfile { name: name.to_owned(), known: known.join(", ") }
+    }
 }
 
 #[cfg(test)]
@@ -74,18 +85,20 @@ mod tests {
 
     #[test]
     fn the_data_file_is_sound() {
-        let profiles = builtin_profiles().unwrap();
-        let names: Vec<&str> = profiles.keys().map(String::as_str).collect();
+        let profiles = Profiles::of(None, None).unwrap();
+        let names: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["agent", "build", "debug", "default"]);
-        for (name, profile) in &profiles {
-            assert!(!profile.description.is_empty(), "{name}");
-            assert!(lineage(&profiles, name).is_ok());
+        for name in names {
+            assert!(!profiles.named(name).unwrap().description.is_empty(), "{name}");
+            assert!(profiles.lineage(name).is_ok());
         }
     }
 
     #[test]
     fn no_profile_shows_a_place_where_credentials_are_kept() {
-        for (name, profile) in builtin_profiles().unwrap() {
+        let profiles = Profiles::of(None, None).unwrap();
+        for (name, _) in PROFILES {
+            let profile = profiles.named(name).unwrap().into_owned();
             for piece in profile.sandbox.home.unwrap_or_default() {
                 for secret in [
                     ".ssh",
@@ -114,18 +127,18 @@ mod tests {
 
     #[test]
     fn lineages_end_at_default_and_cycles_are_refused() {
-        let of = |text: &str| {
+        let lineage = |text: &str, name: &str| {
             let user = ConfigDocument::parse(text.as_bytes(), "config.toml").unwrap();
-            all_profiles(None, Some(&user))
+            let found = Profiles::of(None, Some(&user))?.lineage(name)?;
+            Ok::<_, SettingsError>(found.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
         };
-        let profiles = of("profiles.mine.from = \"agent\"").unwrap();
-        let names: Vec<&str> =
-            lineage(&profiles, "mine").unwrap().iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["default", "agent", "mine"]);
-        let cycle = of("profiles.a.from = \"b\"\nprofiles.b.from = \"a\"").unwrap();
-        assert!(matches!(lineage(&cycle, "a"), Err(SettingsError::ProfileCycle(_))));
-        assert!(matches!(lineage(&profiles, "nope"), Err(SettingsError::UnknownProfile { .. })));
-        let again = of("profiles.default.description = \"mine\"");
-        assert!(matches!(again, Err(SettingsError::ProfileRedefined(_))));
+        let mine = "profiles.mine.from = \"agent\"";
+        assert_eq!(lineage(mine, "mine").unwrap(), ["default", "agent", "mine"]);
+        let unknown = lineage(mine, "nope").unwrap_err().to_string();
+        assert!(unknown.ends_with("known are: agent, build, debug, default, mine"), "{unknown}");
+        let cycle = "profiles.a.from = \"b\"\nprofiles.b.from = \"a\"";
+        assert!(matches!(lineage(cycle, "a"), Err(SettingsError::ProfileCycle(_))));
+        let again = "profiles.default.description = \"mine\"";
+        assert!(matches!(lineage(again, "default"), Err(SettingsError::ProfileRedefined(_))));
     }
 }

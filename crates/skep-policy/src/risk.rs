@@ -6,14 +6,13 @@
 
 use crate::dotgit::{folded_path, is_dot_git};
 use crate::link::{LinkTarget, link_target};
-use crate::names::NameTable;
+use crate::names::{Edge, NameTable, Numbered};
 use crate::pattern::parents;
-use serde::Deserialize;
 use skep_types::escape::has_deceptive;
 use skep_types::{Change, EntryState, RelPath, Risk};
-use std::sync::LazyLock;
 
-const DATA: &str = include_str!(concat!(env!("OUT_DIR"), "/risky-paths.json"));
+// What `BUILTIN` is made of, made from the list by `build.rs`.
+include!(concat!(env!("OUT_DIR"), "/risky-paths.rs"));
 
 const LINK_DECEIVES: &str = "invisible or bidirectional characters in the link's target";
 const NAME_DECEIVES: &str = "invisible or bidirectional characters in the name";
@@ -55,49 +54,40 @@ pub struct ChangeFacts<'a> {
 }
 
 /// One line of the data file.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RiskEntry {
     /// How careful to be.
     pub class: Risk,
     /// Which paths, at any depth; lower case.
-    pub pattern: String,
+    pub pattern: &'static str,
     /// A path it matches.
-    pub sample: String,
+    pub sample: &'static str,
     /// Why.
-    pub reason: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DataFile {
-    version: u32,
-    entry: Vec<RiskEntry>,
+    pub reason: &'static str,
 }
 
 /// The table of risky paths.
 #[derive(Debug, Clone)]
 pub struct RiskTable {
     version: u32,
-    entries: Vec<RiskEntry>,
+    entries: &'static [RiskEntry],
     /// One pattern per entry, without a trailing `/**`.
     patterns: NameTable,
     /// Directories that lead to an entry, with the entry: a link there redirects it.
     leading: NameTable,
-    leading_entry: Vec<usize>,
-    /// Why the table could not be read; then everything is blocked.
-    defect: Option<String>,
+    leading_entry: &'static [usize],
 }
 
-static BUILTIN: LazyLock<RiskTable> = LazyLock::new(|| match RiskTable::parse(DATA) {
-    Ok(table) => table,
-    Err(defect) => RiskTable::defective(defect),
-});
+static BUILTIN: RiskTable = RiskTable {
+    version: VERSION,
+    entries: ENTRIES,
+    patterns: NameTable::in_order(PATTERNS_PLAIN, PATTERNS_WILD),
+    leading: NameTable::in_order(LEADING_PLAIN, LEADING_WILD),
+    leading_entry: LEADING_ENTRY,
+};
 
 impl RiskTable {
-    /// The table that comes with skep.
-    ///
-    /// Should it be unreadable (a test makes sure that it is not), every change is `block`.
+    /// The table that comes with skep. One that cannot be read cannot be built.
     pub fn builtin() -> &'static Self {
         &BUILTIN
     }
@@ -109,47 +99,12 @@ impl RiskTable {
 
     /// The entries, in the order of the file.
     pub fn entries(&self) -> &[RiskEntry] {
-        &self.entries
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let data: DataFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let bare = |entry: &RiskEntry| {
-            entry.pattern.strip_suffix("/**").unwrap_or(&entry.pattern).as_bytes().to_vec()
-        };
-        let names: Vec<Vec<u8>> = data.entry.iter().map(bare).collect();
-        let (leading_entry, leading): (Vec<usize>, Vec<&[u8]>) = names
-            .iter()
-            .enumerate()
-            .flat_map(|(index, name)| parents(name).map(move |parent| (index, parent)))
-            .unzip();
-        Ok(Self {
-            version: data.version,
-            patterns: NameTable::new(names.iter().cloned()),
-            leading: NameTable::new(leading.into_iter().map(<[u8]>::to_vec)),
-            leading_entry,
-            entries: data.entry,
-            defect: None,
-        })
-    }
-
-    fn defective(defect: String) -> Self {
-        Self {
-            version: 0,
-            entries: Vec::new(),
-            patterns: NameTable::default(),
-            leading: NameTable::default(),
-            leading_entry: Vec::new(),
-            defect: Some(defect),
-        }
+        self.entries
     }
 
     /// The class of a change and the reasons, the gravest first.
     pub fn classify(&self, change: &Change, facts: &ChangeFacts<'_>) -> (Risk, Vec<String>) {
         let mut findings = Findings::default();
-        if let Some(defect) = &self.defect {
-            findings.add(Risk::Block, format!("the table of risky paths is unreadable: {defect}"));
-        }
         self.judge_path(&change.path, &change.new, &mut findings);
         if let Some(from) = &change.renamed_from {
             let mut left = Findings::default();
@@ -200,7 +155,7 @@ impl RiskTable {
         matched.sort_unstable();
         matched.dedup();
         for entry in matched.iter().filter_map(|index| self.entries.get(*index)) {
-            findings.add(entry.class, entry.reason.clone());
+            findings.add(entry.class, entry.reason);
         }
         if matches!(state, EntryState::Symlink { .. }) {
             self.judge_leading_link(&folded, findings);

@@ -30,7 +30,6 @@ fn added(bytes: &[u8]) -> Risk {
 #[test]
 fn the_data_file_is_sound() {
     let table = RiskTable::builtin();
-    assert_eq!(table.defect, None);
     assert!(table.version() >= 1);
     assert!(table.entries().len() > 150);
     for entry in table.entries() {
@@ -50,12 +49,15 @@ fn the_data_file_is_sound() {
 fn every_entry_matches_its_sample_at_every_depth_and_in_capitals() {
     for entry in RiskTable::builtin().entries() {
         for prefix in ["", "a/", "a/b/c/d/e/", "a/b/c/d/e/f/g/h/i/"] {
-            for sample in [entry.sample.clone(), entry.sample.to_uppercase()] {
+            for sample in [entry.sample.to_owned(), entry.sample.to_uppercase()] {
                 let at = format!("{prefix}{sample}");
                 for new in [file(0o644), EntryState::Absent] {
                     let (risk, reasons) = classify(&change(at.as_bytes(), file(0o644), new));
                     assert!(risk >= entry.class, "{at}");
-                    assert!(reasons.contains(&entry.reason), "{at}: {reasons:?}");
+                    assert!(
+                        reasons.iter().any(|reason| reason == entry.reason),
+                        "{at}: {reasons:?}"
+                    );
                 }
             }
         }
@@ -68,7 +70,9 @@ fn every_entry_is_needed_for_its_sample() {
     let table = RiskTable::builtin();
     for (index, entry) in table.entries().iter().enumerate() {
         let mut less = table.clone();
-        less.entries[index].reason = "gone".into();
+        let mut entries = table.entries().to_vec();
+        entries[index].reason = "gone";
+        less.entries = entries.leak();
         let change = change(entry.sample.as_bytes(), EntryState::Absent, file(0o644));
         let (_, reasons) = less.classify(&change, &ChangeFacts::default());
         assert!(reasons.contains(&"gone".into()), "{}", entry.pattern);
@@ -227,11 +231,18 @@ fn the_gravest_reason_stands_first() {
 }
 
 #[test]
-fn an_unreadable_table_blocks_everything() {
-    let table = RiskTable::defective("cut short".into());
-    let change = change(b"a", EntryState::Absent, file(0o644));
-    assert_eq!(table.classify(&change, &ChangeFacts::default()).0, Risk::Block);
-    assert!(RiskTable::parse("version = 1\nentry = [{ pattern = \"a\" }]").is_err());
+fn the_tables_are_in_the_order_in_which_they_are_searched() {
+    let table = RiskTable::builtin();
+    let bare = |entry: &RiskEntry| entry.pattern.strip_suffix("/**").unwrap_or(entry.pattern);
+    let names: Vec<&[u8]> = table.entries().iter().map(|entry| bare(entry).as_bytes()).collect();
+    let (leading_entry, leading): (Vec<usize>, Vec<&[u8]>) = names
+        .iter()
+        .enumerate()
+        .flat_map(|(index, name)| parents(name).map(move |parent| (index, parent)))
+        .unzip();
+    assert_eq!(table.patterns, NameTable::new(names));
+    assert_eq!(table.leading, NameTable::new(leading));
+    assert_eq!(table.leading_entry, leading_entry);
 }
 
 proptest::proptest! {

@@ -15,7 +15,7 @@ use crate::limits::{HostFacts, LimitError, Widening, default_limits, share, vali
 use crate::narrowing::widenings;
 use crate::origins::{Origin, Origins};
 use crate::pattern::PatternError;
-use crate::profiles::{DEFAULT_PROFILE, all_profiles, lineage};
+use crate::profiles::{DEFAULT_PROFILE, Profiles};
 use skep_types::{ByteSize, Policy};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -317,9 +317,8 @@ fn apply_profile(draft: &mut Draft, sources: &Sources<'_>) -> Result<(), Setting
         .or_else(|| named(sources.system, Origin::System))
         .unwrap_or_else(|| (DEFAULT_PROFILE.to_owned(), Origin::Builtin));
     let name = name.as_str();
-    let profiles = all_profiles(sources.system, sources.user)?;
-    for (name, profile) in lineage(&profiles, name)? {
-        let origin = Origin::Profile(name.to_owned());
+    for (name, profile) in Profiles::of(sources.system, sources.user)?.lineage(name)? {
+        let origin = Origin::Profile(name);
         if let Some(wanted) = &profile.memory_share {
             let percent = u64::from(wanted.percent);
             let memory = share(wanted.cap.0, percent, sources.host.memory);

@@ -1,7 +1,7 @@
 //! Settings in force as a config file: what `skep config` prints can be saved as one, and means the same.
 
 use super::table::{Kind, TABLE};
-use crate::profiles::builtin_profiles;
+use crate::profiles::is_builtin;
 use skep_types::escape::is_deceptive;
 use std::fmt::Write as _;
 
@@ -81,9 +81,7 @@ fn why_not(key: &str, kind: Kind, value: &str) -> Option<String> {
         "store.url" if value.contains('…') || value.starts_with('(') => {
             "the password is not shown"
         }
-        "profile" if !builtin_profiles().is_ok_and(|known| known.contains_key(value)) => {
-            "one of your own: its values are below"
-        }
+        "profile" if !is_builtin(value) => "one of your own: its values are below",
         _ => return None,
     };
     Some(format!(" = {} ({why})", quoted(value)))
