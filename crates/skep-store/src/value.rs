@@ -13,8 +13,8 @@ pub(crate) struct Encoded {
 
 /// SQLite has no checksum on its pages, and PostgreSQL only where it was made with them; a flipped
 /// bit inside a text would go unseen.
-pub(crate) fn checksum(value: &str) -> i64 {
-    let hash = ContentHash::of(value.as_bytes());
+pub(crate) fn checksum(value: &[u8]) -> i64 {
+    let hash = ContentHash::of(value);
     let mut first = [0; 8];
     first.copy_from_slice(&hash.as_bytes()[..8]);
     i64::from_le_bytes(first)
@@ -26,7 +26,7 @@ pub(crate) fn encode<T: Serialize>(what: &'static str, id: &str, value: &T) -> R
         id: id.to_owned(),
         source,
     })?;
-    let sum = checksum(&value);
+    let sum = checksum(value.as_bytes());
     Ok(Encoded { value, sum })
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
     sum: i64,
 ) -> Result<T> {
     let damaged = |detail: String| StoreError::Damaged { table, id: id.to_owned(), detail };
-    if checksum(value) != sum {
+    if checksum(value.as_bytes()) != sum {
         return Err(damaged("its checksum does not match".to_owned()));
     }
     serde_json::from_str(value).map_err(|error| damaged(error.to_string()))

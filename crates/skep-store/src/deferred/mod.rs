@@ -24,8 +24,10 @@ use crate::{
     Access, ExecMoves, Expect, Housekeeping as _, NewEvent, NewInstance, Result, ScopeMode,
     SqliteStore, StoreError,
 };
+use rustix::fs::{Mode, OFlags, RawDir};
 use skep_types::{Exec, ExecId, Sandbox, SandboxId, SandboxState};
 use std::io;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -43,6 +45,21 @@ pub struct DeferredStore {
     opened: OnceLock<SqliteStore>,
 }
 
+/// How many names a directory has. Every run asks, so nothing is allocated for any of them.
+fn how_many(directory: &Path) -> io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let mut room = [MaybeUninit::uninit(); 4 << 10];
+    let mut entries = RawDir::new(directory, &mut room);
+    let mut names = 0_usize;
+    while let Some(entry) = entries.next() {
+        entry?;
+        names += 1;
+    }
+    // Itself, and the one above.
+    Ok(names.saturating_sub(2))
+}
+
 /// The one sandbox that is known here.
 #[derive(Debug)]
 struct Kept {
@@ -56,8 +73,7 @@ impl DeferredStore {
     /// now, or enough records wait. `runs`, where they lie, must be there: whoever opens the database makes it.
     pub fn instead_of(database: &Path, first: NewInstance) -> Option<Self> {
         let runs = runs_of(database);
-        let waiting = std::fs::read_dir(&runs).ok()?.count();
-        if waiting >= MOST || !is_vouched_for(database) || is_in_doubt(database) {
+        if how_many(&runs).ok()? >= MOST || !is_vouched_for(database) || is_in_doubt(database) {
             return None;
         }
         let (kept, opened) = (Mutex::default(), OnceLock::new());
@@ -167,7 +183,7 @@ impl DeferredStore {
         let ended = moves.ended.iter().filter(|(id, ..)| running(id)).cloned().collect();
         let begun = moves.begun.to_vec();
         let step = Step { sandbox: after, begun, ended, events: events.to_vec() };
-        held.append(&step).map_err(failed)?;
+        held.append(&step, Some(&known.row)).map_err(failed)?;
         drop(held);
         known.execs.extend(step.begun);
         for (id, end, _) in step.ended {

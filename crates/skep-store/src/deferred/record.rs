@@ -1,5 +1,5 @@
 //! The record of one sandbox that the database has not seen yet: a file with a line for each version
-//! of its row.
+//! of its row. The first has the row; the others have what became of it, where that is all that changed.
 //!
 //! Whoever writes a line, and whoever takes the record in, holds the file's lock for that moment. A
 //! record that was taken in has no name any more, which its writer sees before the next line.
@@ -8,9 +8,13 @@ use crate::value::{checksum, decode};
 use crate::{NewEvent, Result, StoreError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use skep_types::{Exec, ExecEnd, ExecId, Sandbox};
+use skep_types::{
+    EnforcementReport, Exec, ExecEnd, ExecId, KeeperIdentity, Sandbox, SandboxState,
+    WorkspaceDriver,
+};
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -22,32 +26,86 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A record of a run is some kilobytes; a command line may be two mebibytes.
 const LARGEST: u64 = 64 << 20;
+/// Room for a line that is not larger than most.
+const USUAL: usize = 8 << 10;
+/// Digits of its checksum.
+const SUM: usize = 16;
 
 /// What one change of a sandbox wrote: the row as it is since, and what came with it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Step {
     pub sandbox: Sandbox,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun: Vec<Exec>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<(ExecId, ExecEnd, NewEvent)>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<NewEvent>,
 }
 
-/// A line that another one follows: of its row nobody needs more than that it is whole.
-#[derive(Deserialize)]
+/// A line: a row, or what became of the one before it, and what came with it.
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Earlier {
-    #[serde(rename = "sandbox")]
-    _sandbox: IgnoredAny,
-    #[serde(default)]
-    begun: Vec<Exec>,
-    #[serde(default)]
-    ended: Vec<(ExecId, ExecEnd, NewEvent)>,
-    #[serde(default)]
-    events: Vec<NewEvent>,
+struct Line<'a> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sandbox: Option<Cow<'a, Sandbox>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    amended: Option<Amendment<'a>>,
+    #[serde(default, skip_serializing_if = "<[Exec]>::is_empty")]
+    begun: Cow<'a, [Exec]>,
+    #[serde(default, skip_serializing_if = "<[Ended]>::is_empty")]
+    ended: Cow<'a, [Ended]>,
+    #[serde(default, skip_serializing_if = "<[NewEvent]>::is_empty")]
+    events: Cow<'a, [NewEvent]>,
+}
+
+type Ended = (ExecId, ExecEnd, NewEvent);
+
+/// All that changes of a row in the life of a plain run.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Amendment<'a> {
+    version: u64,
+    state: SandboxState,
+    state_reason: Option<Cow<'a, str>>,
+    driver: WorkspaceDriver,
+    keeper: Option<Cow<'a, KeeperIdentity>>,
+    updated_at: Cow<'a, str>,
+    /// Where it is another one than before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    enforcement: Option<Cow<'a, EnforcementReport>>,
+}
+
+impl<'a> Amendment<'a> {
+    /// `None` if more has changed than this can tell.
+    fn between(before: &Sandbox, after: &'a Sandbox) -> Option<Self> {
+        let Sandbox { id, name, provider, project, base, policy, .. } = after;
+        let Sandbox { layers, hidden, labels, created_at, .. } = after;
+        let Sandbox {
+            version, state, state_reason, driver, keeper, updated_at, enforcement, ..
+        } = after;
+        let same = (id, name, provider, project, created_at)
+            == (&before.id, &before.name, &before.provider, &before.project, &before.created_at)
+            && (base, policy, layers, hidden, labels)
+                == (&before.base, &before.policy, &before.layers, &before.hidden, &before.labels);
+        same.then(|| Self {
+            version: *version,
+            state: *state,
+            state_reason: state_reason.as_deref().map(Cow::Borrowed),
+            driver: *driver,
+            keeper: keeper.as_ref().map(Cow::Borrowed),
+            updated_at: Cow::Borrowed(updated_at),
+            enforcement: (*enforcement != before.enforcement).then_some(Cow::Borrowed(enforcement)),
+        })
+    }
+
+    fn apply(self, row: &mut Sandbox) {
+        let Self { version, state, state_reason, driver, keeper, updated_at, enforcement } = self;
+        (row.version, row.state, row.driver) = (version, state, driver);
+        row.state_reason = state_reason.map(Cow::into_owned);
+        row.keeper = keeper.map(Cow::into_owned);
+        row.updated_at = updated_at.into_owned();
+        if let Some(enforcement) = enforcement {
+            row.enforcement = enforcement.into_owned();
+        }
+    }
 }
 
 /// A record as it is read: what each version brought with it, and the row as it is since the last.
@@ -85,7 +143,7 @@ impl Record {
         let file = options.read(true).append(true).create_new(!moved).mode(0o600).open(&path)?;
         let record = Self { file, path };
         let written = record.hold().and_then(|held| match held {
-            Some(held) => held.append(first),
+            Some(held) => held.append(first, None),
             None => Err(io::ErrorKind::NotFound.into()),
         });
         if written.is_err() {
@@ -136,13 +194,27 @@ impl Record {
 }
 
 impl Held<'_> {
-    /// Adds a line. On error the record is as it was.
-    pub(crate) fn append(&self, step: &Step) -> io::Result<()> {
-        let text = serde_json::to_string(step)?;
+    /// Adds a line to the one that tells of the row `before`. On error the record is as it was.
+    pub(crate) fn append(&self, step: &Step, before: Option<&Sandbox>) -> io::Result<()> {
+        let Step { sandbox, begun, ended, events } = step;
+        let amended = before.and_then(|before| Amendment::between(before, sandbox));
+        let told = Line {
+            sandbox: amended.is_none().then_some(Cow::Borrowed(sandbox)),
+            amended,
+            begun: Cow::Borrowed(begun),
+            ended: Cow::Borrowed(ended),
+            events: Cow::Borrowed(events),
+        };
+        // The checksum stands before what it is of.
+        let mut line = Vec::with_capacity(USUAL);
+        line.extend_from_slice(&[b' '; SUM + 1]);
+        serde_json::to_writer(&mut line, &told)?;
+        let sum = checksum(&line[SUM + 1..]);
+        write!(&mut line[..SUM], "{sum:0SUM$x}")?;
+        line.push(b'\n');
         let mut file = &self.0.file;
         let before = file.metadata()?.len();
-        let line = format!("{:016x} {text}\n", checksum(&text));
-        file.write_all(line.as_bytes()).inspect_err(|_| {
+        file.write_all(&line).inspect_err(|_| {
             // Half a line would be taken for the beginning of the next one.
             let _ = file.set_len(before);
         })
@@ -193,15 +265,18 @@ fn move_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
 fn parse(bytes: &[u8]) -> std::result::Result<Option<Story>, String> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let text = std::str::from_utf8(&bytes[..whole]).map_err(|error| error.to_string())?;
-    let mut lines: Vec<&str> = text.lines().collect();
-    let Some(last) = lines.pop() else { return Ok(None) };
-    let mut moves = Vec::with_capacity(lines.len() + 1);
-    for (line, version) in lines.iter().zip(1..) {
-        let Earlier { begun, ended, events, .. } = value_of(line)?;
+    let (mut now, mut moves) = (None, Vec::new());
+    for (line, version) in text.lines().zip(1..) {
+        let Line { sandbox, amended, begun, ended, events } = value_of(line)?;
+        match (sandbox, amended, &mut now) {
+            (Some(row), None, _) => now = Some(row.into_owned()),
+            (None, Some(amended), Some(row)) => amended.apply(row),
+            _ => return Err("a line does not tell of one row".into()),
+        }
+        let (begun, ended, events) = (begun.into_owned(), ended.into_owned(), events.into_owned());
         moves.push(Moves { version, begun, ended, events });
     }
-    let Step { sandbox: row, begun, ended, events } = value_of(last)?;
-    moves.push(Moves { version: row.version, begun, ended, events });
+    let Some(row) = now else { return Ok(None) };
     match row.version == moves.len() as u64 {
         true => Ok(Some(Story { row, moves })),
         false => Err("lines are missing".into()),
@@ -231,8 +306,8 @@ mod tests {
     fn written(steps: &[Step]) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let record = Record::create(directory.path(), None, &steps[0]).unwrap();
-        for step in &steps[1..] {
-            record.hold().unwrap().unwrap().append(step).unwrap();
+        for (before, step) in steps.iter().zip(&steps[1..]) {
+            record.hold().unwrap().unwrap().append(step, Some(&before.sandbox)).unwrap();
         }
         fs::read(record.path()).unwrap()
     }
@@ -249,6 +324,29 @@ mod tests {
             let expected = whole.checked_sub(1).map(|last| steps[last].sandbox.clone());
             assert_eq!(rows(&bytes[..cut]), expected, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_line_tells_what_has_become_of_a_row_or_all_of_it() {
+        let mut steps = steps(5);
+        steps[1].sandbox.state = SandboxState::Ready;
+        steps[1].sandbox.enforcement = EnforcementReport::default();
+        steps[1].sandbox.keeper = None;
+        steps[2].sandbox = Sandbox { version: 3, ..steps[1].sandbox.clone() };
+        steps[2].sandbox.state_reason = Some("a reason".into());
+        // More than a line can tell of without the row.
+        steps[3].sandbox.labels.insert("more".into(), "words".into());
+        steps[4].sandbox = Sandbox { version: 5, ..steps[3].sandbox.clone() };
+        let bytes = written(&steps);
+        let ends: Vec<usize> = (1..=bytes.len()).filter(|end| bytes[end - 1] == b'\n').collect();
+        for (end, step) in ends.iter().zip(&steps) {
+            assert_eq!(parse(&bytes[..*end]).unwrap().unwrap().row, step.sandbox);
+        }
+        let whole: Vec<bool> =
+            bytes.split(|byte| *byte == b'\n').map(|line| line.len() > ends[0] / 2).collect();
+        assert_eq!(whole, [true, false, false, true, false, false]);
+        // What became of a row that nobody tells of is nobody's.
+        assert!(parse(&bytes[ends[0]..]).is_err());
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn whoever_dies_between_rows_and_removal_leaves_nothing_twice_and_nothing_out() 
         ended: vec![(exec.id.clone(), ExecEnd::exited(3), event("exec ended", 3))],
         events: vec![event("deleted", 3)],
     };
-    record.hold().unwrap().unwrap().append(&last).unwrap();
+    record.hold().unwrap().unwrap().append(&last, None).unwrap();
     place.open().take_in_runs().unwrap();
     assert_eq!(place.kinds(), ["creating", "ready", "exec ended", "deleted"]);
     let store = place.open();

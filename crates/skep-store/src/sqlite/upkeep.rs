@@ -238,7 +238,9 @@ fn check_values(
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         let (id, value, sum): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        if checksum(&value) != sum || decode::<IgnoredAny>(table, &id, &value, sum).is_err() {
+        if checksum(value.as_bytes()) != sum
+            || decode::<IgnoredAny>(table, &id, &value, sum).is_err()
+        {
             problems.push(format!("the row `{id}` of table `{table}` is damaged"));
         }
     }
