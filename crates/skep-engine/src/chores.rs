@@ -26,7 +26,7 @@ const STACK: usize = 128 << 10;
 /// A command that says nothing for so long leaves time.
 const QUIET: Duration = Duration::from_millis(20);
 /// What is done of each at least, once it is begun: the next ones have time for nothing either.
-const LEAST: usize = 8;
+const LEAST: usize = 16;
 
 /// When chores are begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

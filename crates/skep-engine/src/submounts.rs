@@ -5,13 +5,13 @@ use skep_types::RelPath;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 
-/// The mount table as it was read, and the file that tells when it is another one.
+/// The mount table as it was read, the file that tells when it is another one, and what was last asked of it.
 struct Table {
     file: File,
-    text: Rc<[u8]>,
+    text: Vec<u8>,
+    answer: Option<(PathBuf, Vec<RelPath>)>,
 }
 
 impl Table {
@@ -19,7 +19,7 @@ impl Table {
         let mut file = File::open("/proc/self/mountinfo")?;
         let mut text = Vec::with_capacity(16 << 10);
         file.read_to_end(&mut text)?;
-        Ok(Self { file, text: text.into() })
+        Ok(Self { file, text, answer: None })
     }
 
     /// The kernel says so on the file that it was read from: proc_pid_mountinfo(5).
@@ -30,27 +30,40 @@ impl Table {
     }
 }
 
-/// The mount table. Making it up takes the kernel a tenth of a millisecond, and nearly always it is the same.
-fn table() -> Rc<[u8]> {
+/// Asks the mount table. Making it up takes the kernel a tenth of a millisecond, and nearly always it is the same.
+fn ask<T>(question: impl FnOnce(&mut Table) -> T) -> Option<T> {
     thread_local! {
         static LAST: RefCell<Option<Table>> = const { RefCell::new(None) };
     }
     LAST.with_borrow_mut(|last| {
         let known = last.take().filter(Table::is_still_true);
-        // Without the table nothing can be said; the view does not cross mounts in any case.
         *last = known.or_else(|| Table::read().ok());
-        last.as_ref().map(|table| Rc::clone(&table.text)).unwrap_or_default()
+        last.as_mut().map(question)
     })
 }
 
 /// Where something is mounted below `project`, sorted.
 pub fn below(project: &Path) -> Vec<RelPath> {
-    let table = table();
+    let answer = ask(|table| match &table.answer {
+        Some((asked, found)) if asked == project => found.clone(),
+        _ => {
+            let found = found_below(&table.text, project);
+            table.answer = Some((project.to_owned(), found.clone()));
+            found
+        }
+    });
+    // Without the table nothing can be said; the view does not cross mounts in any case.
+    answer.unwrap_or_default()
+}
+
+fn found_below(table: &[u8], project: &Path) -> Vec<RelPath> {
     let mut found: Vec<_> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(unescape)
-        .filter_map(|point| relative(&point, project))
+        .filter_map(|point| match point.contains(&b'\\') {
+            false => relative(point, project),
+            true => relative(&unescape(point), project),
+        })
         .collect();
     found.sort();
     found.dedup();
@@ -95,8 +108,13 @@ mod tests {
     fn a_table_is_read_once_as_long_as_it_is_true() {
         let first = Table::read().unwrap();
         assert!(first.is_still_true() && first.is_still_true());
-        assert!(Rc::ptr_eq(&table(), &table()));
-        assert_eq!(*table(), *Table::read().unwrap().text);
+        assert_eq!(below(Path::new("/")), found_below(&first.text, Path::new("/")));
+        let kept = || ask(|table| (table.text.as_ptr() as usize, table.answer.clone())).unwrap();
+        let (place, answer) = kept();
+        assert_eq!(answer.unwrap().0, Path::new("/"));
+        assert_eq!(below(Path::new("/nowhere")), []);
+        assert_eq!(kept(), (place, Some(("/nowhere".into(), Vec::new()))));
+        assert_eq!(ask(|table| table.text.clone()).unwrap(), Table::read().unwrap().text);
     }
 
     #[test]

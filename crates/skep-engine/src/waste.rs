@@ -15,9 +15,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmodat, openat};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
-use std::fs::{DirEntry, read_dir, rename};
+use std::fs::{self, DirEntry, read_dir, rename};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How many wait at most: commands that end at once leave no time to remove any.
@@ -25,7 +26,7 @@ const MOST: usize = 256;
 /// From here on somebody begins to remove them who has no time to spare,
 const MANY: usize = 32;
 /// so many at once.
-const SOME: usize = 8;
+const SOME: usize = 16;
 /// What is in each.
 const PARTS: [&str; 4] = ["upper", "work", "messages", "execs"];
 /// And this, until its keeper has gone.
@@ -46,8 +47,8 @@ impl Waste {
     pub fn found(layout: &Layout, directory: &Path) -> Option<Self> {
         let (name, there) = (directory.file_name()?, open(directory).ok()?);
         let place = layout.waste();
-        let waiting = match read_dir(&place) {
-            Ok(waiting) => waiting.count(),
+        let waiting = match waiting(&place) {
+            Ok(waiting) => waiting,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 layout::make_private(&place).ok()?;
                 0
@@ -68,7 +69,7 @@ impl Waste {
 
 /// Removes some where so many wait that somebody has to begin.
 pub fn clear_if_much(layout: &Layout) {
-    if read_dir(layout.waste()).is_ok_and(|waiting| waiting.count() >= MANY) {
+    if waiting(&layout.waste()).is_ok_and(|waiting| waiting >= MANY) {
         clear(layout, &|removed| removed < SOME);
     }
 }
@@ -80,6 +81,14 @@ pub fn clear(layout: &Layout, goes_on: &impl Fn(usize) -> bool) {
     for (_, directory) in waiting.flatten().enumerate().take_while(|(removed, _)| goes_on(*removed))
     {
         let _ = trash::remove(&directory.path());
+    }
+}
+
+/// How many wait there. Nearly every filesystem counts the directories in a directory, as its links; nothing else is there.
+fn waiting(place: &Path) -> io::Result<usize> {
+    match fs::metadata(place)?.nlink() {
+        0 | 1 => Ok(read_dir(place)?.count()),
+        links => Ok(links as usize - 2),
     }
 }
 
@@ -150,7 +159,6 @@ fn directory_flags() -> OFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn keep(layout: &Layout, directory: &Path) -> bool {
@@ -249,8 +257,11 @@ mod tests {
     #[test]
     fn no_more_than_a_few_wait() {
         let place = Place::new();
+        let counted = || waiting(&place.layout.waste()).unwrap_or(0);
+        assert_eq!(counted(), 0);
         let kept = (0..MOST + 2)
             .filter(|number| keep(&place.layout, &place.sandbox(&format!("s{number}"))));
         assert_eq!(kept.count(), MOST);
+        assert_eq!((counted(), place.waiting()), (MOST, MOST));
     }
 }
