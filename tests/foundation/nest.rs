@@ -34,6 +34,36 @@ fn commands_have_all_processors_of_the_caller() {
     });
 }
 
+/// Prints for how long its process may keep a processor that others want (`sched_getattr`).
+const TURNS: &str = "
+import ctypes, struct
+attributes = ctypes.create_string_buffer(48)
+number = {'x86_64': 315, 'aarch64': 275}[__import__('os').uname().machine]
+assert ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0) == 0
+size, policy, flags, nice, priority, turn = struct.unpack_from('=IIQiIQ', attributes)
+print(policy, nice, turn)";
+
+/// An init that was begun ahead takes short turns until it is up. Commands take theirs as the caller does.
+#[test]
+fn commands_take_turns_as_their_caller_does() {
+    let python = "/usr/bin/python3";
+    for_both(|lab| {
+        let own = Command::new(python).args(["-c", TURNS]).output().unwrap();
+        let own = String::from_utf8(own.stdout).unwrap();
+        let seen = |line: &[&str]| lab.skep(line).run().ok().text();
+        // The second is begun with what the first has found out, and waits for its command.
+        for _ in 0..3 {
+            assert_eq!(seen(&["run", "--", python, "-c", TURNS]), own);
+        }
+        lab.create("s");
+        for _ in 0..2 {
+            assert_eq!(seen(&["exec", "s", "--", python, "-c", TURNS]), own);
+        }
+        lab.skep(["rm", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
 /// What a view is made of is begun with little room, before it is known how much was asked for.
 #[test]
 fn a_view_that_was_begun_ahead_has_the_room_that_was_asked_for() {

@@ -1,5 +1,6 @@
 //! The packet channel between the keeper and init.
 
+use crate::protocol::written;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -27,7 +28,7 @@ impl Channel {
         message: &T,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
+        let bytes = written(message)?;
         send_with(&self.0, &bytes, descriptors).map(drop)
     }
 
@@ -77,7 +78,7 @@ impl AsFd for Channel {
 pub fn to_file<T: Serialize>(message: &T) -> io::Result<File> {
     let fd = rustix::fs::memfd_create("skep", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
-    file.write_all(&serde_json::to_vec(message)?)?;
+    file.write_all(&written(message)?)?;
     file.rewind()?;
     Ok(file)
 }

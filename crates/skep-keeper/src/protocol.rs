@@ -465,7 +465,14 @@ pub enum StartReport {
 
 /// Serialises a message; these types cannot fail to.
 pub fn to_json<T: Serialize>(message: &T) -> Vec<u8> {
-    serde_json::to_vec(message).unwrap_or_default()
+    written(message).unwrap_or_default()
+}
+
+/// A message as bytes, with room for most from the start: to grow takes longer than to write.
+pub fn written<T: Serialize>(message: &T) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4 << 10);
+    serde_json::to_writer(&mut bytes, message)?;
+    Ok(bytes)
 }
 
 /// An end that no process produced.

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, Signal, getpid};
 use skep_confine::usage::state_of;
 use skep_sys::newborn::{self, Born, Step, Steps, Waiting};
 use skep_sys::process::{Child, Namespaces, clone_with, send_signal, signal_everyone};
+use skep_sys::processors::Turns;
 use skep_sys::program::Program;
 use skep_sys::stdio::Stdio;
 use skep_types::Limits;
@@ -42,10 +43,13 @@ pub fn spawn(
     }
 }
 
-/// A process that wears these fences and waits for its command. Without it the command's own puts them on, or says why
-/// it cannot.
-pub fn prepare(confinement: &'static Confinement) -> Option<Waiting> {
-    Waiting::begin(marked(confinement.steps()), SpawnStage::Terminal as u8).ok()
+/// A process that wears these fences and waits for its command; it takes its turns as is `usual`, where we do not. Without
+/// it the command's own puts them on, or says why it cannot.
+pub fn prepare(confinement: &'static Confinement, usual: Option<Turns>) -> Option<Waiting> {
+    // Before the filter, which may refuse it.
+    let turns = usual.map(|usual| (SpawnStage::Fork, Step::Turns(usual)));
+    let steps = turns.into_iter().chain(confinement.steps());
+    Waiting::begin(marked(steps), SpawnStage::Terminal as u8).ok()
 }
 
 fn marked<'a>(steps: impl IntoIterator<Item = (SpawnStage, Step<'a>)>) -> Steps<'a> {

@@ -1,8 +1,67 @@
 //! Which processors a process runs on.
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::io;
+use std::mem::MaybeUninit;
+
+/// How a process takes its turns on a processor that others want too.
+///
+/// Everybody has the same share in the long run. But whoever wakes goes on at once if its turn would end before that of
+/// the one at work does (EEVDF, Linux 6.12 and later; earlier kernels do not ask how long turns are).
+#[derive(Debug, Clone, Copy)]
+pub struct Turns(libc::sched_attr);
+
+impl Turns {
+    /// Those of this process.
+    pub fn own() -> io::Result<Self> {
+        let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
+        let size = size_of::<libc::sched_attr>();
+        // SAFETY: the kernel writes no more than `size` bytes there.
+        let got =
+            unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0) };
+        if got != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: plain numbers, and all of them were zeroed before.
+        Ok(Self(unsafe { attributes.assume_init() }))
+    }
+
+    /// Short ones, and so soon: for whom somebody waits, and who has little to do.
+    pub fn soon(self) -> Self {
+        self.lasting(libc::SCHED_OTHER, SOON)
+    }
+
+    /// Long ones, and so last: whoever wakes goes first, the kernel's own too.
+    pub fn last(self) -> Self {
+        self.lasting(libc::SCHED_BATCH, LAST)
+    }
+
+    fn lasting(self, policy: libc::c_int, nanoseconds: u64) -> Self {
+        let Self(attributes) = self;
+        // Whoever runs by other rules was made to.
+        if attributes.sched_policy != libc::SCHED_OTHER as u32 {
+            return self;
+        }
+        let sched_policy = policy as u32;
+        Self(libc::sched_attr { sched_policy, sched_runtime: nanoseconds, ..attributes })
+    }
+
+    /// Has this process take these from now on, and whom it makes.
+    pub fn take(&self) -> rustix::io::Result<()> {
+        // SAFETY: the structure is as long as it says, and the kernel only reads it.
+        match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const self.0, 0) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        }
+    }
+}
+
+/// A third of what the kernel gives where there is nothing to choose, in nanoseconds.
+const SOON: u64 = 700_000;
+/// The longest that the kernel allows.
+const LAST: u64 = 100_000_000;
 
 /// A set of processors.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +115,29 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_are_taken_and_given_back() {
+        // In a process of its own: this one runs other tests.
+        let child = crate::process::clone_with(crate::process::Namespaces::NONE, || {
+            let now = || Turns::own().map(|Turns(now)| (now.sched_policy, now.sched_nice));
+            let (Ok(usual), Ok(before)) = (Turns::own(), now()) else { return 1 };
+            let took = |turns: Turns, policy: libc::c_int| {
+                turns.take().is_ok() && now().is_ok_and(|now| now == (policy as u32, before.1))
+            };
+            let all = took(usual.soon(), libc::SCHED_OTHER)
+                && took(usual.last(), libc::SCHED_BATCH)
+                && took(usual, libc::SCHED_OTHER);
+            i32::from(!all)
+        });
+        match child {
+            Ok(child) => assert_eq!(crate::process::wait_for(&child).unwrap(), 0),
+            // Only whoever is alone may clone.
+            Err(_) => assert!(!crate::process::is_single_threaded().unwrap()),
+        }
+        let Turns(other) = Turns::own().unwrap().last();
+        assert_eq!(Turns(other).soon().0.sched_policy, other.sched_policy, "others' rules stay");
+    }
 
     #[test]
     fn another_process_is_moved_away_from_this_one() {

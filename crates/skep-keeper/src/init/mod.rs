@@ -33,7 +33,7 @@ use serve::Init;
 use skep_machine::boot::MachineFiles;
 use skep_provider::RunSpec;
 use skep_sys::newborn::{Errand, Step as Newborn, Steps};
-use skep_sys::processors::Processors;
+use skep_sys::processors::{Processors, Turns};
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, MachineSpec, NetworkMode, SystemView};
 use std::borrow::Cow;
@@ -147,7 +147,7 @@ pub struct Places {
 
 /// The life of init. `files` are what a machine is booted from. Returns its exit code.
 pub fn run(spec: &InitSpec<'_>, files: Option<&MachineFiles>, channel: Channel) -> i32 {
-    go_on(spec, files, channel, None)
+    go_on(spec, files, channel, None, None)
 }
 
 fn go_on(
@@ -155,6 +155,7 @@ fn go_on(
     files: Option<&MachineFiles>,
     channel: Channel,
     before: Option<Beforehand>,
+    usual: Option<Turns>,
 ) -> i32 {
     match set_up(spec, files, &channel, before) {
         Ok((mut init, report, left)) => {
@@ -171,8 +172,9 @@ fn go_on(
             }
             if spec.first {
                 // While its order is on the way.
-                init.waiting = spawn::prepare(init.confinement);
+                init.waiting = spawn::prepare(init.confinement, usual);
             }
+            let _ = usual.map(|usual| usual.take());
             init.serve(&channel)
         }
         Err(failure) => fail(&channel, failure),
@@ -181,8 +183,12 @@ fn go_on(
 
 /// The life of an init that is there before its plan. Until then it does what nearly every plan would have it do: it takes
 /// on the ids of `map`, has a network made, and begins a view. `processors` are those that it may use once it is
-/// ready. Returns its exit code.
-pub fn run_blank(channel: Channel, map: IdMap, processors: Option<Processors>) -> i32 {
+/// ready, and from then on it takes its turns as is `usual`, and so does what it starts. Returns its exit code.
+pub fn run_blank(
+    channel: Channel,
+    map: IdMap,
+    (processors, usual): (Option<Processors>, Option<Turns>),
+) -> i32 {
     let alone = || skep_sys::process::close_all_but(&[channel.as_fd()]);
     // The end of the channel ends it too, should the keeper have died before this.
     if die_with_parent().is_err() || alone().is_err() || caller::leave().is_err() {
@@ -195,7 +201,7 @@ pub fn run_blank(channel: Channel, map: IdMap, processors: Option<Processors>) -
     let Ok(plan) = receive_plan(&channel) else { return 1 };
     // Commands inherit what it has. Where they are others by now, what it has is as good.
     let _ = processors.map(|all| all.use_all());
-    go_on(&plan, None, channel, Some(before))
+    go_on(&plan, None, channel, Some(before), usual)
 }
 
 /// Says why nothing comes of it. Returns its exit code.
@@ -228,13 +234,13 @@ impl Beforehand {
             // Changing ids has cleared the death signal.
             die_with_parent()?;
         }
-        let system_entries = sources::system_entries();
-        let begun = Begun::with(plan::ground(&GroundSpec::usual(&system_entries))).ok();
-        // A child may be put on our processor, and go first.
+        // First of all: it takes as long as the whole view. A child may be put on our processor, and go first.
         let elsewhere = processors.and_then(|all| all.others()).map(Newborn::Processors);
         let steps = elsewhere.into_iter().chain([Newborn::Network]);
         let network = Errand::send(Steps(steps.map(|step| (0, step)).collect()));
         let network = network.step(|| "make a process".into())?;
+        let system_entries = sources::system_entries();
+        let begun = Begun::with(plan::ground(&GroundSpec::usual(&system_entries))).ok();
         Ok(Self { system_entries, network, begun })
     }
 }

@@ -15,7 +15,7 @@ use skep_provider::ProviderError;
 use skep_provider::log::{LogWriter, Stream};
 use skep_provider::record::Recording;
 use skep_sys::failpoint;
-use skep_types::{ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
+use skep_types::{ByteSize, ByteString, EndReason, EnforcementReport, ExecId, ExecSpec, Limits};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Keeper<'_> {
             self.unreached();
         }
         let limits = narrowed(&self.spec.policy.limits, &command.limits);
-        self.make_room_for_output(&limits);
+        let output = limits.output;
         let group = self.group_first(exec, &command.limits)?;
         if let Err(failure) = self.refuse_unheld(&command.limits, group.as_ref()) {
             drop(group.map(Group::remove));
@@ -135,15 +135,15 @@ impl Keeper<'_> {
         self.look_for_starved_later(Instant::now());
         self.state.idle_since = None;
         self.schedule_capture();
+        // It has printed nothing yet.
+        self.make_room_for_output(output);
         Ok(())
     }
 
     /// The logs of all execs together have a bound: the oldest go. What cannot be removed now keeps nobody
     /// from starting a command.
-    fn make_room_for_output(&mut self, limits: &Limits) {
-        let (Some(own), Some(next)) = (self.spec.policy.limits.output, limits.output) else {
-            return;
-        };
+    fn make_room_for_output(&mut self, next: Option<ByteSize>) {
+        let (Some(own), Some(next)) = (self.spec.policy.limits.output, next) else { return };
         let directory = self.spec.directory.join("execs");
         let execs = &self.state.execs;
         let runs = |exec: &str| execs.keys().any(|running| running.as_str() == exec);

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use skep_provider::RunSpec;
 use skep_sys::failpoint;
 use skep_sys::process::{Child, Namespaces, clone_with, wait_for};
-use skep_sys::processors::Processors;
+use skep_sys::processors::{Processors, Turns};
 use skep_types::NetworkMode;
 use std::io;
 
@@ -128,8 +128,14 @@ impl Blank {
     fn clone(processors: Option<Processors>) -> Option<Self> {
         let (channel, theirs) = Channel::pair().ok()?;
         let map = IdMap::usual();
-        let born = move || init::run_blank(theirs, map, processors);
-        let child = clone_with(WITH_THE_HOSTS_NETWORK, born).ok()?;
+        let usual = Turns::own().ok();
+        let born = move || init::run_blank(theirs, map, (processors, usual));
+        // Everybody waits for it, and others want its processor: the kernel takes down the networks of those that were
+        // before. It has to be born so: a process that changes its turns is put behind the others. A hint, as all of this.
+        let _ = usual.map(|usual| usual.soon().take());
+        let child = clone_with(WITH_THE_HOSTS_NETWORK, born);
+        let _ = usual.map(|usual| usual.take());
+        let child = child.ok()?;
         let init = Some((Held::with_view(child), channel));
         let mut blank = Self { init, processors, map, here: None };
         blank.give_ids()?;

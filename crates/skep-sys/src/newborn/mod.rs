@@ -20,7 +20,7 @@ pub use beside::{Errand, Waiting};
 
 use crate::message::{receive_with, send_with};
 use crate::process::{Child, exit_now};
-use crate::processors::Processors;
+use crate::processors::{Processors, Turns};
 use crate::program::Program;
 use crate::seccomp::Instruction;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,6 +65,8 @@ pub enum Step<'a> {
     NotedFilter(&'a [Instruction]),
     /// Goes on on these processors. A hint: where it cannot, it stays.
     Processors(Processors),
+    /// Takes its turns so. A hint.
+    Turns(Turns),
     /// Has a network of its own, with nothing in it but a loopback that is on; the parent is sent it.
     Network,
 }
@@ -121,6 +123,10 @@ impl Step<'_> {
             }
             Self::Processors(processors) => {
                 let _ = processors.use_all();
+                Ok(())
+            }
+            Self::Turns(turns) => {
+                let _ = turns.take();
                 Ok(())
             }
             Self::Network => {
