@@ -49,7 +49,7 @@ fn commands_take_turns_as_their_caller_does() {
     let python = "/usr/bin/python3";
     for_both(|lab| {
         let own = Command::new(python).args(["-c", TURNS]).output().unwrap();
-        let own = String::from_utf8(own.stdout).unwrap();
+        let own = String::from_utf8(own.stdout).unwrap().trim_end().to_owned();
         let seen = |line: &[&str]| lab.skep(line).run().ok().text();
         // The second is begun with what the first has found out, and waits for its command.
         for _ in 0..3 {

@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is in each sandbox's directory from the start.
 pub const PARTS: [&str; 4] = ["work", "messages", "execs", "upper"];
@@ -81,25 +81,24 @@ pub fn fill(layout: &Layout, name: &str, goes_on: &impl Fn(usize) -> bool) -> io
     fs::remove_dir(&nursery)
 }
 
-/// Makes the directory to make them in, where the first of them took the least to begin.
+/// Makes the directory to make them in, where the first of them was begun the soonest.
 fn nursery(place: &Path, name: &str) -> io::Result<PathBuf> {
-    let mut best: Option<(Duration, PathBuf)> = None;
-    for number in 0..PLACES {
+    let begun = (0..PLACES).map(|number| {
         let nursery = place.join(format!("{UNFINISHED}{name}-{number}"));
         make_private_in(&nursery)?;
         let start = Instant::now();
         make_private_in(&nursery.join(FIRST))?;
-        let took = start.elapsed();
-        let other = match &best {
-            Some((least, _)) if *least <= took => nursery,
-            _ => match best.replace((took, nursery)) {
-                Some((_, other)) => other,
-                None => continue,
-            },
-        };
-        fs::remove_dir(other.join(FIRST)).and_then(|()| fs::remove_dir(&other))?;
+        Ok((start.elapsed(), nursery))
+    });
+    let mut begun = begun.collect::<io::Result<Vec<_>>>()?;
+    begun.sort();
+    let mut places = begun.into_iter().map(|(_, nursery)| nursery);
+    let quickest = places.next().ok_or(io::ErrorKind::NotFound)?;
+    for other in places {
+        fs::remove_dir(other.join(FIRST))?;
+        fs::remove_dir(other)?;
     }
-    best.map(|(_, nursery)| nursery).ok_or(io::ErrorKind::NotFound.into())
+    Ok(quickest)
 }
 
 fn make(directory: &Path) -> io::Result<()> {

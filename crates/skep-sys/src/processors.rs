@@ -58,7 +58,7 @@ impl Turns {
     }
 }
 
-/// A third of what the kernel gives where there is nothing to choose, in nanoseconds.
+/// Half of what the kernel gives on a machine with two processors, and less than that on larger ones; in nanoseconds.
 const SOON: u64 = 700_000;
 /// The longest that the kernel allows.
 const LAST: u64 = 100_000_000;

@@ -18,6 +18,7 @@ use crate::render::summary::{self, Fate};
 use crate::resolve::{self, Command, Place};
 use clap::Args;
 use skep_engine::api::{Api, CreateRequest, Disposal, SettledRun, StartedExec, StartedRun};
+use skep_sys::processors::Turns;
 use skep_types::{
     ChangeSet, Code, EnforcementReport, ExecSpec, NetworkMode, Problem, Sandbox, SandboxName,
     SandboxState,
@@ -219,12 +220,15 @@ struct Afterwards {
 
 /// A store that somebody holds for a moment is waited for: what the run came to is written down, if
 /// that can be had at all.
+///
+/// Whoever takes the sandbox down goes first, the kernel's own threads too: we wait for them in the end.
 fn settle(
     context: &Context,
     api: &dyn Api,
     sandbox: &Sandbox,
     disposal: Disposal,
 ) -> Result<SettledRun, Problem> {
+    let _ = Turns::own().map(|turns| turns.last().take());
     let deadline = Instant::now() + PATIENCE;
     let mut said = false;
     loop {

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::Pid;
-use skep_sys::processors::{Processors, Turns};
+use skep_sys::processors::Processors;
 use skep_types::{KeeperIdentity, SandboxId};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -90,10 +90,8 @@ impl Own {
         }
     }
 
-    /// What is left for it to do is done beside us, and not on the processor that we go on with; and whom the kernel
-    /// sends for it (to take down what it mounted, it waits for a thread of its own) does not wait for us. A hint.
+    /// What is left for it to do is done beside us, and not on the processor that we go on with. A hint.
     fn make_room(&self) {
-        let _ = Turns::own().map(|turns| turns.last().take());
         let pid = i32::try_from(self.identity.pid).ok().and_then(Pid::from_raw);
         // It is a child of ours that nobody has waited for, so the number is still its own.
         if let (Some(pid), Ok(all)) = (pid, Processors::own()) {

@@ -76,10 +76,11 @@ struct Amendment<'a> {
 impl<'a> Amendment<'a> {
     /// `None` if more has changed than this can tell.
     fn between(before: &Sandbox, after: &'a Sandbox) -> Option<Self> {
-        let Sandbox { id, name, provider, project, base, policy, .. } = after;
-        let Sandbox { layers, hidden, labels, created_at, .. } = after;
+        // All of them by name: one that comes later has to be put on one side or the other.
+        #[rustfmt::skip]
         let Sandbox {
-            version, state, state_reason, driver, keeper, updated_at, enforcement, ..
+            id, name, provider, project, base, policy, layers, hidden, labels, created_at,
+            version, state, state_reason, driver, keeper, updated_at, enforcement,
         } = after;
         let same = (id, name, provider, project, created_at)
             == (&before.id, &before.name, &before.provider, &before.project, &before.created_at)
