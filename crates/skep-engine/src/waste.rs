@@ -85,9 +85,10 @@ pub fn clear(layout: &Layout, goes_on: &impl Fn(usize) -> bool) {
 }
 
 /// How many wait there. Nearly every filesystem counts the directories in a directory, as its links; nothing else is there.
+/// Some say one or two of every directory.
 fn waiting(place: &Path) -> io::Result<usize> {
     match fs::metadata(place)?.nlink() {
-        0 | 1 => Ok(read_dir(place)?.count()),
+        0..=2 => Ok(read_dir(place)?.count()),
         links => Ok(links as usize - 2),
     }
 }

@@ -118,22 +118,17 @@ mod tests {
 
     #[test]
     fn turns_are_taken_and_given_back() {
-        // In a process of its own: this one runs other tests.
-        let child = crate::process::clone_with(crate::process::Namespaces::NONE, || {
-            let now = || Turns::own().map(|Turns(now)| (now.sched_policy, now.sched_nice));
-            let (Ok(usual), Ok(before)) = (Turns::own(), now()) else { return 1 };
-            let took = |turns: Turns, policy: libc::c_int| {
-                turns.take().is_ok() && now().is_ok_and(|now| now == (policy as u32, before.1))
-            };
-            let all = took(usual.soon(), libc::SCHED_OTHER)
-                && took(usual.last(), libc::SCHED_BATCH)
-                && took(usual, libc::SCHED_OTHER);
-            i32::from(!all)
+        // Each thread has its own, and this one's are others' too.
+        let taken = std::thread::spawn(|| {
+            let policy = || Turns::own().unwrap().0.sched_policy as libc::c_int;
+            let usual = Turns::own().unwrap();
+            let took = |turns: Turns| turns.take().map(|()| policy()).unwrap();
+            (policy(), took(usual.last()), took(usual.soon()), took(usual))
         });
-        match child {
-            Ok(child) => assert_eq!(crate::process::wait_for(&child).unwrap(), 0),
-            // Only whoever is alone may clone.
-            Err(_) => assert!(!crate::process::is_single_threaded().unwrap()),
+        let taken = taken.join().unwrap();
+        if taken.0 == libc::SCHED_OTHER {
+            assert_eq!(taken.1, libc::SCHED_BATCH);
+            assert_eq!((taken.2, taken.3), (libc::SCHED_OTHER, libc::SCHED_OTHER));
         }
         let Turns(other) = Turns::own().unwrap().last();
         assert_eq!(Turns(other).soon().0.sched_policy, other.sched_policy, "others' rules stay");

@@ -153,6 +153,8 @@ struct State {
     names_at: Option<Instant>,
     /// Since when whoever comes sees the project as it is, if what was remembered of it could be dropped.
     looks_anew: Option<i128>,
+    /// How often init was asked to drop it and has not answered.
+    unanswered: u32,
     egress: EgressState,
     so_far: ExecsSoFar,
     /// What it became, where it was made ahead.

@@ -53,18 +53,22 @@ impl Keeper<'_> {
         }
         if anew && remembered == Remembered::Nothing {
             self.state.captor.nobody_before(now);
-        } else if anew && self.channel.send(&ToInit::LookAnew, &[]).is_ok() {
+        } else if anew && self.ask_to_look_anew() {
             self.state.looks_anew = Some(now);
         }
     }
 
     /// Init has let go of what was remembered, or could not.
     pub(super) fn looked_anew(&mut self, freshness: Freshness) {
+        self.state.unanswered = self.state.unanswered.saturating_sub(1);
         let unseen = freshness == Freshness::Unseen;
         if self.state.remembered == Remembered::BeingDropped {
             self.state.remembered = if unseen { Remembered::Nothing } else { Remembered::Held };
         }
-        // A command has come since it was asked.
+        // It was asked again when a command came, and names may have been looked up in between.
+        if self.state.unanswered > 0 {
+            return;
+        }
         let since = self.state.looks_anew.take();
         if let Some(since) = since.filter(|_| unseen) {
             self.state.captor.nobody_before(since);
@@ -85,10 +89,16 @@ impl Keeper<'_> {
     }
 
     pub(super) fn let_go(&mut self) {
-        self.state.remembered = match self.channel.send(&ToInit::LookAnew, &[]) {
-            Ok(()) => Remembered::BeingDropped,
-            Err(_) => Remembered::Held,
+        self.state.remembered = match self.ask_to_look_anew() {
+            true => Remembered::BeingDropped,
+            false => Remembered::Held,
         };
+    }
+
+    fn ask_to_look_anew(&mut self) -> bool {
+        let asked = self.channel.send(&ToInit::LookAnew, &[]).is_ok();
+        self.state.unanswered += u32::from(asked);
+        asked
     }
 
     fn is_idle(&self, now: Instant) -> bool {
