@@ -2,7 +2,7 @@
 
 use crate::harness::{Lab, for_both, outside, wait_for, wait_for_empty};
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::process::Command;
 
 /// On which processors a process may run.
@@ -23,13 +23,20 @@ fn commands_have_all_processors_of_the_caller() {
         for _ in 0..3 {
             assert_eq!(seen(&["run", "--", "cat", ALLOWED]), own);
         }
+        // An init that does not fit makes room for another.
+        for _ in 0..8 {
+            assert_eq!(seen(&["run", "--user", "root", "--", "cat", ALLOWED]), own);
+        }
         lab.create("s");
-        assert_eq!(seen(&["exec", "s", "--", "cat", ALLOWED]), own);
+        lab.skep(["create", "--user", "root", "r"]).run().ok();
+        for name in ["s", "r"] {
+            assert_eq!(seen(&["exec", name, "--", "cat", ALLOWED]), own);
+        }
         for pid in lab.keepers() {
             let keeper = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
             assert_eq!(allowed(&keeper), own, "the keeper's own");
         }
-        lab.skep(["rm", "s"]).run().ok();
+        lab.skep(["rm", "s", "r"]).run().ok();
         lab.audit_leftovers();
     });
 }
@@ -43,7 +50,8 @@ assert ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0) == 0
 size, policy, flags, nice, priority, turn = struct.unpack_from('=IIQiIQ', attributes)
 print(policy, nice, turn)";
 
-/// An init that was begun ahead takes short turns until it is up. Commands take theirs as the caller does.
+/// An init that was begun ahead takes short turns until it is up (before Linux 6.12 all are alike). Commands take theirs as the
+/// caller does.
 #[test]
 fn commands_take_turns_as_their_caller_does() {
     let python = "/usr/bin/python3";
@@ -55,10 +63,28 @@ fn commands_take_turns_as_their_caller_does() {
         for _ in 0..3 {
             assert_eq!(seen(&["run", "--", python, "-c", TURNS]), own);
         }
+        for _ in 0..2 {
+            assert_eq!(seen(&["run", "--user", "root", "--", python, "-c", TURNS]), own);
+        }
         lab.create("s");
         for _ in 0..2 {
             assert_eq!(seen(&["exec", "s", "--", python, "-c", TURNS]), own);
         }
+        // Nor do those who wait for them for long stay in a hurry.
+        let mut waits = lab.run_script("echo x > begun; exec sleep 66663").spawn();
+        let second = wait_for("the second sandbox", 20, || {
+            lab.sandboxes().into_iter().find(|row| row["name"] != "s" && row["state"] == "ready")
+        });
+        let id = second["id"].as_str().unwrap();
+        let begun = lab.state.join("sandboxes").join(id).join("upper/begun");
+        wait_for("its command", 20, || begun.exists().then_some(()));
+        for one in outside::processes_of(&lab.root) {
+            let of = TURNS.replace("number, 0,", &format!("number, {},", one.pid));
+            let turns = Command::new(python).args(["-c", &of]).output().unwrap();
+            assert_eq!(String::from_utf8(turns.stdout).unwrap().trim_end(), own, "{one:?}");
+        }
+        lab.skep(["rm", "--discard", id]).run().ok();
+        waits.wait().unwrap();
         lab.skep(["rm", "s"]).run().ok();
         lab.audit_leftovers();
     });
@@ -132,8 +158,14 @@ fn one_that_does_not_fit_is_gone_when_the_command_runs() {
 #[test]
 fn one_that_was_begun_for_nothing_is_gone_with_the_refusal() {
     for_both(|lab| {
-        let refused: [&[&str]; 4] = [
+        let refused: [&[&str]; 9] = [
             &["run", "--"],
+            // These are begun before they are read.
+            &["run", "--no-such-option", "--", "true"],
+            &["create", "--no-such-option"],
+            &["run", "--host", "http://127.0.0.1:1", "--", "true"],
+            &["create", "--host", "http://127.0.0.1:1", "s"],
+            &["run", "--limit-cpus", "many", "--", "true"],
             &["run", "--project", "/", "--", "true"],
             &["run", "--from", "nothing", "--", "true"],
             &["create", "--from", "nothing", "s"],
@@ -143,6 +175,35 @@ fn one_that_was_begun_for_nothing_is_gone_with_the_refusal() {
             let left = outside::processes_of(&lab.root);
             assert!(left.is_empty(), "{line:?} left {left:?}");
         }
+        lab.audit_leftovers();
+    });
+}
+
+/// What it has on top of its caller does not get between that and its first three descriptors.
+#[test]
+fn one_without_its_first_descriptors_gets_them_and_nothing_else() {
+    for_both(|lab| {
+        warm(lab);
+        let line = "exec \"$0\" run --keep --name s -- sh -c 'echo x > begun; exec sleep 66662' <&- >&- 2>&-";
+        let mut run = lab.program("sh").args(["-c", line, lab.binary.to_str().unwrap()]).spawn();
+        let begun = || {
+            let sandbox = lab.sandboxes().pop()?;
+            let place = lab.state.join("sandboxes").join(sandbox["id"].as_str()?);
+            place.join("upper/begun").exists().then_some(())
+        };
+        wait_for("its command", 20, begun);
+        let null = std::fs::metadata("/dev/null").unwrap().rdev();
+        let ours = outside::processes_of(&lab.root).into_iter();
+        for pid in ours.map(|one| one.pid) {
+            for number in 0..3 {
+                let held = std::fs::metadata(format!("/proc/{pid}/fd/{number}")).unwrap();
+                let nothing = held.rdev() == null || held.file_type().is_fifo();
+                assert!(nothing, "{pid} {number}: {held:?}");
+            }
+        }
+        lab.skep(["rm", "--discard", "s"]).run().ok();
+        run.wait().unwrap();
+        wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
         lab.audit_leftovers();
     });
 }
@@ -244,11 +305,15 @@ fn the_hosts_network_is_out_of_reach_of_what_was_begun_ahead() {
 #[test]
 fn nothing_of_the_caller_is_left_in_what_was_begun_ahead() {
     let device = |path: &str| std::fs::metadata(path).unwrap().rdev();
-    for_both(|lab| {
-        warm(lab);
+    // The second makes an ordinary user's init useless that waits for its plan.
+    let users: [&[&str]; 2] = [&[], &["--user", "root"]];
+    let with = |lab: &Lab, user: &[&str]| {
+        lab.skep(["run"].iter().chain(user).chain(&["--", "true"])).run().ok();
         let canary = "a-word-of-the-caller";
         let script = "echo x > begun; exec sleep 66665";
-        let mut run = lab.run_script(&format!("{script} # {canary}")).env("WORD", canary).spawn();
+        let script = format!("{script} # {canary}");
+        let run = lab.skep(["run"].iter().chain(user)).args(["--", "sh", "-c", &script]);
+        let mut run = run.env("WORD", canary).spawn();
         let sandbox = wait_for("the sandbox", 20, || {
             lab.sandboxes().pop().filter(|row| row["state"] == "ready")
         });
@@ -279,6 +344,9 @@ fn nothing_of_the_caller_is_left_in_what_was_begun_ahead() {
         lab.skep(["rm", "--discard", id]).run().ok();
         run.wait().unwrap();
         wait_for_empty("processes", 10, || outside::processes_of(&lab.root));
+    };
+    for_both(|lab| {
+        users.iter().for_each(|user| with(lab, user));
         lab.audit_leftovers();
     });
 }

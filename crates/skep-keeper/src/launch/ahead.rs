@@ -33,8 +33,8 @@ pub struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Begins, where that can be done, with an init that waits if there is one. `stays` says whether a command follows at
-    /// once.
+    /// Begins, where that can be done, with an init that waits if there is one whose ids are right: they cannot be changed any
+    /// more. `stays` says whether a command follows at once.
     pub fn begin(
         spec: &'a RunSpec,
         vessel: &'a Vessel,
@@ -50,8 +50,6 @@ impl<'a> Ahead<'a> {
             return Ok(None);
         }
         let mut plan = plan::make(spec, vessel, true)?;
-        // Its ids cannot be changed any more.
-        let blank = blank.filter(|blank| blank.map() == plan.map);
         // Not for those who typed a limit or want a way out: see there.
         let now = if blank.is_none() { Here::look() } else { None };
         let here = blank.as_ref().and_then(Blank::here).or(now.as_ref());

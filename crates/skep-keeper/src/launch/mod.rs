@@ -45,7 +45,6 @@ use skep_machine::boot::MachineFiles;
 use skep_provider::{Beside, ProviderError, RunSpec, Started};
 use skep_sys::failpoint;
 use skep_sys::process::{Child, Namespaces, clone_with};
-use skep_sys::processors::Processors;
 use skep_sys::signal::SignalFd;
 use skep_types::{EnforcementReport, KeeperIdentity};
 use std::fs::File;
@@ -219,9 +218,18 @@ fn live(spec: &RunSpec, vessel: &Vessel, ends: KeepersEnds, come: Result<Come, F
 enum Come {
     /// Nothing of its caller's is left.
     Detached(Detached),
-    /// It stands apart, perhaps with an init that waits; the rest is done while that is at work, on the caller's processor.
-    /// These are all that it may use.
-    Apart(Option<Box<Blank>>, Option<Processors>),
+    /// It stands apart, perhaps with an init that waits; the rest is done while that is at work.
+    Apart(Option<Box<Blank>>),
+}
+
+impl Come {
+    /// One that waits is not wanted, and is gone.
+    fn detached(self) -> Result<Detached, Failure> {
+        match self {
+            Self::Detached(detached) => Ok(detached),
+            Self::Apart(_) => Detached::from_caller(),
+        }
+    }
 }
 
 fn stand_apart(kept: &[BorrowedFd<'_>]) -> Result<(), Failure> {
@@ -269,13 +277,15 @@ fn bring_up<'a>(
     (gate, stays): (OwnedFd, bool),
 ) -> Result<Running<'a>, Failure> {
     let mut undo = Undo { spec, group: None, ungrouped: None, init: None, listening: false };
-    let (ahead, detached, processors) = match come {
-        Come::Detached(detached) => {
-            (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached, None)
+    let (ahead, detached) = match come {
+        Come::Apart(Some(blank)) if blank.map() == plan::map_for(spec, vessel) => {
+            let ahead = Ahead::begin(spec, vessel, (Some(*blank), stays), &mut undo)?;
+            (ahead, Detached::from_caller()?)
         }
-        Come::Apart(blank, processors) => {
-            let ahead = Ahead::begin(spec, vessel, (blank.map(|blank| *blank), stays), &mut undo)?;
-            (ahead, Detached::from_caller()?, processors)
+        // An init that is forked now would keep what we have of the caller.
+        come => {
+            let detached = come.detached()?;
+            (Ahead::begin(spec, vessel, (None, stays), &mut undo)?, detached)
         }
     };
     pass(gate)?;
@@ -289,8 +299,6 @@ fn bring_up<'a>(
         Some(ahead) => ahead.catch_up(vessel, &mut undo)?,
         None => None,
     };
-    // Whoever is made from here on inherits what we have.
-    let _ = processors.map(|all| all.use_all());
     let arrived = match arrived {
         Some(arrived) => arrived,
         None => arrive(spec, vessel, published, &mut undo)?,

@@ -101,9 +101,12 @@ fn wait(orders: Channel, ends: KeepersEnds, processors: Option<Processors>) -> i
         return 1;
     }
     // What is made here goes where there is room.
-    let _ = processors.map(|all| all.use_all());
-    let come = Come::Apart(Blank::clone(processors).map(Box::new), processors);
+    let everywhere = || processors.map(|all| all.use_all());
+    let _ = everywhere();
+    let come = Come::Apart(Blank::clone(processors).map(Box::new));
     let told = orders.receive::<Order>().map(|(_, mut plan)| plan.pop());
+    // Whoever told us has put us where it is itself, and whom we make inherits what we have.
+    let _ = everywhere();
     drop(orders);
     // Told nothing, it is not wanted.
     let Ok(Some(plan)) = told else { return 0 };

@@ -130,7 +130,8 @@ fn host_kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-fn map_for(spec: &RunSpec, vessel: &Vessel) -> IdMap {
+/// Whose ids those inside have.
+pub(super) fn map_for(spec: &RunSpec, vessel: &Vessel) -> IdMap {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let map = |user, system| IdMap::for_caller(uid.as_raw(), gid.as_raw(), user, system);
     let policy = &spec.policy;
