@@ -44,21 +44,32 @@ mkdir \"$lab/shared\"
 mount -t tmpfs later \"$lab/shared\"
 mount --make-shared \"$lab/shared\"
 mkdir \"$lab/shared/disk\"
+mount --rbind /dev /dev
+mount --make-shared /dev
+echo later > \"$lab/other\"
 cd \"$lab/project\"
+# The second is begun before it is known what for.
 skep create s --mount \"$lab/shared:/mnt/there\" > /dev/null
+skep run -- true 2> /dev/null
+skep create t > /dev/null
 # Control: another namespace is told.
 unshare -m --propagation unchanged sleep 60 &
 control=$!
 while test $(readlink /proc/$control/ns/mnt) = $(readlink /proc/self/ns/mnt); do sleep 0.02; done
 mount -t tmpfs -o mode=777 later \"$lab/shared/disk\"
 echo secret > \"$lab/shared/disk/file\"
-nsenter -t $control -m cat \"$lab/shared/disk/file\"
+mount --bind \"$lab/other\" /dev/full
+nsenter -t $control -m cat \"$lab/shared/disk/file\" /dev/full
 kill $control
+for name in s t; do
+  skep exec $name -- sh -c 'head -c 5 /dev/full | tr \"\\0\" z; grep -cE \" (shared|master):\" /proc/self/mountinfo || true'
+done
+umount /dev/full
 code=0
 skep exec s -- sh -c 'echo inside > /mnt/there/disk/made' 2> /dev/null || code=$?
 echo $code $(skep exec s -- ls /mnt/there/disk) end
 test ! -e \"$lab/shared/disk/made\" && echo untouched
-skep stop s > /dev/null
+skep rm s t > /dev/null
 umount -R \"$lab/shared\"; rmdir \"$lab/shared\"";
 
 /// It would come in without what makes a mount harmless: to be written, with its devices.
@@ -73,7 +84,12 @@ fn what_the_host_mounts_later_does_not_come_in() {
         command.arg(&lab.root).args([uid.to_string(), gid.to_string()]);
         let ran = crate::harness::Call::new(command).by(lab.who).run().ok();
         let lines: Vec<String> = ran.text().lines().map(str::to_owned).collect();
-        assert_eq!(lines, ["secret", "2 end", "untouched"], "{}", ran.describe());
+        assert_eq!(
+            lines,
+            ["secret", "later", "zzzzz0", "zzzzz0", "2 end", "untouched"],
+            "{}",
+            ran.describe()
+        );
     });
 }
 

@@ -355,8 +355,7 @@ impl Ground {
         let step = || format!("show device `{}` inside", host.display());
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let tree = open_tree(CWD, host.as_path(), flags).step(step)?;
-        mount_setattr(&tree, Depth::One, MountAttributes::NO_SUID.with(MountAttributes::NO_EXEC))
-            .step(step)?;
+        mount_settle(&tree, MountAttributes::NO_SUID.with(MountAttributes::NO_EXEC)).step(step)?;
         let at = self.file(&host)?;
         self.attach(tree.as_fd(), at.as_fd(), &host)
     }
@@ -409,7 +408,7 @@ impl Ground {
                 open_tree(null, "", flags).step(step)?
             }
         };
-        mount_setattr(&cover, Depth::One, MountAttributes::READ_ONLY).step(step)?;
+        mount_settle(&cover, MountAttributes::READ_ONLY).step(step)?;
         self.attach(cover.as_fd(), at.as_fd(), target)
     }
 
@@ -430,7 +429,7 @@ impl Ground {
         std::io::Write::write_all(&mut std::fs::File::from(file), content.as_bytes()).step(step)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let tree = open_tree(&self.root, name, flags).step(step)?;
-        mount_setattr(&tree, Depth::One, MountAttributes::READ_ONLY).step(step)?;
+        mount_settle(&tree, MountAttributes::READ_ONLY).step(step)?;
         self.attach(tree.as_fd(), at.as_fd(), target)?;
         rustix::fs::unlinkat(&self.root, name, rustix::fs::AtFlags::empty()).step(step)
     }

@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-use skep_sys::mount::{Depth, MountAttributes, mount_setattr};
+use skep_sys::mount::{MountAttributes, mount_settle};
 use skep_types::{RelPath, WorkspaceDriver};
 use std::path::Path;
 
@@ -102,12 +102,8 @@ impl Builder<'_> {
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_EMPTY_PATH;
         let tree = open_tree(&upper, "", flags).step(step)?;
-        mount_setattr(
-            &tree,
-            Depth::One,
-            MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES),
-        )
-        .step(step)?;
+        let attributes = MountAttributes::NO_SUID.with(MountAttributes::NO_DEVICES);
+        mount_settle(&tree, attributes).step(step)?;
         Ok(tree)
     }
 
