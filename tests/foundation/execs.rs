@@ -133,6 +133,20 @@ fn killing_an_exec_ends_what_it_started() {
 }
 
 /// One that printed nothing has no log. Whoever looks in the moment of its end finds no end yet, and nobody running.
+/// Where no cgroup tells the processes of execs apart, something is remembered of each.
+#[test]
+fn many_execs_in_a_row_need_no_more_open_files_than_a_few() {
+    for_both(|lab| {
+        let line = "ulimit -Sn 80; exec \"$0\" create s";
+        lab.program("sh").args(["-c", line, lab.binary.to_str().unwrap()]).run().ok();
+        for _ in 0..90 {
+            lab.skep(["exec", "s", "--", "true"]).run().ok();
+        }
+        lab.skep(["rm", "s"]).run().ok();
+        lab.audit_leftovers();
+    });
+}
+
 #[test]
 fn an_exec_that_ends_while_it_is_looked_at_is_not_lost() {
     for_both(|lab| {

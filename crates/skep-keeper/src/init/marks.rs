@@ -6,7 +6,7 @@
 //! isolation, or in a container without capabilities) an exec is its process group, as far as that goes.
 
 use crate::pause::{self, Reach};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal, getpid, getrlimit, pidfd_open};
 use skep_sys::process::{Namespaces, signal_everyone, unshare};
 use skep_types::ExecId;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,6 +18,8 @@ use std::time::Duration;
 /// When so many marks are remembered, it is looked which are still worn: an exec that has ended may
 /// yet be told to end what it left.
 const MANY: usize = 128;
+/// Or as many as are this part of the files that may be open: each mark is one, and commands need others.
+const PART: u64 = 4;
 /// How often its processes are looked for before everyone is stopped: who forks faster than it is
 /// killed is caught only then.
 const ROUNDS: u32 = 20;
@@ -43,7 +45,7 @@ impl Marks {
     pub(super) fn give(&mut self, exec: &ExecId, running: &HashMap<i32, ExecId>) {
         match fresh() {
             Ok((namespace, number)) => {
-                if self.given.len() >= MANY {
+                if self.given.len() >= many() {
                     let worn = worn();
                     let runs = |exec: &ExecId| running.values().any(|running| running == exec);
                     self.given.retain(|mark| worn.contains(&mark.number) || runs(&mark.exec));
@@ -81,6 +83,11 @@ impl Marks {
 /// made meanwhile: the number that was given out last tells.
 fn has_seen_all(found: usize, before: Option<&str>, after: Option<&str>) -> bool {
     found == 0 && before.is_some() && before == after
+}
+
+fn many() -> usize {
+    let open = getrlimit(Resource::Nofile).current;
+    open.map_or(MANY, |open| MANY.min((open / PART) as usize))
 }
 
 fn fresh() -> std::io::Result<(File, u64)> {

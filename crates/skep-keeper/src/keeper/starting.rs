@@ -158,7 +158,7 @@ impl Keeper<'_> {
 
     /// The process's ends of its pipes, and the rest. With a terminal, init makes the ends.
     fn make_running(
-        &mut self,
+        &self,
         exec: &ExecId,
         command: &ExecSpec,
         limits: Limits,
@@ -167,14 +167,8 @@ impl Keeper<'_> {
     ) -> Result<(Vec<OwnedFd>, Running), Failure> {
         let step = || format!("prepare exec `{exec}`");
         let kept = limits.output.map_or(DEFAULT_OUTPUT, |size| size.0);
-        let directory = self.spec.directory.join("execs");
-        let create = || LogWriter::create(&directory, exec.as_str(), kept);
-        let log = create().or_else(|_| {
-            // Perhaps for want of the room that is made when it has begun.
-            self.make_room_for_output(limits.output);
-            create()
-        });
-        let log = log.step(step)?;
+        let log = LogWriter::create(&self.spec.directory.join("execs"), exec.as_str(), kept)
+            .step(step)?;
         let now = Instant::now();
         let mut running = Running {
             client,
