@@ -132,7 +132,6 @@ fn killing_an_exec_ends_what_it_started() {
     });
 }
 
-/// One that printed nothing has no log. Whoever looks in the moment of its end finds no end yet, and nobody running.
 /// Where no cgroup tells the processes of execs apart, something is remembered of each.
 #[test]
 fn many_execs_in_a_row_need_no_more_open_files_than_a_few() {
@@ -147,6 +146,7 @@ fn many_execs_in_a_row_need_no_more_open_files_than_a_few() {
     });
 }
 
+/// One that printed nothing has no log. Whoever looks in the moment of its end finds no end yet, and nobody running.
 #[test]
 fn an_exec_that_ends_while_it_is_looked_at_is_not_lost() {
     for_both(|lab| {

@@ -160,12 +160,12 @@ fn one_that_was_begun_for_nothing_is_gone_with_the_refusal() {
     for_both(|lab| {
         let refused: [&[&str]; 9] = [
             &["run", "--"],
-            // These are begun before they are read.
+            // Nothing is begun for these.
             &["run", "--no-such-option", "--", "true"],
             &["create", "--no-such-option"],
             &["run", "--host", "http://127.0.0.1:1", "--", "true"],
             &["create", "--host", "http://127.0.0.1:1", "s"],
-            &["run", "--limit-cpus", "many", "--", "true"],
+            &["run", "--cpus", "many", "--", "true"],
             &["run", "--project", "/", "--", "true"],
             &["run", "--from", "nothing", "--", "true"],
             &["create", "--from", "nothing", "s"],
@@ -179,7 +179,7 @@ fn one_that_was_begun_for_nothing_is_gone_with_the_refusal() {
     });
 }
 
-/// What it has on top of its caller does not get between that and its first three descriptors.
+/// Where the caller has closed its first three descriptors, no other comes in their place: what is printed would go there.
 #[test]
 fn one_without_its_first_descriptors_gets_them_and_nothing_else() {
     for_both(|lab| {

@@ -29,6 +29,8 @@ const SETTLED_NS: i128 = 100_000_000;
 const SETTLED_WHOLE_NS: i128 = 2_000_000_000;
 /// Fewer directories than this are listed again rather than written down.
 const WORTH_WRITING: usize = 32;
+/// Unless so many were listed only because they had changed a moment before the last search: they would be each time.
+const WORTH_SETTLING: usize = 4;
 /// Files kept of all searches; each is of one project and one set of rules.
 const KEPT: usize = 32;
 /// `statfs` types that move a directory's change time at once and by themselves: ext, xfs, btrfs,
@@ -64,6 +66,8 @@ pub struct Looked {
     pub directories: usize,
     /// Those of them that were listed; of the others it was enough that they had not changed.
     pub listed: usize,
+    /// Those listed again that had only been too fresh to be believed.
+    settled: usize,
     records: Vec<u8>,
 }
 
@@ -84,8 +88,12 @@ impl Stamp {
     const BYTES: usize = 33;
 
     fn same(&self, other: &Self) -> bool {
+        self.certain && self.looks_like(other)
+    }
+
+    fn looks_like(&self, other: &Self) -> bool {
         let key = |stamp: &Self| (stamp.device, stamp.inode, stamp.changed_ns);
-        self.certain && key(self) == key(other)
+        key(self) == key(other)
     }
 
     fn write(&self, to: &mut Vec<u8>) {
@@ -178,7 +186,7 @@ impl Looked {
     ///
     /// It is not synced: after a loss of power it may be damaged, which its hash shows.
     pub fn keep(&self, file: &Path, key: &[u8]) -> io::Result<()> {
-        if self.listed < WORTH_WRITING {
+        if self.listed < WORTH_WRITING && self.settled < WORTH_SETTLING {
             return Ok(());
         }
         let Some(directory) = file.parent() else { return Ok(()) };
@@ -248,7 +256,13 @@ pub fn look<E>(
         judge,
         now_ns: crate::base::clock_ns(),
         path: Vec::new(),
-        looked: Looked { hits: Vec::new(), directories: 0, listed: 0, records: Vec::new() },
+        looked: Looked {
+            hits: Vec::new(),
+            directories: 0,
+            listed: 0,
+            settled: 0,
+            records: Vec::new(),
+        },
     };
     let top = blocks(&memory.0).and_then(|all| Record::parse(all.first()?));
     let mut open = vec![walk.enter(b"", top)?];
@@ -305,6 +319,10 @@ impl<E> Walk<'_, E> {
             }
             (_, directories) => {
                 self.looked.listed += 1;
+                let settled = |stamp: Stamp| {
+                    stamp.certain && old.is_some_and(|old| old.stamp.looks_like(&stamp))
+                };
+                self.looked.settled += usize::from(stamp.is_some_and(settled));
                 let directory = RelPath::parse(&self.path).unwrap_or_default();
                 let content = (self.judge)(&directory)?;
                 let mut hits = Vec::new();
@@ -373,6 +391,7 @@ mod tests {
     use super::*;
     use rustix::fs::{Timespec, Timestamps};
     use std::convert::Infallible;
+    use std::time::Duration;
 
     /// Looks for `secret` everywhere, and tells what was listed.
     fn search(root: &Path, memory: &Memory) -> (Looked, Vec<String>) {
@@ -475,6 +494,26 @@ mod tests {
         let times = Timestamps { last_access: old, last_modification: old };
         rustix::fs::futimens(&directory, &times).unwrap();
         assert_eq!(hits(&search(root.path(), &memory).0), ["a/secret"]);
+    }
+
+    #[test]
+    fn a_few_that_were_too_fresh_are_written_down_once_they_are_not() {
+        let root = tempfile::tempdir().unwrap();
+        make(root.path(), &["a/x", "b/x", "c/x"]);
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join("look");
+        let kept = |looked: &Looked| {
+            looked.keep(&file, b"key").unwrap();
+            file.exists()
+        };
+        let (first, _) = search(root.path(), &Memory::default());
+        assert!(!kept(&first), "to list these is less than to write them down");
+        std::thread::sleep(Duration::from_millis(150));
+        let (second, listed) = search(root.path(), &Memory(first.records));
+        assert_eq!(listed.len(), 4);
+        assert!(kept(&second));
+        let (third, listed) = search(root.path(), &Memory::load(&file, b"key"));
+        assert!(listed.is_empty() && third.settled == 0, "{listed:?}");
     }
 
     #[test]
